@@ -1,0 +1,41 @@
+# make demo · make test · make lint · make bench — each creates .venv itself; nothing else to set up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Where torch comes from; e.g. TORCH_INDEX=https://download.pytorch.org/whl/cpu for the small CPU build.
+TORCH_INDEX ?=
+PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
+STAMP := $(VENV)/.installed
+HTA_STAMP := $(VENV)/.installed-hta
+
+.PHONY: demo test lint bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "Setting up $(VENV) (about a minute; torch's CPU build is a 190 MB download where it is not cached)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_TORCH) -c constraints.txt -e '.[train,dev]'
+	@touch $@
+
+$(HTA_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hta]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m reftrain.demo --out demo_run
+	@$(BIN)/tracekit slowrank demo_run
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: $(HTA_STAMP)
+	@$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) demo_run build *.egg-info

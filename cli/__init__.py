@@ -1,0 +1,1 @@
+"""Commands: each validates, calls one library function and renders its result."""

@@ -1,0 +1,1 @@
+"""Reference programs that leave real traces with known truth."""

@@ -1,0 +1,1 @@
+"""Who waited for whom, and why: pure functions from tables to findings."""

@@ -1,0 +1,1 @@
+"""The same findings as text and as JSON; nothing is computed here."""

@@ -1,0 +1,53 @@
+"""Columns of the tables that a `Run` holds. Times are integer nanoseconds since the epoch of the writer's clock.
+
+The event table is the waist of tracekit: Kineto traces, flight-recorder dumps and published operation
+tables all become these columns, one table a rank, and every analysis reads only these.
+"""
+
+import pyarrow as pa
+
+DICT = pa.dictionary(pa.int32(), pa.string())
+
+EVENTS = pa.schema(
+    [
+        pa.field("ts", pa.int64(), nullable=False),  # start, ns
+        pa.field("dur", pa.int64(), nullable=False),  # ns, >= 0
+        pa.field("cat", DICT),  # Kineto category: cpu_op, kernel, user_annotation, gpu_memcpy, ...
+        pa.field("name", DICT),
+        pa.field("pid", pa.int64()),  # null where the file holds no integer
+        pa.field("tid", pa.int64()),
+        pa.field("device", pa.int32()),  # args.device
+        pa.field("stream", pa.int64()),  # args.stream
+        pa.field("correlation", pa.int64()),  # args.correlation: joins a kernel to its launch
+        pa.field("external_id", pa.int64()),  # args["External id"]
+        # communication arguments, null on other rows
+        pa.field("collective", DICT),  # args["Collective name"]
+        pa.field("dtype", DICT),
+        pa.field("in_nelems", pa.int64()),
+        pa.field("out_nelems", pa.int64()),
+        pa.field("in_split", DICT),
+        pa.field("out_split", DICT),
+        pa.field("group_size", pa.int32()),
+        pa.field("group", pa.int32()),  # row in GROUPS, null where the members are unknown
+        pa.field("pg_name", DICT),
+        pa.field("pg_desc", DICT),
+        pa.field("src_rank", pa.int32()),  # global rank; null when absent or negative
+        pa.field("dst_rank", pa.int32()),
+        pa.field("seq", pa.int64()),
+        pa.field("comms_id", DICT),
+        pa.field("micro_batch", pa.int32()),  # operation tables only
+    ]
+)
+"""One row per event with a duration (ph X, or paired B/E), of one rank, sorted by ts, then longest first."""
+
+GROUPS = pa.schema(
+    [
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("ranks", pa.list_(pa.int32()), nullable=False),  # sorted, unique: the key of a group
+        pa.field("names", pa.list_(pa.string()), nullable=False),  # every name it carried on any rank, sorted
+        pa.field("descs", pa.list_(pa.string()), nullable=False),  # every description, sorted
+    ]
+)
+"""Process groups by member set: names repeat with other members on other ranks, member sets do not."""
+
+RUN_SCHEMA = "tracekit.run/1"

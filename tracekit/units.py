@@ -1,0 +1,10 @@
+"""Units: tables hold integer nanoseconds, reports hold milliseconds."""
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+
+def ms(ns: float) -> float:
+    """Nanoseconds as milliseconds, for reports."""
+    return ns / NS_PER_MS
