@@ -1,6 +1,7 @@
 """Errors a user can act on: which field or rank, what is wrong, and the remedy.
 
-`cli` turns them into one sentence on stderr and an exit code; `launcher` carries them from a rank to its parent.
+`cli` turns them into one sentence on stderr and an exit code; `launcher` carries them from a rank to its
+parent.
 """
 
 

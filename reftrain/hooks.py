@@ -1,18 +1,19 @@
 """What may watch or disturb a run: one narrow interface, called at fixed points of the training step.
 
-The recorder (traces, flight recorder, metrics), the planted faults and the emulated computation are all `Hooks`.
-They act in the real execution, between the trainer's own statements: a fault sleeps or spins where a slow rank
-would, and never writes into a trace. The trainer calls every hook on the rank's main thread, or, for backward
-segments, on the thread that runs autograd.
+The recorder (traces, flight recorder, metrics), the planted faults and the emulated computation are all
+`Hooks`. They act in the real execution, between the trainer's own statements: a fault sleeps or spins where
+a slow rank would, and never writes into a trace. The trainer calls every hook on the rank's main thread,
+or, for backward segments, on the thread that runs autograd.
 
 Order of calls in a run:
 
-    setup → (step_begin → data_begin → data_end → action_begin … action_end → optimizer segment → step_end)* → close
+    setup → (step_begin → data_begin → data_end → (action_begin … action_end)* → optimizer segment
+    → step_end)* → close
 
-Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*: stretches of
-the rank's own computation that contain no collective of the tensor, context or pipeline axis. Collectives issued by
-the trainer itself are announced by `collective_begin` and `collective_end`; those that FSDP2 issues are not (see
-`torch.distributed` for these).
+Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*:
+stretches of the rank's own computation that contain no collective of the tensor, context or pipeline axis.
+Collectives issued by the trainer itself are announced by `collective_begin` and `collective_end`; those
+that FSDP2 issues are not (see `torch.distributed` for these).
 """
 
 import contextlib
@@ -44,8 +45,9 @@ class RunContext:
 class Segment:
     """A stretch of this rank's own computation.
 
-    `name` is one of embed, qkv, attention, ffn, head, optimizer; `layer` is the global layer number, or −1
-    outside a layer; `flops` is the forward work of the segment in floating-point operations (backward: twice that).
+    `name` is one of embed, qkv, attention, ffn, head, optimizer; `layer` is the global layer number, or -1
+    outside a layer; `flops` is the forward work of the segment in floating-point operations (backward:
+    twice that).
     """
 
     name: str
@@ -58,8 +60,9 @@ class Segment:
 class CollectiveCall:
     """One communication call of the trainer: on which axis, what, for which tensor of the model.
 
-    `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter, send or recv; `label`
-    says what for, e.g. `layers.3.attention.wo`; `peer` is the global rank of the other end of a send or recv.
+    `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter, send
+    or recv; `label` says what for, e.g. `layers.3.attention.wo`; `peer` is the global rank of the other end
+    of a send or recv.
     """
 
     axis: str
@@ -73,9 +76,9 @@ class CollectiveCall:
 class StepMetrics:
     """Figures of one finished step, equal on all ranks but for `step_s` and `peak_bytes`.
 
-    `loss` is nats a token over the valid tokens; `grad_norm` is the global norm before clipping; `tokens` counts the
-    input tokens of the global batch, `valid_tokens` those with a target; `step_s` is seconds; `mfu` is a share, or
-    None where the device's peak is not known; `peak_bytes` is this rank's peak memory.
+    `loss` is nats a token over the valid tokens; `grad_norm` is the global norm before clipping; `tokens`
+    counts the input tokens of the global batch, `valid_tokens` those with a target; `step_s` is seconds;
+    `mfu` is a share, or None where the device's peak is not known; `peak_bytes` is this rank's peak memory.
     """
 
     step: int
@@ -135,7 +138,7 @@ class Hooks:
 
 
 class HookList(Hooks):
-    """Fans every call out to several hooks: begins in the given order, ends in the reverse (so that they nest)."""
+    """Fans every call out to several hooks: begins in the given order, ends in the reverse."""
 
     def __init__(self, hooks: Sequence[Hooks] = ()) -> None:
         self.hooks = tuple(hooks)

@@ -1,0 +1,86 @@
+"""One axis of the mesh seen from one rank: who is on it, and every way the trainer communicates over it.
+
+All communication of the trainer's own goes through here (FSDP2's does not), so that one place announces
+each call to the hooks with the axis and the name of the tensor it is for.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from reftrain.hooks import CollectiveCall, Hooks
+
+
+class Axis:
+    """The ranks that differ from this one only in one coordinate, and this rank's place among them.
+
+    An axis of size 1 has no process group, and all its operations are the identity.
+    """
+
+    def __init__(
+        self, name: str, index: int, ranks: Sequence[int], group: dist.ProcessGroup | None, hooks: Hooks
+    ) -> None:
+        self.name = name
+        self.index = index
+        self.ranks = tuple(ranks)
+        self.group = group
+        self.hooks = hooks
+
+    @property
+    def size(self) -> int:
+        """Number of ranks on the axis."""
+        return len(self.ranks)
+
+    def all_reduce(
+        self, tensor: torch.Tensor, label: str, op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM
+    ) -> torch.Tensor:
+        """Reduce in place over the axis and return the tensor (contiguous)."""
+        if self.size == 1:
+            return tensor
+        call = CollectiveCall(self.name, "all_reduce", label, tensor)
+        self.hooks.collective_begin(call)
+        dist.all_reduce(tensor, op=op, group=self.group)
+        self.hooks.collective_end(call)
+        return tensor
+
+    def all_gather(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """Stack the tensors of all ranks: (…) becomes (size, …)."""
+        if self.size == 1:
+            return tensor.unsqueeze(0)
+        out = tensor.new_empty((self.size, *tensor.shape))
+        call = CollectiveCall(self.name, "all_gather", label, tensor)
+        self.hooks.collective_begin(call)
+        dist.all_gather_into_tensor(out, tensor.contiguous(), group=self.group)
+        self.hooks.collective_end(call)
+        return out
+
+    def reduce_scatter(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """Sum over the axis and keep this rank's slice: (size, …) becomes (…)."""
+        if self.size == 1:
+            return tensor.squeeze(0)
+        out = tensor.new_empty(tensor.shape[1:])
+        call = CollectiveCall(self.name, "reduce_scatter", label, tensor)
+        self.hooks.collective_begin(call)
+        dist.reduce_scatter_tensor(out, tensor.contiguous(), group=self.group)
+        self.hooks.collective_end(call)
+        return out
+
+    def send(self, tensor: torch.Tensor, index: int, label: str) -> dist.Work:
+        """Start sending a contiguous tensor to the rank at `index` of the axis."""
+        return self._point_to_point("send", tensor, index, label)
+
+    def receive(self, buffer: torch.Tensor, index: int, label: str) -> dist.Work:
+        """Start receiving into `buffer` from the rank at `index` of the axis."""
+        return self._point_to_point("recv", buffer, index, label)
+
+    def _point_to_point(self, op: str, tensor: torch.Tensor, index: int, label: str) -> dist.Work:
+        peer = self.ranks[index]
+        call = CollectiveCall(self.name, op, label, tensor, peer)
+        self.hooks.collective_begin(call)
+        issue = dist.isend if op == "send" else dist.irecv
+        work = issue(tensor, peer, group=self.group)
+        self.hooks.collective_end(call)
+        if work is None:
+            raise AssertionError(f"rank is not on axis {self.name}")
+        return work

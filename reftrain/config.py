@@ -1,0 +1,299 @@
+"""The configuration of a run: every field with unit and meaning, validated when constructed.
+
+A `RunConfig` is plain frozen data; `config_file` reads it from TOML and flags, `validate` checks what
+involves more than one table (heads on tp, batch on micro-batches, layers on stages), `manifest` writes it
+into run.json.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from reftrain.errors import ConfigError
+
+AXES = ("tp", "cp", "pp", "dp")
+
+
+def knob(default: Any, meaning: str) -> Any:
+    """Build a dataclass field whose unit and meaning travel with it (`reftrain run --help` shows them)."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+def check_at_least(table: str, config: Any, least: float, *names: str) -> None:
+    """Raise `ConfigError` when one of the named fields is below `least`."""
+    for name in names:
+        if getattr(config, name) < least:
+            raise ConfigError(
+                f"{table}.{name}", f"{getattr(config, name)} is below {least}", f"give {least} or more"
+            )
+
+
+def check_choice(table: str, config: Any, name: str, choices: tuple[str, ...]) -> None:
+    """Raise `ConfigError` when the named field is none of `choices`."""
+    value = getattr(config, name)
+    if value not in choices:
+        raise ConfigError(f"{table}.{name}", f"{value!r} is unknown", f"choose among {', '.join(choices)}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the Llama-3 decoder."""
+
+    preset: str = knob("tiny", "name of the preset the other fields start from")
+    layers: int = knob(4, "number of decoder layers")
+    dim: int = knob(64, "model width")
+    heads: int = knob(8, "query heads; dim / heads is the head width")
+    kv_heads: int = knob(4, "key and value heads (grouped-query attention); divides heads")
+    ffn_dim: int = knob(128, "inner width of the SwiGLU feed-forward")
+    vocab_size: int = knob(260, "number of tokens")
+    rope_base: float = knob(500_000.0, "base of the rotary position embedding")
+    norm_eps: float = knob(1e-5, "epsilon of RMSNorm")
+    tied_embeddings: bool = knob(default=False, meaning="output projection shares the embedding's weights")
+    qk_norm: bool = knob(default=False, meaning="RMSNorm on each query and key head before RoPE")
+    bias: bool = knob(default=False, meaning="biases in all projections but the output head")
+    fused_qkv: bool = knob(default=False, meaning="one projection for query, key and value")
+    pad_vocab: bool = knob(default=False, meaning="pad the vocabulary to a multiple of tp")
+    replicate_kv: bool = knob(default=True, meaning="copy key/value heads when there are fewer than tp")
+
+    def __post_init__(self) -> None:
+        check_at_least("model", self, 1, "layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
+        if self.dim % self.heads:
+            raise ConfigError(
+                "model.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"
+            )
+        if (self.dim // self.heads) % 2:
+            raise ConfigError(
+                "model.heads",
+                f"head width {self.dim // self.heads} is odd",
+                "choose heads so that RoPE can pair it",
+            )
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                "model.kv_heads",
+                f"{self.kv_heads} does not divide heads {self.heads}",
+                "choose a divisor of heads",
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.dim // self.heads
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the axes and how data parallelism shards."""
+
+    tp: int = knob(1, "tensor-parallel ranks")
+    cp: int = knob(1, "context-parallel ranks")
+    pp: int = knob(1, "pipeline ranks")
+    dp: int = knob(1, "data-parallel ranks")
+    order: tuple[str, ...] = knob(AXES, "axes from inner (neighbouring ranks) to outer")
+    sequence_parallel: bool = knob(
+        default=True, meaning="shard norms and residuals over tp along the sequence"
+    )
+    zero: int = knob(1, "0 replicates, 1 shards the optimiser, 2 also gradients, 3 also weights")
+    dp_shard: int = knob(
+        0, "HSDP: ranks of dp that shard among themselves, the others replicate; 0 means all"
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("mesh", self, 1, *AXES)
+        if sorted(self.order) != sorted(AXES):
+            raise ConfigError(
+                "mesh.order",
+                f"{','.join(self.order)} is not a permutation of the axes",
+                "name tp, cp, pp, dp once each",
+            )
+        if self.zero not in {0, 1, 2, 3}:
+            raise ConfigError("mesh.zero", f"{self.zero} is no ZeRO stage", "choose 0, 1, 2 or 3")
+        if self.dp_shard < 0 or (self.dp_shard and self.dp % self.dp_shard):
+            raise ConfigError(
+                "mesh.dp_shard", f"{self.dp_shard} does not divide dp {self.dp}", "choose a divisor of dp"
+            )
+        if self.dp_shard and not self.zero:
+            raise ConfigError(
+                "mesh.dp_shard", "zero = 0 shards nothing", "leave dp_shard out or choose zero 1 to 3"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.tp * self.cp * self.pp * self.dp
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """The pipeline schedule and how layers fall on stages."""
+
+    schedule: str = knob("flexible", "flexible (interleaved 1F1B with free k), 1f1b, afab or gpipe")
+    virtual_stages: int = knob(1, "v: virtual stages (model chunks) a pipeline rank holds")
+    consecutive: int = knob(0, "k: micro-batches that run consecutively on a virtual stage; 0 means pp")
+    layers_per_stage: tuple[int, ...] = knob((), "layers of each virtual stage in order; empty means even")
+    balanced: bool = knob(
+        default=False, meaning="count embedding and head as a layer each (fewer on first and last)"
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("pipeline", self, 1, "virtual_stages")
+        check_at_least("pipeline", self, 0, "consecutive")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Packed documents, the same whatever the mesh."""
+
+    source: str = knob("synthetic", "synthetic documents, or text: bytes of the files named")
+    files: tuple[str, ...] = knob((), "text files for source = text")
+    seq_len: int = knob(64, "tokens a sequence")
+    batch_size: int = knob(12, "sequences a step over all data-parallel ranks")
+    micro_batch_size: int = knob(1, "sequences a micro-batch")
+    micro_batches: int = knob(
+        0, "m: micro-batches a step and data-parallel rank; 0 means what the batch gives"
+    )
+    mean_document: int = knob(24, "mean length of a synthetic document in tokens")
+    padding: float = knob(0.25, "greatest share of a sequence left as padding (the share varies by sequence)")
+    seed: int = knob(1, "seed of the documents")
+
+    def __post_init__(self) -> None:
+        check_choice("data", self, "source", ("synthetic", "text"))
+        check_at_least("data", self, 2, "seq_len", "mean_document")
+        check_at_least("data", self, 1, "batch_size", "micro_batch_size")
+        check_at_least("data", self, 0, "micro_batches", "padding")
+        if self.padding >= 1:
+            raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
+        if self.source == "text" and not self.files:
+            raise ConfigError("data.files", "source = text names no file", "name at least one text file")
+
+
+@dataclass(frozen=True)
+class NumericsConfig:
+    """Number formats, attention and recomputation."""
+
+    policy: str = knob("bf16", "bf16 (FP32 masters, accumulation and reduction), bf16_pure, fp32 or fp64")
+    recompute: str = knob(
+        "none", "activations recomputed in backward: none, selective (attention core), full"
+    )
+    attention: str = knob(
+        "auto", "attention kernel: auto, sdpa (mask tensor), flash (no document mask) or flex (CUDA)"
+    )
+    cp_method: str = knob("all_gather", "context parallelism: all_gather of keys and values, or ring")
+    document_mask: bool = knob(default=True, meaning="documents do not attend to each other")
+    label_smoothing: float = knob(0.0, "share of the target spread evenly over the vocabulary")
+
+    def __post_init__(self) -> None:
+        check_choice("numerics", self, "policy", ("bf16", "bf16_pure", "fp32", "fp64"))
+        check_choice("numerics", self, "recompute", ("none", "selective", "full"))
+        check_choice("numerics", self, "attention", ("auto", "sdpa", "flash", "flex"))
+        check_choice("numerics", self, "cp_method", ("all_gather", "ring"))
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(
+                "numerics.label_smoothing", f"{self.label_smoothing} is no share", "give 0 up to below 1"
+            )
+        if self.attention == "flash" and self.document_mask:
+            raise ConfigError(
+                "numerics.attention",
+                "flash knows no document mask",
+                "choose flex or sdpa, or document_mask = false",
+            )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with a cosine schedule."""
+
+    learning_rate: float = knob(3e-4, "peak learning rate")
+    final_share: float = knob(0.1, "learning rate at the last step as a share of the peak")
+    warmup_steps: int = knob(2, "steps of linear warm-up")
+    decay_steps: int = knob(0, "step at which the cosine ends; 0 means the run's last")
+    weight_decay: float = knob(0.1, "decoupled weight decay of matrices (norms and biases have none)")
+    beta1: float = knob(0.9, "decay of the first moment")
+    beta2: float = knob(0.95, "decay of the second moment")
+    eps: float = knob(1e-8, "epsilon of AdamW")
+    clip_norm: float = knob(1.0, "greatest global gradient norm; 0 does not clip")
+    implementation: str = knob("foreach", "AdamW kernel: foreach, fused or single")
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self, "implementation", ("foreach", "fused", "single"))
+        check_at_least(
+            "optimizer", self, 0, "learning_rate", "final_share", "warmup_steps", "weight_decay", "clip_norm"
+        )
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the state is saved and from where it starts."""
+
+    every: int = knob(0, "steps between checkpoints; 0 saves none")
+    keep: int = knob(2, "finished checkpoints kept")
+    asynchronous: bool = knob(default=True, meaning="write in the background while the next steps run")
+    resume: str = knob(
+        "", "folder to start from: a checkpoint, a checkpoint folder, or auto for this run's own latest"
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("checkpoint", self, 0, "every")
+        check_at_least("checkpoint", self, 1, "keep")
+
+
+@dataclass(frozen=True)
+class EvidenceConfig:
+    """What the run leaves behind besides run.json and metrics."""
+
+    trace_steps: tuple[int, ...] = knob((), "steps to trace with the profiler")
+    flight_recorder: bool = knob(
+        default=False, meaning="keep a flight-recorder dump a rank, refreshed once a second"
+    )
+    timeout_s: float = knob(600.0, "seconds after which a collective that does not finish ends the run")
+    faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run; the field names are the tables of the TOML file."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    numerics: NumericsConfig = field(default_factory=NumericsConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
+    steps: int = knob(4, "steps to train")
+    seed: int = knob(0, "seed of the weights")
+    out: str = knob("run", "folder the run is written to")
+    device: str = knob("auto", "cpu, cuda, or auto")
+    threads: int = knob(1, "CPU threads a rank")
+    compute: str = knob(
+        "real", "real, or emulated: every segment also sleeps its time on the emulated device"
+    )
+    emulated_gflops: float = knob(20.0, "speed of the emulated device in GFLOP/s")
+    peak_tflops: float = knob(0.0, "peak of a device in TFLOP/s for MFU; 0 means known devices only")
+
+    def __post_init__(self) -> None:
+        check_at_least("run", self, 1, "steps", "threads")
+        check_at_least("run", self, 0, "seed", "peak_tflops")
+        check_choice("run", self, "device", ("auto", "cpu", "cuda"))
+        check_choice("run", self, "compute", ("real", "emulated"))
+        if self.emulated_gflops <= 0:
+            raise ConfigError(
+                "run.emulated_gflops", f"{self.emulated_gflops} is no speed", "give a positive number"
+            )
+        from reftrain.validate import validate
+
+        validate(self)
+
+    @property
+    def micro_batches(self) -> int:
+        """m: micro-batches a step and data-parallel rank."""
+        return self.data.batch_size // (self.mesh.dp * self.data.micro_batch_size)
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages of the whole pipeline."""
+        return self.mesh.pp * self.pipeline.virtual_stages
+
+    @property
+    def consecutive(self) -> int:
+        """k: micro-batches that run consecutively on a virtual stage."""
+        return min(self.pipeline.consecutive or self.mesh.pp, self.micro_batches)

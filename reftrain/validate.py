@@ -1,0 +1,142 @@
+"""Checks that involve more than one table of the configuration: which field, what is wrong, and the remedy.
+
+Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
+"""
+
+from reftrain.config import RunConfig
+from reftrain.errors import ConfigError
+
+SCHEDULES = ("flexible", "1f1b", "afab", "gpipe")
+
+
+def divisors(number: int) -> str:
+    """Divisors of a number as text for an error message, e.g. '1, 2, 4'."""
+    return ", ".join(str(d) for d in range(1, number + 1) if number % d == 0)
+
+
+def validate(config: RunConfig) -> None:
+    """Raise `ConfigError` for the first contradiction between the tables."""
+    _check_tensor_axis(config)
+    _check_sequence(config)
+    _check_batch(config)
+    _check_stages(config)
+
+
+def _check_tensor_axis(config: RunConfig) -> None:
+    model, tp = config.model, config.mesh.tp
+    if model.heads % tp:
+        raise ConfigError(
+            "mesh.tp",
+            f"{model.heads} heads cannot be split over tp {tp}",
+            f"choose tp among {divisors(model.heads)}",
+        )
+    if model.ffn_dim % tp:
+        raise ConfigError(
+            "mesh.tp", f"ffn_dim {model.ffn_dim} cannot be split over tp {tp}", "choose another tp"
+        )
+    if model.vocab_size % tp and not model.pad_vocab:
+        raise ConfigError(
+            "model.vocab_size", f"{model.vocab_size} is no multiple of tp {tp}", "set model.pad_vocab = true"
+        )
+    if model.kv_heads % tp:
+        if tp % model.kv_heads:
+            raise ConfigError(
+                "mesh.tp",
+                f"{model.kv_heads} key/value heads and tp {tp} do not divide one another",
+                f"choose tp among {divisors(model.kv_heads)} or a multiple of {model.kv_heads}",
+            )
+        if not model.replicate_kv:
+            raise ConfigError(
+                "model.kv_heads",
+                f"{model.kv_heads} are fewer than tp {tp}",
+                "set model.replicate_kv = true or choose a smaller tp",
+            )
+        if model.fused_qkv:
+            raise ConfigError(
+                "model.fused_qkv",
+                f"cannot copy {model.kv_heads} key/value heads to tp {tp}",
+                "set model.fused_qkv = false or choose a smaller tp",
+            )
+
+
+def _check_sequence(config: RunConfig) -> None:
+    mesh, length = config.mesh, config.data.seq_len
+    if mesh.cp > 1 and length % (2 * mesh.cp):
+        raise ConfigError(
+            "mesh.cp",
+            f"the sequence of {length} tokens cannot be cut into 2·cp = {2 * mesh.cp} chunks",
+            f"choose data.seq_len as a multiple of {2 * mesh.cp}",
+        )
+    if mesh.sequence_parallel and (length // mesh.cp) % mesh.tp:
+        raise ConfigError(
+            "mesh.sequence_parallel",
+            f"{length // mesh.cp} tokens a context rank cannot be split over tp {mesh.tp}",
+            "choose another data.seq_len or set sequence_parallel = false",
+        )
+    if config.numerics.attention == "flash" and mesh.cp > 1:
+        raise ConfigError(
+            "numerics.attention",
+            f"flash cannot mask the chunks of cp {mesh.cp}",
+            "choose sdpa or flex, or cp = 1",
+        )
+
+
+def _check_batch(config: RunConfig) -> None:
+    data, dp = config.data, config.mesh.dp
+    if data.batch_size % (dp * data.micro_batch_size):
+        raise ConfigError(
+            "data.batch_size",
+            f"{data.batch_size} sequences do not split over dp {dp} by {data.micro_batch_size} a micro-batch",
+            f"choose a multiple of {dp * data.micro_batch_size}",
+        )
+    if data.micro_batches and data.micro_batches != config.micro_batches:
+        raise ConfigError(
+            "data.micro_batches",
+            f"{data.micro_batches} micro-batches of {data.micro_batch_size} on dp {dp} "
+            f"make {data.micro_batches * data.micro_batch_size * dp} sequences, not {data.batch_size}",
+            f"give {config.micro_batches}, or leave it out",
+        )
+
+
+def _check_stages(config: RunConfig) -> None:
+    pipeline, stages, layers = config.pipeline, config.stages, config.model.layers
+    if pipeline.schedule not in SCHEDULES:
+        raise ConfigError(
+            "pipeline.schedule", f"{pipeline.schedule!r} is unknown", f"choose among {', '.join(SCHEDULES)}"
+        )
+    if pipeline.schedule in {"1f1b", "gpipe"} and pipeline.virtual_stages > 1:
+        raise ConfigError(
+            "pipeline.virtual_stages",
+            f"{pipeline.schedule} has one stage a rank",
+            "give 1, or schedule = flexible",
+        )
+    if pipeline.layers_per_stage:
+        if len(pipeline.layers_per_stage) != stages or sum(pipeline.layers_per_stage) != layers:
+            raise ConfigError(
+                "pipeline.layers_per_stage",
+                f"{len(pipeline.layers_per_stage)} numbers with sum {sum(pipeline.layers_per_stage)} "
+                f"for {stages} stages and {layers} layers",
+                f"give {stages} numbers with sum {layers}",
+            )
+        if min(pipeline.layers_per_stage) < 0:
+            raise ConfigError(
+                "pipeline.layers_per_stage", "a stage has fewer than 0 layers", "give 0 or more"
+            )
+    elif stages > layers + (2 if pipeline.balanced else 0):
+        raise ConfigError(
+            "pipeline.virtual_stages",
+            f"{layers} layers do not fill {stages} stages (pp {config.mesh.pp}, v {pipeline.virtual_stages})",
+            f"choose pp·v at most {layers}, or name pipeline.layers_per_stage",
+        )
+
+
+def check_world(config: RunConfig, world_size: int) -> None:
+    """Raise `ConfigError` when a launcher started another number of ranks than the mesh has."""
+    mesh = config.mesh
+    if world_size != mesh.world_size:
+        sizes = " * ".join(f"{axis} {getattr(mesh, axis)}" for axis in mesh.order)
+        raise ConfigError(
+            "mesh",
+            f"{sizes} = {mesh.world_size} ranks, but {world_size} were started",
+            f"start {mesh.world_size} ranks or change the mesh",
+        )
