@@ -1,0 +1,213 @@
+"""From a seed to a case: draw a job, plant a fault of known cost, capture it, and keep truth apart."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.generator import faults
+from tests.generator.draw import draw_capture, draw_job
+from tests.generator.engine import Durations, Times, simulate, step_bounds
+from tests.generator.kineto import write_case
+from tests.generator.mesh import Groups, make_groups
+from tests.generator.program import SYNC, Program, build
+from tests.generator.spec import KINDS, Capture, Fault, Job, Truth
+
+WEIGHTS = {
+    "slow_compute": 20,
+    "intermittent": 8,
+    "launch_bound": 8,
+    "pauses": 7,
+    "late_data": 8,
+    "slow_host": 7,
+    "slow_link": 8,
+    "doc_imbalance": 6,
+    "long_stage": 6,
+    "healthy": 15,
+    "healthy_slack": 7,
+}
+LEAST, MOST = 1.10, 1.9  # slowdown of the mean step that a planted fault must cause
+NO_COST = 1.008  # and that a rank with slack may cause
+
+
+@dataclass
+class Case:
+    """A simulated job, its recording and the truth. `truth` never reaches a file."""
+
+    seed: int
+    job: Job
+    groups: Groups
+    program: Program
+    times: Times
+    capture: Capture
+    truth: Truth
+    first_step: int = 100
+    captured: tuple[int, ...] = field(default=())
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write one trace file a rank (two where split) into `folder`; returns the paths."""
+        return write_case(self, folder)
+
+
+@dataclass
+class _World:
+    """A job with its program and healthy durations."""
+
+    job: Job
+    groups: Groups
+    program: Program
+    durations: Durations
+
+    def run(self, durations: Durations) -> Times:
+        return simulate(self.program, durations, eager=self.job.eager)
+
+
+def _world(job: Job, groups: Groups, seed: int) -> _World:
+    program = build(job, groups)
+    return _World(job, groups, program, faults.draw_durations(job, program, seed))
+
+
+def _mean_step(world: _World, times: Times, captured: tuple[int, ...]) -> tuple[float, list[float]]:
+    bounds = step_bounds(world.program, times, world.job.steps)
+    spans = [float(bounds[s + 1] - bounds[s]) for s in captured]
+    return sum(spans) / len(spans), spans
+
+
+def _groups_for(job: Job, style: str, naming: str) -> Groups:
+    kinds = ["tp", "cp", "pp", "dp"]
+    if style == "megatron":
+        kinds += ["dp_cp", "tp_cp", "mp", "embd"]
+    kinds += [job.dp_group] + ([job.grad_norm] if job.grad_norm == "mp" else [])
+    kinds += ["embd"] if job.tied_embedding else []
+    return make_groups(job.mesh, tuple(dict.fromkeys(kinds)), style, naming)
+
+
+def _planted(
+    rng: np.random.Generator, base: _World, fault: Fault, captured: tuple[int, ...], seed: int
+) -> tuple:
+    """Scale the severity until the mean step pays between LEAST and MOST; gives (world, times, slowdown)."""
+    healthy, _ = _mean_step(base, base.run(base.durations), captured)
+    costless = fault.severity > 0
+    goal = 1.0 if costless else float(rng.uniform(1.13, 1.5))
+    if not costless:
+        fault.severity = faults.first_severity(fault, base.job, base.program, healthy)
+    best = None
+    for _ in range(7):
+        job = faults.faulty_job(base.job, fault)
+        world = base if job is base.job else _world(job, base.groups, seed)
+        times = world.run(faults.plant(fault, job, world.program, world.durations, healthy, seed))
+        slowdown = _mean_step(world, times, captured)[0] / healthy
+        best = (world, times, slowdown)
+        if (slowdown <= NO_COST) if costless else (LEAST + 0.005 <= slowdown <= MOST):
+            return best
+        if costless:
+            fault.severity *= 0.5
+        else:
+            paid = max(slowdown - 1, 0.02)
+            fault.severity *= float(np.clip((goal - 1) / paid, 0.4, 4.0))
+            if fault.detail.get("where") == "layers" and slowdown > MOST:
+                break
+    return best if not costless else None
+
+
+def generate(seed: int, **overrides: Any) -> Case:
+    """The case of `seed`. Overrides: kind, world or mesh, steps (captured), ragged, fields of Job or Capture.
+
+    Deterministic: one seed and one set of overrides give the same case, and the same bytes when written.
+    """
+    overrides = dict(overrides)
+    rng = np.random.default_rng([seed, 4242])
+    names = list(WEIGHTS)
+    weights = np.array([WEIGHTS[k] for k in names], float)
+    drawn = str(rng.choice(names, p=weights / weights.sum()))
+    kind = overrides.pop("kind", drawn)
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is none of {KINDS}")
+    sizes = rng.choice([8, 16, 32, 64], p=[0.3, 0.4, 0.2, 0.1])
+    size = int(overrides.pop("world", sizes))
+    mesh = overrides.pop("mesh", None)
+    size = mesh.world if mesh else size
+    steps = int(overrides.pop("steps", rng.integers(4, 7) if size <= 16 else rng.integers(3, 5)))
+    ragged = bool(overrides.pop("ragged", rng.random() < 0.35))
+    if kind == "intermittent":
+        steps = max(steps, 4)
+    total = steps + 1 + 2 * ragged
+    captured = tuple(range(1 + ragged, total - ragged))
+    job_fields = {k: overrides.pop(k) for k in list(overrides) if k in Job.__dataclass_fields__}
+    for _ in range(60):
+        job = replace(draw_job(rng, kind, size, total, mesh), **job_fields)
+        style = overrides.get("style", str(rng.choice(["megatron", "torchtitan", "undefined", "empty"])))
+        naming = overrides.get("naming", str(rng.choice(["global", "local"])))
+        groups = _groups_for(job, style, naming)
+        fault = faults.slack(rng, job, groups) if kind == "healthy_slack" else None
+        if kind not in ("healthy", "healthy_slack"):
+            fault = faults.draw_fault(rng, kind, job, groups, captured)
+            if fault is None:
+                continue
+        base = _world(job, groups, seed)
+        if fault is None:
+            found = (base, base.run(base.durations), 1.0)
+        else:
+            found = _planted(rng, base, fault, captured, seed)
+            if found is None or (kind != "healthy_slack" and not LEAST <= found[2] <= 2 * MOST):
+                continue
+        return _finish(seed, kind, fault, found, captured, ragged, rng, style, naming, overrides)
+    raise RuntimeError(f"seed {seed}: no job could show {kind}")
+
+
+def _finish(
+    seed: int,
+    kind: str,
+    fault: Fault | None,
+    found: tuple[_World, Times, float],
+    captured: tuple[int, ...],
+    ragged: bool,
+    rng: np.random.Generator,
+    style: str,
+    naming: str,
+    overrides: dict[str, Any],
+) -> Case:
+    world, times, slowdown = found
+    named = fault is not None and kind not in ("healthy_slack", "doc_imbalance")
+    suspects = frozenset(fault.ranks) if fault is not None and named else frozenset()
+    capture = replace(draw_capture(rng, world.job, suspects), style=style, naming=naming)
+    capture = replace(capture, **overrides)
+    capture.windows = _windows(world, times, captured, ragged, rng)
+    verdict, cause = faults.VERDICTS[kind]
+    variant = str(fault.detail.get("where", "")) if fault else ""
+    if kind == "healthy_slack" and fault:
+        variant = fault.kind
+    _, spans = _mean_step(world, times, captured)
+    truth = Truth(
+        seed=seed,
+        kind=kind,
+        variant=variant,
+        verdict=verdict,
+        cause=cause,
+        suspects=suspects,
+        coords={r: world.job.mesh.coords(r) for r in sorted(suspects)},
+        slowdown=slowdown,
+        step_ms=[s / 1e6 for s in spans],
+        order=world.job.mesh.order,
+        sizes=dict(world.job.mesh.sizes),
+        fault_steps=fault.steps if fault else None,
+        severity=fault.severity if fault else 0.0,
+    )
+    return Case(seed, world.job, world.groups, world.program, times, capture, truth, captured=captured)
+
+
+def _windows(
+    world: _World, times: Times, captured: tuple[int, ...], ragged: bool, rng: np.random.Generator
+) -> list[tuple[float, float]]:
+    """Capture begin and end a rank: its own host's step bounds, or somewhere in the steps around them."""
+    windows = []
+    for prog, end in zip(world.program.ranks, times.end, strict=True):
+        sync = np.array(prog.kind) == SYNC
+        bounds = np.concatenate([[0.0], end[sync]])
+        begin, stop = float(bounds[captured[0]]), float(bounds[captured[-1] + 1])
+        if ragged:
+            begin -= float(rng.uniform(0.02, 0.7)) * float(bounds[captured[0]] - bounds[captured[0] - 1])
+            stop += float(rng.uniform(0.02, 0.7)) * float(bounds[captured[-1] + 2] - bounds[captured[-1] + 1])
+        windows.append((begin, stop))
+    return windows

@@ -1,0 +1,219 @@
+"""Rows of one rank's trace: host operators, launches, kernels, with the arguments torch and Kineto write."""
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.generator.mesh import Group
+from tests.generator.program import COLLECTIVES, COMPUTE, LABELS, LOAD, SYNC, RankProgram
+
+if TYPE_CHECKING:
+    from tests.generator.case import Case
+
+EPOCH = 1_774_000_123_456_789_012  # ns, of true time zero
+BASE = 1_771_588_800_000_000_000  # baseTimeNanoseconds
+LIST_LIMIT = 30  # Kineto cuts longer lists
+
+
+@dataclass
+class _Clock:
+    """True time to what this rank's file shows, in integer ns."""
+
+    offset: int
+    drift: float
+    base: int
+
+    def stamp(self, true: np.ndarray) -> np.ndarray:
+        local = np.rint(true * (1 + self.drift)).astype(np.int64)
+        return local + (EPOCH + self.offset - self.base)
+
+
+def us(ns: int) -> str:
+    """Microseconds with three decimals, as Kineto prints them."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"
+
+
+class RankRows:
+    """Turns one rank's simulated operations into rows."""
+
+    def __init__(self, case: "Case", rank: int) -> None:
+        self.case, self.rank, self.capture = case, rank, case.capture
+        self.label_of = self.capture.labels or list(range(case.job.mesh.world))
+        self.shown = self.label_of[rank]
+        self.host, self.device = divmod(rank, case.job.host_size)
+        self.pid = 2000 + 37 * self.device + 1000 * self.host
+        self.prog: RankProgram = case.program.ranks[rank]
+        base = BASE if self.capture.base else 0
+        self.clock = _Clock(self.capture.offsets[rank], self.capture.drifts[rank], base)
+        self.window = self.capture.windows[rank]
+        self.rows: list[tuple[int, int, str]] = []  # (order, ts, text)
+        self.comm_args: dict[tuple[int, str, int], tuple[str, str]] = {}
+
+    def members(self, group: Group) -> list[int]:
+        return sorted(self.label_of[r] for r in group.ranks)
+
+    def add(self, gpu: int, ts: int, dur: int, cat: str, name: str, ids: str, args: str) -> None:
+        self.rows.append(
+            (
+                gpu,
+                ts,
+                (
+                    f'{{"ph": "X", "cat": "{cat}", "name": "{name}", {ids}, '
+                    f'"ts": {us(ts)}, "dur": {us(dur)}, "args": {{{args}}}}}'
+                ),
+            )
+        )
+
+    def step_rows(self, begin: float, stop: float) -> None:
+        """ProfilerStep spans of the steps that lie whole within the capture."""
+        for step in range(self.case.job.steps):
+            low, high = self.bounds[step], self.bounds[step + 1]
+            if low < begin - 1 or high > stop + 1:
+                continue
+            a, b = self.clock.stamp(np.array([low + 200, high - 200])).tolist()
+            name = f"ProfilerStep#{self.case.first_step + step}"
+            self.add(
+                0,
+                a,
+                b - a,
+                "user_annotation",
+                name,
+                f'"pid": {self.pid}, "tid": {self.pid}',
+                '"External id": 1',
+            )
+            if self.capture.step_spans_on_gpu:
+                mine = (np.array(self.prog.step) == step) & (np.array(self.prog.kind) == COMPUTE)
+                a, b = self.clock.stamp(np.array([self.start[mine].min(), self.end[mine].max()])).tolist()
+                ids = f'"pid": {self.device}, "tid": 7'
+                self.add(1, a, b - a, "gpu_user_annotation", name, ids, '"External id": 1')
+
+    def op_rows(self, begin: float, stop: float) -> None:
+        launch, issued = self.clock.stamp(self.launch).tolist(), self.clock.stamp(self.issued).tolist()
+        start, end = self.clock.stamp(self.start).tolist(), self.clock.stamp(self.end).tolist()
+        cpu_in = ((self.launch >= begin) & (self.issued <= stop)).tolist()
+        gpu_in = ((self.start >= begin) & (self.end <= stop)).tolist()
+        prog = self.prog
+        threads = [f'"pid": {self.pid}, "tid": {self.pid}', f'"pid": {self.pid}, "tid": {self.pid + 7}']
+        for i, kind in enumerate(prog.kind):
+            if not (cpu_in[i] or gpu_in[i]):
+                continue
+            ids = threads[prog.backward[i]]
+            link = 10_000 + i
+            if kind == LOAD:
+                if gpu_in[i]:
+                    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+                    self.add(
+                        0,
+                        start[i],
+                        end[i] - start[i],
+                        "user_annotation",
+                        name,
+                        threads[0],
+                        f'"External id": {link}',
+                    )
+            elif kind == SYNC:
+                if gpu_in[i]:
+                    args = f'"External id": {link}'
+                    self.add(
+                        0,
+                        start[i],
+                        end[i] - start[i],
+                        "cpu_op",
+                        "aten::_local_scalar_dense",
+                        threads[0],
+                        args,
+                    )
+                    wait = max(end[i] - start[i] - 900, 0)
+                    args += f', "cbid": 131, "correlation": {link}'
+                    self.add(
+                        0, start[i] + 600, wait, "cuda_runtime", "cudaStreamSynchronize", threads[0], args
+                    )
+            elif kind == COMPUTE:
+                self.compute_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
+            else:
+                self.comm_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
+
+    def compute_rows(self, i, ids, launch, issued, start, end, cpu_in, gpu_in) -> None:
+        kernel, operator = LABELS[self.prog.label[i]]
+        link = 10_000 + i
+        if cpu_in:
+            # The host is busy a few microseconds; a longer gap before the launch is a gap between operators.
+            busy = min(issued - launch, 9_000)
+            self.add(0, issued - busy, busy, "cpu_op", operator, ids, f'"External id": {link}')
+            args = f'"External id": {link}, "cbid": 211, "correlation": {link}'
+            self.add(0, issued - busy // 2, busy // 2, "cuda_runtime", "cudaLaunchKernel", ids, args)
+        if gpu_in:
+            args = (
+                f'"External id": {link}, "queued": 0, "device": {self.device}, "context": 1, "stream": 7, '
+                f'"correlation": {link}, "grid": [132, 1, 1], "block": [256, 1, 1]'
+            )
+            self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": 7', args)
+
+    def comm_rows(self, i, ids, launch, issued, start, end, cpu_in, gpu_in) -> None:
+        prog = self.prog
+        op, link, stream = prog.label[i], 10_000 + i, prog.stream[i]
+        kernel, operator = COLLECTIVES[op]
+        cpu_args, kernel_args = self.arguments(i)
+        seq = f', "Seq": {prog.seq[i]}' if self.capture.seq else ""
+        if cpu_in:
+            busy = min(issued - launch, 30_000)
+            at = issued - busy
+            self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}')
+            for depth in range(1 + self.capture.nested_comms):
+                args = f'"External id": {link}, {cpu_args}{seq}'
+                inset = 1_000 * (depth + 1)
+                self.add(0, at + inset, max(busy - 2 * inset, 500), "cpu_op", "record_param_comms", ids, args)
+            args = f'"External id": {link}, "cbid": 430, "correlation": {link}'
+            self.add(0, issued - busy // 3, busy // 4, "cuda_runtime", "cudaLaunchKernelExC", ids, args)
+        if gpu_in:
+            args = (
+                f'"External id": {link}, "queued": 0, "device": {self.device}, "stream": {stream}, '
+                f'"correlation": {link}, "grid": [24, 1, 1], "block": [544, 1, 1], {kernel_args}{seq}'
+            )
+            self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
+
+    def arguments(self, i: int) -> tuple[str, str]:
+        """Communication arguments on the host's row and on the kernel's, as torch and Kineto split them."""
+        prog = self.prog
+        op, peer = prog.label[i], prog.peer[i]
+        group = self.case.groups.all[prog.group[i]]
+        transfer = self.case.program.keys.transfer[prog.key[i]]
+        cached = self.comm_args.get((group.index, op, peer), {}).get(transfer)  # type: ignore[attr-defined]
+        if cached is not None:
+            return cached
+        ranks = self.members(group)
+        size = len(ranks)
+        elements = int(transfer / 100) * 1024
+        parts = {"_allgather_base": (1, size), "_reduce_scatter_base": (size, 1)}.get(op, (1, 1))
+        listed = ", ".join(map(str, ranks[:LIST_LIMIT])) + (", ..." if size > LIST_LIMIT else "")
+        args = {
+            "Collective name": op,
+            "In msg nelems": elements * parts[0],
+            "Out msg nelems": elements * parts[1],
+            "Group size": size,
+            "dtype": "Float" if op == "allreduce" else "BFloat16",
+            "In split size": "[]",
+            "Out split size": "[]",
+            "Process Group Name": group.name,
+            "Process Group Description": group.desc,
+            "Process Group Ranks": f"[{listed}]",
+        }
+        if not group.desc:
+            del args["Process Group Description"]
+        if peer >= 0:
+            args["Dst Rank" if op == "send" else "Src Rank"] = self.label_of[peer]
+        strides = {b - a for a, b in pairwise(ranks)}
+        start = {
+            "Global rank start": ranks[0],
+            "Global rank stride": strides.pop() if len(strides) == 1 else None,
+        }
+        if start["Global rank stride"] is None:
+            del start["Global rank stride"]
+        own = {"Rank": ranks.index(self.label_of[peer] if peer >= 0 else self.shown)}
+        both = json.dumps(args)[1:-1], json.dumps(args | start | own)[1:-1]
+        self.comm_args.setdefault((group.index, op, peer), {})[transfer] = (both[1], both[0])  # type: ignore[index]
+        return both[1], both[0]
