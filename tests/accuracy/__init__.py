@@ -1,0 +1,1 @@
+"""How often the answer is right on generated jobs: `python -m tests.accuracy`."""

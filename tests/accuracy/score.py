@@ -1,0 +1,139 @@
+"""Marking one answer of `tracekit slowrank` against a generated case's truth."""
+
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.generator import Case, Truth, generate
+from tracekit.analysis.slow_rank import analyse
+from tracekit.errors import TracekitError
+from tracekit.findings import SlowRankFinding
+from tracekit.ingest import load
+
+OUTCOMES = ("right", "inconclusive", "wrong_rank", "wrong_verdict", "missed", "false_alarm", "refused")
+
+
+@dataclass
+class Mark:
+    """One case's outcome. `answer` and `truth` are short texts for a reader; rates come from the other fields."""
+
+    seed: int
+    kind: str
+    variant: str
+    outcome: str
+    cause_right: bool
+    world: int
+    slowdown: float
+    seconds: float
+    truth: str
+    answer: str
+    detail: dict[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def judge(truth: Truth, finding: SlowRankFinding) -> str:
+    """The outcome by the meanings of `tracekit.slowrank/1`: suspects sorted by time lost, the first is the answer."""
+    if finding.verdict == "inconclusive":
+        return "inconclusive"
+    if truth.verdict == "healthy":
+        return "right" if finding.verdict == "healthy" else "false_alarm"
+    if finding.verdict == "healthy":
+        return "missed"
+    first = finding.suspects[0].rank if finding.suspects else None
+    if first is not None and first not in truth.suspects:
+        return "wrong_rank"
+    named = (first is not None) == bool(truth.suspects)
+    return "right" if finding.verdict == truth.verdict and named else "wrong_verdict"
+
+
+def answer_case(case: Case) -> SlowRankFinding:
+    """Write the case to a folder of its own and analyse what was written."""
+    with tempfile.TemporaryDirectory(prefix="generated-") as folder:
+        case.write(Path(folder))
+        return analyse(load([folder]), mesh=None, order=None, steps=None)
+
+
+def describe(truth: Truth) -> str:
+    sizes = ",".join(f"{axis}{truth.sizes[axis]}" for axis in truth.order)
+    who = sorted(truth.suspects)
+    shown = f"{who[:8]}{'…' if len(who) > 8 else ''}"
+    return f"{truth.verdict}/{truth.cause} {shown} {sizes} x{truth.slowdown:.3f} {truth.variant}".rstrip()
+
+
+def brief(finding: SlowRankFinding) -> str:
+    who = [s.rank for s in finding.suspects]
+    path = " ".join(f"{level.dim}{level.index}:{level.lag_ms:.1f}" for level in finding.path)
+    shown = f"{who[:8]}{'…' if len(who) > 8 else ''}"
+    what = finding.what_if.slowdown
+    return f"{finding.verdict}/{finding.cause} {shown} [{path}] what_if x{what:.3f}: {finding.reason}"
+
+
+def mark(seed: int, **overrides: object) -> Mark:
+    """Generate the case of `seed`, analyse it, mark the answer. Only tracekit's own errors count as a refusal."""
+    case = generate(seed, **overrides)
+    truth, began = case.truth, time.perf_counter()
+    cause_right, detail = False, {}
+    try:
+        finding = answer_case(case)
+    except TracekitError as error:
+        outcome, answer = "refused", f"{type(error).__name__}: {error}"
+    else:
+        outcome, answer = judge(truth, finding), brief(finding)
+        cause_right = finding.cause == truth.cause
+        detail = {
+            "what_if": finding.what_if.slowdown,
+            "order": list(finding.mesh.order),
+            "sizes": finding.mesh.sizes,
+            "suspects": [s.rank for s in finding.suspects],
+            "confidence": [s.confidence for s in finding.suspects],
+        }
+    return Mark(
+        seed=seed,
+        kind=truth.kind,
+        variant=truth.variant,
+        outcome=outcome,
+        cause_right=cause_right,
+        world=case.job.mesh.world,
+        slowdown=truth.slowdown,
+        seconds=time.perf_counter() - began,
+        truth=describe(truth),
+        answer=answer,
+        detail=detail,
+    )
+
+
+def table(marks: list[Mark]) -> str:
+    """Outcomes per kind of fault, with the seeds that were not right."""
+    head = (
+        f"{'kind':<16}{'cases':>6}"
+        + "".join(f"{o.replace('_', ' '):>15}" for o in OUTCOMES)
+        + f"{'cause right':>13}"
+    )
+    lines = [head]
+    for kind in [*dict.fromkeys(sorted(m.kind for m in marks)), "all"]:
+        mine = [m for m in marks if kind in (m.kind, "all")]
+        count = Counter(m.outcome for m in mine)
+        causes = sum(m.cause_right for m in mine if m.outcome == "right")
+        failing = " ".join(str(m.seed) for m in mine if m.outcome != "right") if kind != "all" else ""
+        row = f"{kind:<16}{len(mine):>6}" + "".join(f"{count[o] or '·':>15}" for o in OUTCOMES)
+        lines.append(f"{row}{causes:>13}  {failing}".rstrip())
+    return "\n".join(lines)
+
+
+def rates(marks: list[Mark]) -> dict[str, float | int]:
+    """Top-1 over faulty cases that cost at least 10 % of the step, and false alarms over healthy ones."""
+    faulty = [m for m in marks if not m.kind.startswith("healthy") and m.slowdown >= 1.10]
+    healthy = [m for m in marks if m.kind.startswith("healthy")]
+    right = sum(m.outcome == "right" for m in faulty)
+    alarms = sum(m.outcome == "false_alarm" for m in healthy)
+    return {
+        "faulty": len(faulty),
+        "top1": right / len(faulty) if faulty else float("nan"),
+        "blamed_innocents": sum(m.outcome == "wrong_rank" for m in faulty),
+        "healthy": len(healthy),
+        "false_alarms": alarms / len(healthy) if healthy else float("nan"),
+    }
