@@ -17,7 +17,7 @@ OUTCOMES = ("right", "inconclusive", "wrong_rank", "wrong_verdict", "missed", "f
 
 @dataclass
 class Mark:
-    """One case's outcome. `answer` and `truth` are short texts for a reader; rates come from the other fields."""
+    """One case's outcome. `answer` and `truth` are texts for a reader; rates come from the other fields."""
 
     seed: int
     kind: str
@@ -36,7 +36,7 @@ class Mark:
 
 
 def judge(truth: Truth, finding: SlowRankFinding) -> str:
-    """The outcome by the meanings of `tracekit.slowrank/1`: suspects sorted by time lost, the first is the answer."""
+    """The outcome by the meanings of `tracekit.slowrank/1`: the suspect with most time lost is the answer."""
     if finding.verdict == "inconclusive":
         return "inconclusive"
     if truth.verdict == "healthy":
@@ -73,7 +73,7 @@ def brief(finding: SlowRankFinding) -> str:
 
 
 def mark(seed: int, **overrides: object) -> Mark:
-    """Generate the case of `seed`, analyse it, mark the answer. Only tracekit's own errors count as a refusal."""
+    """Generate the case of `seed`, analyse it, mark the answer; tracekit's own errors are refusals."""
     case = generate(seed, **overrides)
     truth, began = case.truth, time.perf_counter()
     cause_right, detail = False, {}
