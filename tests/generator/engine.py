@@ -85,9 +85,9 @@ def simulate(program: Program, durations: Durations, *, eager: bool) -> Times:
             kind = kinds[index]
             at = now + my_host[index]
             if kind == LOAD:
-                state.launch[index] = at
+                state.launch[index] = state.start[index] = at
                 now = at + my_work[index]
-                state.issued[index] = state.start[index] = end[index] = now
+                state.issued[index] = end[index] = now
                 continue
             begin = at + LATENCY if kind != SYNC else at
             need = afters[index]

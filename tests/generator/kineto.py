@@ -33,11 +33,11 @@ def write_case(case: "Case", folder: Path) -> list[Path]:
         for part, text in enumerate(writer.files()):
             path = folder / writer.file_name(part)
             data = text.encode()
-            if rank in capture.truncated:
-                data = data[: int(len(data) * capture.truncated[rank])]
             if capture.gz:
                 path = path.with_name(path.name + ".gz")
                 data = gzip.compress(data, 1, mtime=0)
+            if rank in capture.truncated:
+                data = data[: int(len(data) * capture.truncated[rank])]
             path.write_bytes(data)
             paths.append(path)
     return paths

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 EPOCH = 1_774_000_123_456_789_012  # ns, of true time zero
 BASE = 1_771_588_800_000_000_000  # baseTimeNanoseconds
+PAUSE = 2_500_000  # ns: no operator's host work is as long as this
 LIST_LIMIT = 30  # Kineto cuts longer lists
+
+
+def host_busy(span: int) -> int:
+    """Of the host time before a launch, the part within operators: all but a pause of the process, ns."""
+    return 12_000 if span > PAUSE else int(0.8 * span)
 
 
 @dataclass
@@ -141,8 +147,7 @@ class RankRows:
         kernel, operator = LABELS[self.prog.label[i]]
         link = 10_000 + i
         if cpu_in:
-            # The host is busy a few microseconds; a longer gap before the launch is a gap between operators.
-            busy = min(issued - launch, 9_000)
+            busy = host_busy(issued - launch)
             self.add(0, issued - busy, busy, "cpu_op", operator, ids, f'"External id": {link}')
             args = f'"External id": {link}, "cbid": 211, "correlation": {link}'
             self.add(0, issued - busy // 2, busy // 2, "cuda_runtime", "cudaLaunchKernel", ids, args)
@@ -160,7 +165,7 @@ class RankRows:
         cpu_args, kernel_args = self.arguments(i)
         seq = f', "Seq": {prog.seq[i]}' if self.capture.seq else ""
         if cpu_in:
-            busy = min(issued - launch, 30_000)
+            busy = host_busy(issued - launch)
             at = issued - busy
             self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}')
             for depth in range(1 + self.capture.nested_comms):
