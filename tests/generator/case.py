@@ -84,12 +84,12 @@ def _groups_for(job: Job, style: str, naming: str) -> Groups:
 
 
 def _planted(
-    rng: np.random.Generator, base: _World, fault: Fault, captured: tuple[int, ...], seed: int
+    rng: np.random.Generator, base: _World, fault: Fault, captured: tuple[int, ...], seed: int, cost: tuple
 ) -> tuple:
-    """Scale the severity until the mean step pays between LEAST and MOST; gives (world, times, slowdown)."""
+    """Scale the severity until the mean step pays within `cost`; gives (world, times, slowdown)."""
     healthy, _ = _mean_step(base, base.run(base.durations), captured)
     costless = fault.severity > 0
-    goal = 1.0 if costless else float(rng.uniform(1.13, 1.5))
+    goal = 1.0 if costless else float(rng.uniform(cost[0] + 0.3 * (cost[0] - 1), min(cost[1], 1.5)))
     if not costless:
         fault.severity = faults.first_severity(fault, base.job, base.program, healthy)
     best = None
@@ -99,20 +99,21 @@ def _planted(
         times = world.run(faults.plant(fault, job, world.program, world.durations, healthy, seed))
         slowdown = _mean_step(world, times, captured)[0] / healthy
         best = (world, times, slowdown)
-        if (slowdown <= NO_COST) if costless else (LEAST + 0.005 <= slowdown <= MOST):
+        if (slowdown <= NO_COST) if costless else (cost[0] + 0.005 <= slowdown <= cost[1]):
             return best
         if costless:
             fault.severity *= 0.5
         else:
-            paid = max(slowdown - 1, 0.02)
+            paid = max(slowdown - 1, 0.1 * (cost[0] - 1))
             fault.severity *= float(np.clip((goal - 1) / paid, 0.4, 4.0))
-            if fault.detail.get("where") == "layers" and slowdown > MOST:
+            if fault.detail.get("where") == "layers" and slowdown > cost[1]:
                 break
     return best if not costless else None
 
 
 def generate(seed: int, **overrides: Any) -> Case:
-    """The case of `seed`. Overrides: kind, world or mesh, steps (captured), ragged, fields of Job or Capture.
+    """The case of `seed`. Overrides: kind, world or mesh, steps (captured), ragged, cost (least and most
+    slowdown of a fault), and fields of Job or Capture.
 
     Deterministic: one seed and one set of overrides give the same case, and the same bytes when written.
     """
@@ -126,7 +127,7 @@ def generate(seed: int, **overrides: Any) -> Case:
         raise ValueError(f"kind {kind!r} is none of {KINDS}")
     sizes = rng.choice([8, 16, 32, 64], p=[0.3, 0.4, 0.2, 0.1])
     size = int(overrides.pop("world", sizes))
-    mesh = overrides.pop("mesh", None)
+    mesh, cost = overrides.pop("mesh", None), overrides.pop("cost", (LEAST, MOST))
     size = mesh.world if mesh else size
     steps = int(overrides.pop("steps", rng.integers(4, 7) if size <= 16 else rng.integers(3, 5)))
     ragged = bool(overrides.pop("ragged", rng.random() < 0.35))
@@ -149,8 +150,8 @@ def generate(seed: int, **overrides: Any) -> Case:
         if fault is None:
             found = (base, base.run(base.durations), 1.0)
         else:
-            found = _planted(rng, base, fault, captured, seed)
-            if found is None or (kind != "healthy_slack" and not LEAST <= found[2] <= 2 * MOST):
+            found = _planted(rng, base, fault, captured, seed, cost)
+            if found is None or (kind != "healthy_slack" and not cost[0] <= found[2] <= 2 * cost[1] - 1):
                 continue
         return _finish(seed, kind, fault, found, captured, ragged, rng, style, naming, overrides)
     raise RuntimeError(f"seed {seed}: no job could show {kind}")
