@@ -51,7 +51,7 @@ class Axis:
         out = tensor.new_empty((self.size, *tensor.shape))
         call = CollectiveCall(self.name, "all_gather", label, tensor)
         self.hooks.collective_begin(call)
-        dist.all_gather_into_tensor(out, tensor.contiguous(), group=self.group)
+        dist.all_gather_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)
         return out
 
@@ -62,9 +62,28 @@ class Axis:
         out = tensor.new_empty(tensor.shape[1:])
         call = CollectiveCall(self.name, "reduce_scatter", label, tensor)
         self.hooks.collective_begin(call)
-        dist.reduce_scatter_tensor(out, tensor.contiguous(), group=self.group)
+        dist.reduce_scatter_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)
         return out
+
+    def exchange(
+        self, tensor: torch.Tensor, to_index: int, buffer: torch.Tensor, from_index: int, label: str
+    ) -> list[dist.Work]:
+        """Start sending a contiguous tensor to one rank and receiving from another, as one batch."""
+        to_peer, from_peer = self.ranks[to_index], self.ranks[from_index]
+        send = CollectiveCall(self.name, "send", label, tensor, to_peer)
+        receive = CollectiveCall(self.name, "recv", label, buffer, from_peer)
+        self.hooks.collective_begin(send)
+        self.hooks.collective_begin(receive)
+        works: list[dist.Work] = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, to_peer, self.group),
+                dist.P2POp(dist.irecv, buffer, from_peer, self.group),
+            ]
+        )
+        self.hooks.collective_end(receive)
+        self.hooks.collective_end(send)
+        return works
 
     def send(self, tensor: torch.Tensor, index: int, label: str) -> dist.Work:
         """Start sending a contiguous tensor to the rank at `index` of the axis."""

@@ -45,7 +45,7 @@ class RunContext:
 class Segment:
     """A stretch of this rank's own computation.
 
-    `name` is one of embed, qkv, attention, ffn, head, optimizer; `layer` is the global layer number, or -1
+    `name` is one of qkv, attention, out, ffn, head, optimizer; `layer` is the global layer number, or -1
     outside a layer; `flops` is the forward work of the segment in floating-point operations (backward:
     twice that).
     """

@@ -1,0 +1,1 @@
+"""Packed documents, the same whatever the mesh."""

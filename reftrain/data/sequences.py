@@ -1,0 +1,116 @@
+"""Sequences of packed documents, each a function of seed and number only, so that no mesh can change them.
+
+A sequence has seq_len + 1 tokens: documents one after another, each ended by `eos`, and, in synthetic data,
+padding at the end of uneven length, so that micro-batches have uneven counts of valid targets.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reftrain.config import DataConfig
+from reftrain.errors import ConfigError
+
+Tokens = npt.NDArray[np.int64]
+
+BYTE_EOS = 256
+BYTE_PAD = 257
+MAX_TEXT_BYTES = 1 << 30
+
+
+class Source(Protocol):
+    """Numbered sequences."""
+
+    eos: int
+    pad: int
+
+    def sequence(self, number: int) -> Tokens:
+        """Tokens of one sequence, (seq_len + 1,)."""
+        ...
+
+
+class SyntheticSource:
+    """Random documents with something to learn: each token depends on the one before it."""
+
+    def __init__(self, config: DataConfig, vocab_size: int) -> None:
+        if vocab_size < 16:
+            raise ConfigError(
+                "model.vocab_size", f"{vocab_size} is too small for documents", "give 16 or more"
+            )
+        self.config = config
+        self.eos = vocab_size - 2
+        self.pad = vocab_size - 1
+        self._words = vocab_size - 2
+
+    def sequence(self, number: int) -> Tokens:
+        """Tokens of one sequence, (seq_len + 1,)."""
+        rng = np.random.default_rng((self.config.seed, number))
+        length = self.config.seq_len + 1
+        kept = length - int(length * self.config.padding * rng.random())
+        out = np.full(length, self.pad, dtype=np.int64)
+        start = 0
+        while start < kept:
+            size = 1 + int(rng.exponential(self.config.mean_document))
+            stop = min(start + size, kept)
+            steps = rng.integers(1, 8, size=stop - start)
+            steps[0] = rng.integers(0, self._words)
+            out[start:stop] = np.cumsum(steps) % self._words
+            out[stop - 1] = self.eos
+            start = stop
+        return out
+
+
+class TextSource:
+    """Bytes of the user's files, each file a document, cut into sequences visited in a seeded order."""
+
+    eos = BYTE_EOS
+    pad = BYTE_PAD
+
+    def __init__(self, config: DataConfig, vocab_size: int) -> None:
+        if vocab_size <= BYTE_PAD:
+            raise ConfigError(
+                "model.vocab_size",
+                f"{vocab_size} does not hold the 256 bytes, eos and padding",
+                "give 258 or more",
+            )
+        self._length = config.seq_len
+        self._seed = config.seed
+        self._stream = np.concatenate([_document(Path(name)) for name in config.files])
+        self._count = len(self._stream) // self._length
+        if self._count == 0 or len(self._stream) <= self._length:
+            raise ConfigError(
+                "data.files",
+                f"{len(self._stream)} bytes do not fill one sequence of {config.seq_len} tokens",
+                "name larger files or a smaller seq_len",
+            )
+
+    def sequence(self, number: int) -> Tokens:
+        """Tokens of one sequence, (seq_len + 1,); every epoch visits all sequences in another order."""
+        epoch, place = divmod(number, self._count)
+        order = np.random.default_rng((self._seed, epoch)).permutation(self._count)
+        start = int(order[place]) * self._length
+        piece = self._stream[start : start + self._length + 1]
+        return np.pad(piece, (0, self._length + 1 - len(piece)), constant_values=self.pad)
+
+
+def _document(path: Path) -> Tokens:
+    try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise ConfigError("data.files", f"{path} is larger than 1 GiB", "name smaller files")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError("data.files", f"{path}: {error.strerror}", "name readable text files") from error
+    return np.append(np.frombuffer(raw, dtype=np.uint8).astype(np.int64), BYTE_EOS)
+
+
+def make_source(config: DataConfig, vocab_size: int) -> Source:
+    """Open the source the configuration names; raises `ConfigError` when it does not fit the vocabulary."""
+    return TextSource(config, vocab_size) if config.source == "text" else SyntheticSource(config, vocab_size)
+
+
+def stack(source: Source, numbers: Sequence[int]) -> Tokens:
+    """Several sequences as one array, (len(numbers), seq_len + 1)."""
+    return np.stack([source.sequence(number) for number in numbers])

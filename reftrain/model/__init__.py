@@ -1,0 +1,1 @@
+"""The Llama-3 decoder, cut into pipeline stages."""

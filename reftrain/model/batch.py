@@ -1,0 +1,129 @@
+"""What a rank computes on for one micro-batch: its tokens, targets, positions and attention mask.
+
+The loader gives whole sequences; here they are cut for the context axis. Document masks are computed from
+the whole sequence, so that a document that spans chunks is one document.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reftrain.comm import Axis
+from reftrain.data.batches import MicroBatch
+from reftrain.parallel.context import chunk_positions
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """This rank's share of a micro-batch; S is the whole sequence, Sc = S/cp the rank's part.
+
+    `tokens` and `targets` are (B, Sc), `positions` (Sc,) in the whole sequence, `rope` the cosines and sines,
+    (2, Sc, head_dim/2). `allowed` says which keys a query may see: (B, 1, Sc, S) with keys in the
+    sequence's order, or (cp, B, 1, 1, Sc, Sc) by source rank for a ring; None where a causal kernel needs
+    no mask. `blocks` is the same for the Flex kernel. `pairs` counts the (query, key) pairs that attend,
+    over the micro-batch's sequences.
+    """
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    positions: torch.Tensor
+    rope: torch.Tensor
+    allowed: torch.Tensor | None
+    blocks: Any
+    pairs: int
+
+
+def rope_table(positions: torch.Tensor, head_dim: int, base: float, dtype: torch.dtype) -> torch.Tensor:
+    """Cosines and sines of the rotary embedding, (2, S, head_dim/2), computed in float64.
+
+    Source: Su et al. 2021, "RoFormer", equation 34.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device) / head_dim
+    angles = positions.double().unsqueeze(1) * base**-exponents
+    return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+
+
+def allowed_keys(
+    queries_at: torch.Tensor, keys_at: torch.Tensor, documents: torch.Tensor, *, document_mask: bool
+) -> torch.Tensor:
+    """Which keys each query may see, (B, Sq, Sk): those not after it and, with the mask, of its document.
+
+    `documents` is (B, S) over the whole sequence; `queries_at` and `keys_at` are positions in it.
+    """
+    causal = queries_at.unsqueeze(1) >= keys_at.unsqueeze(0)
+    if not document_mask:
+        return causal.expand(len(documents), -1, -1)
+    return causal & (documents[:, queries_at].unsqueeze(2) == documents[:, keys_at].unsqueeze(1))
+
+
+class Cutter:
+    """Cuts micro-batches for one rank; the same settings for the whole run."""
+
+    def __init__(
+        self,
+        *,
+        cp: Axis,
+        ring: bool,
+        document_mask: bool,
+        attention: str,
+        head_dim: int,
+        rope_base: float,
+        wide: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.cp = cp
+        self.ring = ring and cp.size > 1
+        self.document_mask = document_mask
+        self.attention = attention
+        self.head_dim = head_dim
+        self.rope_base = rope_base
+        self.wide = wide
+        self.device = device
+
+    def cut(self, batch: MicroBatch) -> LocalBatch:
+        """Cut one micro-batch and build its mask, on the device."""
+        length = batch.tokens.shape[1]
+        positions = chunk_positions(length, self.cp.size, self.cp.index)
+        table = rope_table(positions, self.head_dim, self.rope_base, self.wide)
+        documents = batch.documents.to(self.device)
+        here = positions.to(self.device)
+        everywhere = torch.arange(length)
+        seen = allowed_keys(positions, everywhere, batch.documents, document_mask=self.document_mask)
+        return LocalBatch(
+            tokens=batch.tokens[:, positions].to(self.device),
+            targets=batch.targets[:, positions].to(self.device),
+            positions=here,
+            rope=table.to(self.device),
+            allowed=self._allowed(documents, here, seen),
+            blocks=self._blocks(documents, here) if self.attention == "flex" else None,
+            pairs=int(seen.sum()),
+        )
+
+    def _allowed(
+        self, documents: torch.Tensor, here: torch.Tensor, seen: torch.Tensor
+    ) -> torch.Tensor | None:
+        length = documents.shape[1]
+        if self.ring:
+            sources = [chunk_positions(length, self.cp.size, i).to(self.device) for i in range(self.cp.size)]
+            by_source = [
+                allowed_keys(here, at, documents, document_mask=self.document_mask) for at in sources
+            ]
+            return torch.stack(by_source).unsqueeze(2).unsqueeze(2)
+        if self.attention in {"flash", "flex"}:
+            return None
+        return seen.unsqueeze(1).to(self.device)
+
+    def _blocks(self, documents: torch.Tensor, here: torch.Tensor) -> Any:
+        """Block mask of the Flex kernel (CUDA only)."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        document_mask = self.document_mask
+
+        def visible(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            del h
+            causal = here[q] >= k
+            return causal & (documents[b, here[q]] == documents[b, k]) if document_mask else causal
+
+        batch, length = documents.shape
+        return create_block_mask(visible, batch, None, len(here), length, device=str(self.device))

@@ -1,0 +1,135 @@
+"""Decoder layers and the pipeline stages made of them: the seam that the pipeline executor calls.
+
+A stage is any module with `forward(inputs, batch)`: activations in (None on the first stage), activations
+out, or on the last stage the sum of the token losses. Parameters bear the whole model's names, whatever
+stage holds them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch import nn
+
+from reftrain.config import RunConfig
+from reftrain.model.attention import recomputed
+from reftrain.model.batch import LocalBatch
+from reftrain.model.context import ModelContext
+from reftrain.model.layers import Attention, FeedForward, RMSNorm
+from reftrain.model.parameters import SpecModule
+from reftrain.parallel.cross_entropy import vocab_parallel_cross_entropy
+
+EMBEDDING = "tok_embeddings.weight"
+
+
+class Layer(nn.Module):
+    """One pre-norm decoder layer."""
+
+    def __init__(self, context: ModelContext, number: int) -> None:
+        super().__init__()
+        self.context = context
+        model, dtype = context.model, context.parameter_dtype
+        self.attention_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
+        self.attention = Attention(context, f"layers.{number}.attention", number)
+        self.ffn_norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype)
+        self.feed_forward = FeedForward(context, f"layers.{number}.feed_forward", number)
+
+    def compute(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
+        """Both residual branches; (B, S or S/tp, D) to the same."""
+        x = x + self.attention(self.attention_norm(x), batch)
+        out: torch.Tensor = x + self.feed_forward(self.ffn_norm(x))
+        return out
+
+    def forward(self, x: torch.Tensor, batch: LocalBatch) -> torch.Tensor:
+        """Like `compute`, keeping only the input when everything is recomputed."""
+        return (
+            recomputed(self.compute, x, batch) if self.context.recompute == "full" else self.compute(x, batch)
+        )
+
+
+class Embedding(SpecModule):
+    """Vocabulary-parallel embedding: each tensor rank looks up its rows, the sum is the whole."""
+
+    weight: nn.Parameter
+
+    def __init__(self, context: ModelContext) -> None:
+        super().__init__()
+        self.context = context
+        self.declare("weight", context.vocabulary(), context.parameter_dtype)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(B, S) tokens to (B, S or S/tp, D)."""
+        local = tokens - self.context.tp.axis.index * self.context.vocab_rows
+        mine = (local >= 0) & (local < self.context.vocab_rows)
+        rows = F.embedding(local.masked_fill(~mine, 0), self.weight)
+        return self.context.tp.leave(rows.masked_fill(~mine.unsqueeze(-1), 0.0), "tok_embeddings")
+
+
+class Head(SpecModule):
+    """Final norm, vocabulary-parallel output projection and loss."""
+
+    weight: nn.Parameter
+
+    def __init__(self, context: ModelContext) -> None:
+        super().__init__()
+        self.context = context
+        tied = EMBEDDING if context.model.tied_embeddings else None
+        self.declare("weight", context.vocabulary(tied), context.parameter_dtype)
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """(B, S or S/tp, D) and (B, S) targets to the sum of the token losses, in nats."""
+        context = self.context
+        segment = context.segment("head", -1)
+        whole = context.tp.enter(x, "output")
+        (whole,) = context.segments.begin(segment, whole)
+        (logits,) = context.segments.end(segment, F.linear(whole, self.weight).flatten(0, 1))
+        losses = vocab_parallel_cross_entropy(
+            logits, targets.flatten(), context.tp.axis, context.model.vocab_size, context.label_smoothing
+        )
+        return losses.sum()
+
+
+class Stage(nn.Module):
+    """Consecutive layers, with the embedding on the first stage and the head on the last."""
+
+    def __init__(self, context: ModelContext, layers: Sequence[int], *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.tok_embeddings = Embedding(context) if first else None
+        self.layers = nn.ModuleDict({str(number): Layer(context, number) for number in layers})
+        model, dtype = context.model, context.parameter_dtype
+        self.norm = RMSNorm(model.dim, model.norm_eps, context.sequence_sum, dtype) if last else None
+        self.output = Head(context) if last else None
+
+    def forward(self, inputs: torch.Tensor | None, batch: LocalBatch) -> torch.Tensor:
+        """Activations (B, S or S/tp, D) to the next stage's, or to the loss sum on the last stage."""
+        if self.tok_embeddings is not None:
+            x: torch.Tensor = self.tok_embeddings(batch.tokens)
+        elif inputs is not None:
+            x = inputs
+        else:
+            raise AssertionError("only the first stage makes its own activations")
+        for layer in self.layers.values():
+            x = layer(x, batch)
+        if self.norm is not None and self.output is not None:
+            loss: torch.Tensor = self.output(self.norm(x), batch.targets)
+            return loss
+        return x
+
+
+def layers_of_stages(config: RunConfig) -> list[range]:
+    """Layers of every virtual stage in order.
+
+    Even by default, the first stages taking what is left over; `balanced` counts embedding and head as a
+    layer each, so that the first and the last stage hold one layer less ("Scaling Llama 3 Training",
+    balanced pipeline).
+    """
+    stages, layers = config.stages, config.model.layers
+    counts = list(config.pipeline.layers_per_stage)
+    if not counts:
+        total = layers + (2 if config.pipeline.balanced else 0)
+        counts = [total // stages + (stage < total % stages) for stage in range(stages)]
+        if config.pipeline.balanced:
+            counts[0] -= 1
+            counts[-1] -= 1
+    ends = [sum(counts[: stage + 1]) for stage in range(stages)]
+    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]

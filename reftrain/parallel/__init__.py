@@ -1,0 +1,1 @@
+"""One file an axis: tensor, context, data and pipeline parallelism."""
