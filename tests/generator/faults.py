@@ -27,12 +27,15 @@ VERDICTS = {
 def draw_durations(job: Job, program: Program, seed: int) -> Durations:
     """Healthy times with jitter: each rank has its own generator, so that a fault leaves the others alone."""
     work, host = [], []
+    # Power and heat move all GPUs together from step to step; placement makes some paths a little longer.
+    common = 1 + 0.008 * np.random.default_rng([seed, 78]).normal(size=job.steps)
     for rank, prog in enumerate(program.ranks):
         rng = np.random.default_rng([seed, rank, 77])
         kind, base = np.array(prog.kind), np.array(prog.base)
         speed = 1 + float(np.clip(rng.normal(0, 0.003), -0.006, 0.006))
         noise = rng.lognormal(-0.5 * job.jitter**2, job.jitter, len(kind)) * speed
         noise = np.where(rng.random(len(kind)) < job.outliers, noise * rng.uniform(2, 6, len(kind)), noise)
+        noise *= common[np.array(prog.step)]
         loads = rng.lognormal(0, 0.15, len(kind))
         work.append(np.where(kind == LOAD, base * loads, base * noise))
         issue = job.host_ns * rng.lognormal(0, 0.3, len(kind)) * np.where(kind == COMPUTE, 1.0, 2.5)
@@ -41,8 +44,18 @@ def draw_durations(job: Job, program: Program, seed: int) -> Durations:
     count = len(program.keys.transfer)
     noise = rng.lognormal(0, 0.04, count)
     noise = np.where(rng.random(count) < job.outliers, noise * rng.uniform(2, 4, count), noise)
+    paths = [
+        path_number(pair or (group,))
+        for pair, group in zip(program.keys.pair, program.keys.group, strict=True)
+    ]
+    noise *= rng.lognormal(0, 0.05, 4096)[paths]
     transfer = (8e3 + np.array(program.keys.transfer)) * noise
     return Durations(work, host, transfer, rng.exponential(1.5e3, (509, job.mesh.world)))
+
+
+def path_number(path: tuple[int, ...]) -> int:
+    """A number below 4096 for a group or a pair of ranks, either way."""
+    return (sum(path) * 131 + min(path) * 31 + len(path)) % 4096
 
 
 def loaders(job: Job) -> list[int]:
