@@ -3,21 +3,29 @@
     DIR/manifest.json              "tracekit.run/1": ranks, rejected files, quality, world size, input hashes
     DIR/groups.parquet             schema.GROUPS
     DIR/events/rank-000000.parquet schema.EVENTS, one file a rank
+
+In the files on disk the `group` column counts within the rank: it indexes `RankRecord.groups`, which holds
+rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
+from tracekit.schema import EVENTS, GROUPS, RUN_SCHEMA
+
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """One rank of a run and the file it came from."""
+    """One rank of a run and the file it came from (the first, where several were joined)."""
 
     rank: int
     path: str  # as the user named it, for messages
@@ -29,6 +37,8 @@ class RankRecord:
     events: int
     table: str  # relative path of the Parquet file
     truncated: bool = False
+    groups: tuple[int, ...] = ()  # rows of GROUPS, by the number in the file's `group` column
+    not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,86 @@ class Run:
     rejected: tuple[Rejected, ...]
     quality: tuple[Quality, ...]
     world_size: int | None
-    mesh_hint: dict[str, Any] | None = None  # {"order": [...], "sizes": {...}} of a manifest beside the traces
+    mesh_hint: dict[str, Any] | None = (
+        None  # {"order": [...], "sizes": {...}} of a manifest beside the traces
+    )
+
+    def record(self, rank: int) -> RankRecord:
+        """Find the record of `rank`; KeyError where the run has none."""
+        for record in self.ranks:
+            if record.rank == rank:
+                return record
+        raise KeyError(rank)
 
     def events(self, rank: int, columns: list[str] | None = None) -> pa.Table:
-        """Events of `rank` (schema.EVENTS, or the columns asked for), sorted by start."""
-        record = next(r for r in self.ranks if r.rank == rank)
-        return pq.read_table(self.folder / record.table, columns=columns, memory_map=True)
+        """Events of `rank` (schema.EVENTS, or the columns asked for), sorted by start, longest first."""
+        record = self.record(rank)
+        path = self.folder / record.table
+        try:
+            table = pq.read_table(path, columns=columns, memory_map=True, use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
+        table = table.unify_dictionaries()
+        if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
+            return table
+        rows = pa.array(record.groups, pa.int32())
+        local = table.column("group")
+        group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
+        return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+
+    def save_manifest(self) -> None:
+        """Write `manifest.json` and `groups.parquet` into the run's folder."""
+        pq.write_table(
+            pa.table({k: [asdict(g)[k] for g in self.groups] for k in GROUPS.names}, schema=GROUPS),
+            self.folder / "groups.parquet",
+        )
+        manifest = {
+            "schema": RUN_SCHEMA,
+            "world_size": self.world_size,
+            "mesh_hint": self.mesh_hint,
+            "ranks": [asdict(r) for r in self.ranks],
+            "rejected": [asdict(r) for r in self.rejected],
+            "quality": [asdict(q) for q in self.quality],
+        }
+        text = json.dumps(manifest, indent=1, ensure_ascii=True) + "\n"
+        (self.folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` is an ingested run (of any schema number)."""
+    try:
+        with (folder / MANIFEST).open(encoding="utf-8") as file:
+            return '"schema": "tracekit.run/' in file.read(200)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def open_run(folder: Path) -> Run:
+    """Open an ingested run; InputError where its manifest or tables are missing or of another schema."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["schema"] != RUN_SCHEMA:
+            raise InputError(
+                f"{folder}: written as {manifest['schema']}, this is {RUN_SCHEMA}; ingest the traces again"
+            )
+        groups = pq.read_table(folder / "groups.parquet", use_threads=False).to_pylist()
+        run = Run(
+            folder=folder,
+            ranks=tuple(RankRecord(**(r | {"groups": tuple(r["groups"])})) for r in manifest["ranks"]),
+            groups=tuple(
+                Group(g["group"], tuple(g["ranks"]), tuple(g["names"]), tuple(g["descs"])) for g in groups
+            ),
+            rejected=tuple(Rejected(**r) for r in manifest["rejected"]),
+            quality=tuple(Quality(**q) for q in manifest["quality"]),
+            world_size=manifest["world_size"],
+            mesh_hint=manifest["mesh_hint"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{folder}: its run manifest is damaged ({error}); ingest the traces again"
+        ) from error
+    for record in run.ranks:
+        inside = (folder / record.table).resolve().is_relative_to(folder.resolve())
+        if not inside or not (folder / record.table).is_file():
+            raise InputError(f"{folder}: the table of rank {record.rank} is missing; ingest the traces again")
+    return run

@@ -1,1 +1,5 @@
-"""Bytes of files that others wrote, in; typed tables and a record of every repair, out."""
+"""Files to a `Run`: discover, decompress, scan, repair, sort, write, merge."""
+
+from tracekit.ingest.load import ProgressEvent, load
+
+__all__ = ["ProgressEvent", "load"]

@@ -1,0 +1,131 @@
+"""Which process group an event belongs to: member lists, rebuilt where PyTorch cut them.
+
+PyTorch writes at most 30 members of a group ("[0, 2, 4, ..., ...]") and the group's start and stride beside
+them; `distributedInfo.pg_config` lists all members of the groups known when the profiler started. Names
+repeat with other members on other ranks, so a group is its member set. `Src Rank` and `Dst Rank` are global
+ranks already: PyTorch writes `groupRanks[peer]` (torch/csrc/profiler/util.cpp, saveNcclMeta).
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+MAX_RANKS = 1 << 20  # members of a group; more is a fault of the file
+KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
+
+
+class Membership(NamedTuple):
+    """What one event says about its group; the same few recur all through a file."""
+
+    pg_name: str | None
+    pg_desc: str | None
+    pg_ranks: str | None
+    group_size: int | None
+    rank_start: int | None
+    rank_stride: int | None
+    pg_id: int | None
+
+    @property
+    def name(self) -> str | None:
+        """The group's name; before mid-2024 a number stood in its place."""
+        return self.pg_name if self.pg_name is not None or self.pg_id is None else str(self.pg_id)
+
+
+@dataclass(frozen=True)
+class ListedGroup:
+    """An entry of `distributedInfo.pg_config` that lists its members."""
+
+    name: str | None
+    desc: str | None
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class MembershipCodes:
+    """Numbers the distinct memberships of a file; -1 marks an event that names no group."""
+
+    known: dict[Membership, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """int32 code of each row of a columns.SCANNED batch."""
+        codes = np.full(batch.num_rows, -1, np.int32)
+        columns = [_numbers(batch.column(key)) for key in KEYS]
+        rows = np.flatnonzero(np.logical_or.reduce([present for _, present in columns]))
+        if len(rows):
+            table = np.stack([np.where(present, values, -1)[rows] for values, present in columns], axis=1)
+            _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            mine = []
+            for row in rows[first].tolist():
+                key = Membership(*(batch.column(k)[row].as_py() for k in KEYS))
+                mine.append(self.known.setdefault(key, len(self.known)))
+            codes[rows] = np.asarray(mine, np.int32)[inverse.reshape(-1)]
+            for code, count in enumerate(np.bincount(codes[rows])):
+                self.counts[code] += int(count)
+        return pa.array(codes)
+
+
+def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    values = column.indices if pa.types.is_dictionary(column.type) else column
+    return values.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), present
+
+
+def listed_groups(info: Any) -> list[ListedGroup]:
+    """List the groups of `distributedInfo` that have members; what is malformed is passed over."""
+    config = info.get("pg_config") if isinstance(info, dict) else None
+    entries = list(config.values()) if isinstance(config, dict) else config
+    groups = []
+    for entry in entries if isinstance(entries, list) else []:
+        ranks = _members(entry.get("ranks")) if isinstance(entry, dict) else None
+        world = info.get("world_size")
+        if not ranks and isinstance(entry, dict) and entry.get("pg_desc") == "default_pg" and _count(world):
+            ranks = tuple(range(world))  # an empty list there means everybody
+        if ranks:
+            name = next((entry[k] for k in ("pg_name", "uid", "pg_id") if entry.get(k) is not None), None)
+            desc = entry.get("pg_desc")
+            groups.append(
+                ListedGroup(
+                    None if name is None else str(name), str(desc) if desc is not None else None, ranks
+                )
+            )
+    return groups
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= MAX_RANKS
+
+
+def _members(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, str):
+        value = [int(v) for v in re.findall(r"\d{1,9}", value)] if "..." not in value else None
+    if not isinstance(value, list) or len(value) > MAX_RANKS:
+        return None
+    if not all(type(v) is int and 0 <= v < 2**31 for v in value):
+        return None
+    return tuple(value)
+
+
+def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] | None:
+    """Members of the group an event names, in the order written, or None where that would be a guess."""
+    text = said.pg_ranks or ""
+    prefix = tuple(int(v) for v in re.findall(r"\d{1,9}", text))
+    if prefix and "..." not in text and said.group_size in (None, len(prefix)):
+        return prefix
+    size, start, stride = said.group_size, said.rank_start, said.rank_stride
+    if size is not None and 0 < size <= MAX_RANKS and start is not None and start >= 0:
+        step = 1 if size == 1 else stride
+        if step is not None and step > 0 and start + (size - 1) * step < 2**31:
+            strided = tuple(range(start, start + size * step, step))
+            if strided[: len(prefix)] == prefix:
+                return strided
+    found = {
+        g.ranks
+        for g in listed
+        if g.name == said.name and size in (None, len(g.ranks)) and g.ranks[: len(prefix)] == prefix
+    }
+    return next(iter(found)) if len(found) == 1 and said.name is not None else None

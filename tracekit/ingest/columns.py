@@ -1,0 +1,159 @@
+"""Column types of the scanner: what is asked of the JSON reader, and what batches leave the scanner.
+
+`typed` turns what pyarrow read into a SCANNED batch: integer nanoseconds, dictionary-encoded strings, only
+rows that carry a duration.
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.schema import DICT
+
+KEPT_PHASES = ("X", "B", "E")
+
+
+class Field(NamedTuple):
+    """One value of an event: the keys it is found under, the column it becomes and that column's type."""
+
+    keys: tuple[str, ...]
+    column: str
+    type: pa.DataType
+
+
+TOP = (
+    Field(("ph",), "ph", DICT),
+    Field(("cat",), "cat", DICT),
+    Field(("name",), "name", DICT),
+    Field(("pid",), "pid", pa.int64()),
+    Field(("tid",), "tid", pa.int64()),
+)
+ARGS = (
+    Field(("device",), "device", pa.int64()),
+    Field(("stream",), "stream", pa.int64()),
+    Field(("correlation",), "correlation", pa.int64()),
+    Field(("External id", "external id"), "external_id", pa.int64()),
+    Field(("Collective name",), "collective", DICT),
+    Field(("dtype",), "dtype", DICT),
+    Field(("In msg nelems",), "in_nelems", pa.int64()),
+    Field(("Out msg nelems",), "out_nelems", pa.int64()),
+    Field(("In split size",), "in_split", DICT),
+    Field(("Out split size",), "out_split", DICT),
+    Field(("Group size",), "group_size", pa.int64()),
+    Field(("Process Group Name",), "pg_name", DICT),
+    Field(("Process Group ID",), "pg_id", pa.int64()),  # 2024-04 and before, in place of the name
+    Field(("Process Group Description",), "pg_desc", DICT),
+    Field(("Process Group Ranks",), "pg_ranks", DICT),
+    Field(("Global rank start",), "rank_start", pa.int64()),
+    Field(("Global rank stride",), "rank_stride", pa.int64()),
+    Field(("Src Rank",), "src_rank", pa.int64()),  # global ranks: PyTorch writes groupRanks[peer]
+    Field(("Dst Rank",), "dst_rank", pa.int64()),
+    Field(("Seq",), "seq", pa.int64()),
+    Field(("Comms Id",), "comms_id", DICT),
+)
+SCANNED = pa.schema(
+    [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
+    + [pa.field(f.column, f.type) for f in TOP]
+    + [pa.field(f.column, f.type) for f in ARGS]
+)
+"""A batch of the scanner: `ph` in KEPT_PHASES, `ts` never null and relative to the file's base time, ns."""
+
+SCALES = (3, 18)  # digits behind the point of a microsecond: what Kineto writes, then what any float can need
+COMMS_ID = pa.decimal128(20, 0)  # an unsigned 64-bit hash; the decimal reader takes it quoted or bare
+
+
+def raw_schema(scale: int) -> pa.Schema:
+    """Say what pyarrow.json is to read of an event; everything else it skips."""
+    time = pa.decimal128(20 if scale == SCALES[0] else 38, scale)
+    args = [(k, pa.string() if f.type == DICT else f.type) for f in ARGS for k in f.keys if k != "Comms Id"]
+    top = [(f.column, pa.string() if f.type == DICT else f.type) for f in TOP]
+    struct = pa.struct([*args, ("Comms Id", COMMS_ID)])
+    return pa.schema([*top, ("ts", time), ("dur", time), ("args", struct)])
+
+
+def typed(table: pa.Table, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
+    """Make a SCANNED batch of the rows of `table` (raw_schema) that carry a duration."""
+    phase = one_chunk(table.column("ph"))
+    counts = pc.value_counts(phase)
+    for entry in counts.to_pylist():
+        phases[entry["values"] or "none"] += entry["counts"]
+    keep = pc.is_in(phase, value_set=pa.array(KEPT_PHASES))
+    rows = table if keep.true_count == len(table) else table.filter(keep)
+    args = one_chunk(rows.column("args"))
+    times = {}
+    for key in ("ts", "dur"):
+        times[key], overflowed = nanoseconds(one_chunk(rows.column(key)))
+        issues["integer_overflow"] += overflowed
+    columns = [times["ts"], times["dur"]]
+    columns += [_encode(one_chunk(rows.column(f.column)), f.type, issues) for f in TOP]
+    columns += [_argument(args, f, issues) for f in ARGS]
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCANNED)
+    missing = batch.column("ts").null_count
+    if missing:
+        issues["missing_timestamp"] += missing
+        batch = batch.filter(batch.column("ts").is_valid())
+    return batch
+
+
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Return the column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
+    """Decimal microseconds as int64 ns, half to even; null, and counted, where 64 bits do not hold them."""
+    if micros.type.scale != SCALES[0]:
+        micros = pc.round(micros, ndigits=SCALES[0], round_mode="half_to_even")
+        micros = micros.cast(pa.decimal128(38, SCALES[0]), safe=False)
+    if len(micros) == 0:
+        return pa.array([], pa.int64()), 0
+    words = np.frombuffer(micros.buffers()[1], dtype=np.int64)  # little-endian 128-bit integers
+    words = words.reshape(-1, 2)[micros.offset : micros.offset + len(micros)]
+    low, high = words[:, 0], words[:, 1]
+    null = micros.is_null().to_numpy(zero_copy_only=False)
+    overflow = (high != low >> 63) & ~null
+    null |= overflow
+    values = pa.py_buffer(np.ascontiguousarray(low))
+    validity = None if not null.any() else pa.array(~null).buffers()[1]
+    return pa.Array.from_buffers(pa.int64(), len(low), [validity, values]), int(overflow.sum())
+
+
+def _argument(args: pa.StructArray, field: Field, issues: Counter[str]) -> pa.Array:
+    values = pc.struct_field(args, field.keys[0])
+    for key in field.keys[1:]:
+        other = pc.struct_field(args, key)
+        if other.null_count < len(other):
+            values = other if values.null_count == len(values) else pc.coalesce(values, other)
+    return _encode(values, field.type, issues)
+
+
+def _encode(values: pa.Array, target: pa.DataType, issues: Counter[str]) -> pa.Array:
+    if values.null_count == len(values):
+        return pa.nulls(len(values), target)
+    if target != DICT:
+        return values
+    if pa.types.is_decimal(values.type):
+        values = values.cast(pa.string())
+    encoded = values.dictionary_encode()
+    try:
+        encoded.dictionary.validate(full=True)
+    except pa.ArrowInvalid:  # bad UTF-8: the JSON reader lets it through
+        words = [w.as_py() for w in encoded.dictionary.cast(pa.binary())]
+        texts = [w.decode("utf-8", "replace") for w in words]
+        issues["bad_utf8"] += sum(w != t.encode() for w, t in zip(words, texts, strict=True))
+        encoded = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
+        encoded = encoded.cast(pa.string()).dictionary_encode()
+    return encoded
+
+
+def from_rows(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Make a SCANNED batch of rows that the lenient reader made."""
+    arrays = []
+    for field in SCANNED:
+        kind = pa.string() if field.type == DICT else field.type
+        array = pa.array([row.get(field.name) for row in rows], kind)
+        arrays.append(array.dictionary_encode() if field.type == DICT else array)
+    return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)

@@ -1,0 +1,237 @@
+"""Reads the event array: fast over whole blocks, forgiving where a block is refused.
+
+Blocks of a few megabytes are cut at event separators, the commas between events become line ends, and
+pyarrow.json reads the rest with an explicit schema, skipping unknown fields. A comma replaced or a block cut
+inside a string or a nested array leaves no valid JSON, so pyarrow refuses the block and nothing wrong can
+come of it. What is refused is narrowed down and read event by event with the standard library, which also
+learns how this file separates.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from tracekit.ingest.columns import SCALES, from_rows, raw_schema, typed
+from tracekit.ingest.lenient import EventReader
+
+WINDOW = 1 << 22  # bytes handed to pyarrow at a time
+SMALL = 1 << 12  # bytes below which narrowing down costs more than reading event by event
+MAX_BURST = 1 << 12  # events read one by one before pyarrow is tried again
+TEXT = 1 << 16  # bytes decoded at a time when reading one by one
+MAX_EVENT = 1 << 25  # bytes of one event; a longer one is skipped and counted
+MAX_SEPARATORS = 4
+LEADING = re.compile(rb"[\s,]*")
+ANY_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
+ARRAY_END = re.compile(rb"\}\s*\]")
+BAD_ROW = re.compile(r"in row (\d+)")
+ENCODING = ("utf-8", "surrogateescape")  # every byte string round-trips
+
+
+class EventBuffer:
+    """The unread part of the event array; it always starts at a true boundary between events."""
+
+    def __init__(self, buffer: bytes, issues: Counter[str], phases: Counter[str]) -> None:
+        self.ended = False  # the `]` was reached
+        self.guessed = False  # the end had to be guessed
+        self._buffer = buffer
+        self._at = 0
+        self._issues = issues
+        self._phases = phases
+        self._reader = EventReader(issues, phases)
+        self._separators: list[bytes] = []
+        self._scale = SCALES[0]
+        self._window = WINDOW
+        self._burst = 1
+        self._retry = False  # the window was narrowed: try pyarrow again at once
+        self._skipping = False  # inside an event too long to hold
+
+    def feed(self, block: bytes) -> None:
+        """Append more of the file."""
+        self._buffer = self._buffer[self._at :] + block if self._at < len(self._buffer) else block
+        self._at = 0
+
+    def rest(self) -> bytes:
+        """Return what follows the array."""
+        return self._buffer[self._at :]
+
+    def drain(self, *, final: bool) -> Iterator[pa.RecordBatch]:
+        """Read all whole events; with `final`, also decide about a cut one at the end."""
+        while self._ready():
+            cut = self._cut()
+            if cut is not None:
+                batch = self._fast(cut)
+                if batch is not None and batch.num_rows:
+                    yield batch
+                if batch is not None or self._retry:
+                    continue
+            before = self._at
+            rows = self._slow(final=final)
+            if rows:
+                yield from_rows(rows)
+            if self._at == before:
+                return
+
+    def _ready(self) -> bool:
+        """Skip to the next event; false at the end of the array or of the buffer."""
+        if self._skipping:
+            self._at = self._resync(self._at) or max(self._at, len(self._buffer) - 64)
+        if self._skipping:
+            return False
+        self._at = LEADING.match(self._buffer, self._at).end()  # type: ignore[union-attr]
+        if self._buffer[self._at : self._at + 1] == b"]":
+            self._at += 1
+            self.ended = True
+        return not self.ended and self._at < len(self._buffer)
+
+    def _cut(self) -> int | None:
+        """Offset behind the last event that the window holds whole, as far as separators tell."""
+        if not self._separators:
+            return None
+        end = min(len(self._buffer), self._at + self._window)
+        found = max(self._buffer.rfind(s, self._at, end) for s in self._separators)
+        return found + 1 if found > self._at else None
+
+    def _fast(self, cut: int) -> pa.RecordBatch | None:
+        """Read up to `cut`, or to the first event that pyarrow refuses; None where nothing could be read."""
+        block = self._buffer[self._at : cut]
+        self._retry = False
+        try:
+            batch = self._parse(block)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            return self._narrow(block, cut, str(error))
+        self._at = cut
+        self._window = min(WINDOW, self._window * 4)
+        self._burst = max(1, self._burst // 2)
+        return batch
+
+    def _narrow(self, block: bytes, cut: int, error: str) -> pa.RecordBatch | None:
+        """Read what stands before the refused event, or halve the window, or leave it to the slow way."""
+        if "requires scale" in error and self._scale == SCALES[0]:
+            self._scale = SCALES[1]
+            return self._fast(cut)
+        row = BAD_ROW.search(error)
+        ahead = self._offset(block, int(row[1])) if row else 0
+        if ahead:
+            try:
+                batch = self._parse(block[:ahead])
+            except pa.ArrowInvalid:
+                ahead = 0
+            else:
+                self._at += ahead
+                return batch
+        if len(block) > SMALL and not (row and int(row[1]) == 0):
+            self._window = len(block) // 2
+            self._retry = True
+        return None
+
+    def _parse(self, block: bytes) -> pa.RecordBatch:
+        for separator in self._separators:
+            block = block.replace(separator, b"}\n{")
+        table = pj.read_json(
+            pa.BufferReader(block),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 64),
+            parse_options=pj.ParseOptions(
+                explicit_schema=raw_schema(self._scale), unexpected_field_behavior="ignore"
+            ),
+        )
+        return typed(table, self._issues, self._phases)
+
+    def _offset(self, block: bytes, row: int) -> int:
+        """Where event `row` of `block` starts, if the separators are what they seem; else 0."""
+        if len(self._separators) != 1 or not row:
+            return 0
+        parts = block.split(self._separators[0], row)
+        return len(block) - len(parts[row]) - len(self._separators[0]) + 1 if len(parts) > row else 0
+
+    def _slow(self, *, final: bool) -> list[dict[str, Any]]:
+        """Read the next few events one by one; no rows and no progress where more bytes are needed."""
+        rows: list[dict[str, Any]] = []
+        left = max(self._burst, 2)  # two show the separator between them
+        self._burst = min(MAX_BURST, left * 2)
+        size = TEXT
+        while left > 0 and self._ready():
+            text = self._buffer[self._at : self._at + size].decode(*ENCODING)
+            whole = self._at + size >= len(self._buffer)
+            done, read, incomplete = self._burst_of(text, left, rows)
+            left -= read
+            self._at += len(text[:done].encode(*ENCODING))
+            if read or not self._ready():
+                continue
+            if incomplete and not whole:
+                size *= 4
+            elif self._give_up(incomplete=incomplete, final=final):
+                break
+            else:
+                left -= 1
+        return rows
+
+    def _burst_of(self, text: str, count: int, rows: list[dict[str, Any]]) -> tuple[int, int, bool]:
+        """Append rows of up to `count` events; tells where it stopped, how many, if `text` ends in one."""
+        at = read = 0
+        last = -1
+        while read < count and at < len(text) and text[at] != "]":
+            if text[at] in " \t\r\n,":
+                at += 1
+                continue
+            if last >= 0 and text[at] == "{" and text[last] == "}":
+                self._learn(text[last : at + 1].encode(*ENCODING))
+            try:
+                event, end = self._reader.decode(text, at)
+            except RecursionError:
+                return at, read, False
+            except ValueError as error:
+                near_end = getattr(error, "pos", 0) >= len(text) - 12
+                return at, read, near_end or "Unterminated string" in str(error)
+            if end == len(text) and not isinstance(event, dict | list):
+                return at, read, True  # a bare number may go on
+            row = self._reader.row(event)
+            if row is not None:
+                rows.append(row)
+            last, at, read = end - 1, end, read + 1
+        return at, read, False
+
+    def _learn(self, separator: bytes) -> None:
+        if (
+            separator not in self._separators
+            and len(self._separators) < MAX_SEPARATORS
+            and ANY_SEPARATOR.fullmatch(separator)
+        ):
+            self._separators.append(separator)
+
+    def _give_up(self, *, incomplete: bool, final: bool) -> bool:
+        """Wait for more bytes to read the event at hand (true), or step over it (false)."""
+        oversized = len(self._buffer) - self._at > MAX_EVENT
+        if incomplete and not final and not oversized:
+            return True
+        resumed = self._resync(self._at)
+        if resumed is None and not final and not oversized:
+            return True
+        if incomplete and final:
+            self.guessed = True
+            if resumed is None:
+                self._at = len(self._buffer)
+                return True
+        self._issues["oversized_event" if oversized else "malformed_event"] += 1
+        if resumed is not None:
+            self._at = resumed
+        elif final:
+            end = ARRAY_END.search(self._buffer, self._at)
+            self._at = end.end() - 1 if end else len(self._buffer)
+        else:
+            self._skipping = True
+            self._at = len(self._buffer) - 64
+        return False
+
+    def _resync(self, start: int) -> int | None:
+        """Offset behind the next thing that looks like the end of an event followed by another."""
+        found = [at for s in self._separators if (at := self._buffer.find(s, start)) >= 0]
+        if not found and not self._separators and (match := ANY_SEPARATOR.search(self._buffer, start)):
+            found = [match.start()]
+        if not found:
+            return None
+        self._skipping = False
+        return min(found) + 1

@@ -1,0 +1,63 @@
+"""Whose trace a file is: rank, host and world size from its content first, then from its name."""
+
+import re
+from typing import Any
+
+RANK = re.compile(
+    r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
+)
+WORKER = re.compile(r"(?<![a-z0-9])worker[-_]?(?P<n>\d{1,6})(?!\d)")
+SHORT = re.compile(r"(?<![a-z0-9])r[-_]?(?P<n>\d{1,6})(?![a-z0-9])")
+HANDLER = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.\d{13,19}\.pt\.trace\.json")
+"""What torch.profiler.tensorboard_trace_handler writes: <host>_<pid>.<time>.pt.trace.json"""
+
+
+def rank_of_content(metadata: dict[str, Any]) -> int | None:
+    """`distributedInfo.rank`, where it is a rank."""
+    info = metadata.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    if isinstance(rank, str) and re.fullmatch(r"\d{1,9}", rank):
+        rank = int(rank)
+    return rank if type(rank) is int and 0 <= rank < 2**31 else None
+
+
+def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
+    """Rank from a file's name, else from its folder's, and why there is none.
+
+    rank3, rank_3, rank-3, worker3, r3 count; dates, process ids, local ranks and ranks within an axis do not,
+    nor does a pod called worker-3 in the name that torch's own handler builds from host and process id.
+    """
+    for text in (name.lower(), parent.lower()):
+        for pattern in (RANK, WORKER, SHORT):
+            found = set()
+            for match in pattern.finditer(text):
+                handler = HANDLER.match(text)
+                is_host = handler is not None and pattern is not RANK and match.end() == handler.end("host")
+                if not is_host and not match.groupdict().get("scope"):
+                    found.add(int(match["n"]))
+            if len(found) > 1:
+                return None, f"its name holds several ranks ({', '.join(map(str, sorted(found)))})"
+            if found:
+                return found.pop(), ""
+    return None, "neither `distributedInfo.rank` in it nor a rank in its name"
+
+
+def host_of(metadata: dict[str, Any], name: str) -> str | None:
+    """Return the host the file itself names, else the one in the name torch's handler gave it."""
+    for key in ("host_name", "hostname", "host"):
+        if isinstance(metadata.get(key), str) and metadata[key]:
+            return str(metadata[key])
+    handler = HANDLER.match(name)
+    if handler is None:
+        return None
+    host = handler["host"].lower()
+    if RANK.search(host) or any(m.end() < len(host) for m in WORKER.finditer(host)):
+        return None  # somebody's own worker name with a rank in it: no host
+    return handler["host"]
+
+
+def world_size_of(metadata: dict[str, Any]) -> int | None:
+    """`distributedInfo.world_size`, where it is one."""
+    info = metadata.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) else None
+    return size if type(size) is int and 0 < size < 2**31 else None

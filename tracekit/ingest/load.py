@@ -1,0 +1,180 @@
+"""Ingest as one call: inputs to an open `Run`. The CLI and every test start here."""
+
+import atexit
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracekit.errors import InputError
+from tracekit.findings import Quality
+from tracekit.ingest.discover import Found, discover
+from tracekit.ingest.merge import merge
+from tracekit.ingest.read import quality_of_foreign, read_file
+from tracekit.ingest.result import FileResult
+from tracekit.ingest.source import Source
+from tracekit.store import Run, is_run, open_run
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far the reading is: files and raw bytes, and the file last touched."""
+
+    done_files: int
+    total_files: int
+    done_bytes: int
+    total_bytes: int
+    path: str
+
+
+Progress = Callable[[ProgressEvent], None]
+
+
+def load(
+    inputs: Sequence[str], *, out: Path | None = None, jobs: int = 1, progress: Progress | None = None
+) -> Run:
+    """Read traces and operation tables, or open an ingested run.
+
+    inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
+    out: where the run is kept; None keeps it in a temporary folder until the process ends.
+    jobs: processes that read files; the result has the same bytes whatever their number.
+    Raises InputError where nothing can be used; files that cannot are in `Run.rejected` otherwise.
+    """
+    if not inputs:
+        raise InputError("no input was given; name files, folders, globs or URLs")
+    if len(inputs) == 1 and is_run(Path(inputs[0])):
+        if out is not None:
+            raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
+        return open_run(Path(inputs[0]))
+    for text in inputs:
+        if "://" not in text and is_run(Path(text)):
+            raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
+    if out is not None:
+        _refuse_foreign(out)
+    found = discover(inputs)
+    if not found.sources:
+        raise InputError(_nothing(inputs, found))
+    with _building(out) as folder:
+        results = _read_all(found.sources, folder, jobs, progress)
+        run = _merged(results, found, folder, inputs)
+        run.save_manifest()
+    return replace(run, folder=out) if out is not None else run
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists and is no ingested run; name another folder, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"{out}: the folder to put it in does not exist; create it first")
+
+
+@contextmanager
+def _building(out: Path | None) -> Iterator[Path]:
+    """Lend a folder to build the run in; it takes the place of `out` at the end, and vanishes on error."""
+    if out is None:
+        folder = Path(tempfile.mkdtemp(prefix="tracekit-run-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.absolute().parent))
+    try:
+        yield folder
+        if out is not None:
+            folder.chmod(0o755)
+            _replace(folder, out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _replace(folder: Path, out: Path) -> None:
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.absolute().parent))
+        out.rename(old / "run")
+        folder.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        folder.rename(out)
+
+
+def _read_all(sources: list[Source], folder: Path, jobs: int, progress: Progress | None) -> list[FileResult]:
+    total = sum(s.size for s in sources)
+    parts = [folder / f"part-{i:06d}" for i in range(len(sources))]
+    if jobs > 1 and len(sources) > 1:
+        return _in_processes(sources, parts, min(jobs, len(sources)), progress, total)
+    results = []
+    before = 0
+    for i, (source, part) in enumerate(zip(sources, parts, strict=True)):
+
+        def tell(count: int, done: int = i, start: int = before, label: str = source.label) -> None:
+            if progress is not None:
+                progress(ProgressEvent(done, len(sources), start + count, total, label))
+
+        results.append(read_file(source, part, tell))
+        before += source.size
+        if progress is not None:
+            progress(ProgressEvent(i + 1, len(sources), before, total, source.label))
+    return results
+
+
+def _in_processes(
+    sources: list[Source], parts: list[Path], jobs: int, progress: Progress | None, total: int
+) -> list[FileResult]:
+    """Spawned, not forked: Arrow's and a caller's threads do not survive a fork."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    try:
+        largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
+        pending: dict[Future[FileResult], int] = {
+            pool.submit(read_file, sources[i], parts[i]): i for i in largest_first
+        }
+        results: dict[int, FileResult] = {}
+        done_bytes = 0
+        while pending:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                i = pending.pop(future)
+                results[i] = future.result()
+                done_bytes += sources[i].size
+                if progress is not None:
+                    progress(ProgressEvent(len(results), len(sources), done_bytes, total, sources[i].label))
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a reading process was killed, most often for want of memory; use fewer --jobs"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return [results[i] for i in range(len(sources))]
+
+
+def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str]) -> Run:
+    foreign = [
+        *found.foreign,
+        *(r.label for r in results if r.status == "foreign" and r.label not in found.named),
+    ]
+    kept = [
+        replace(r, status="rejected") if r.status == "foreign" and r.label in found.named else r
+        for r in results
+        if r.status != "foreign" or r.label in found.named
+    ]
+    if not any(r.status == "ok" for r in kept):
+        raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
+    run = merge(kept, folder, found.hosts, found.mesh_hints)
+    extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
+    return replace(run, quality=extra + run.quality)
+
+
+def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] = ()) -> str:
+    """One sentence: where, why, and what to do."""
+    where = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+    rejected = [r for r in refused if r.status == "rejected"] or list(refused)
+    if len(rejected) == 1:
+        return f"{rejected[0].label}: cannot be used: {rejected[0].reason}"
+    if rejected:
+        first = rejected[0]
+        return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
+    others = f" ({len(found.foreign)} other files)" if found.foreign else ""
+    return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

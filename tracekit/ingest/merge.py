@@ -1,0 +1,193 @@
+"""Files to one run: copies and second windows of a rank, group numbers across ranks, the manifest's rows."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.findings import Quality, Rejected
+from tracekit.ingest.result import FileGroup, FileResult, RankTable
+from tracekit.ingest.write import CHUNK_ROWS, write_table
+from tracekit.schema import EVENTS
+from tracekit.store import Group, RankRecord, Run
+
+Claim = tuple[FileResult, RankTable]
+
+
+@dataclass
+class _Merged:
+    rejected: list[Rejected] = field(default_factory=list)
+    quality: list[Quality] = field(default_factory=list)
+    chosen: dict[int, list[Claim]] = field(default_factory=dict)  # windows of a rank in order of time
+
+
+def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints: list[dict[str, Any]]) -> Run:
+    """Put the tables of `results` in place under `folder` and describe them as a run, not yet saved."""
+    merged = _Merged()
+    for result in results:
+        merged.quality.extend(result.quality)
+        if result.status == "rejected":
+            merged.rejected.append(Rejected(result.label, result.reason, result.rank))
+    _choose(results, merged)
+    groups = _groups(merged)
+    number = {g.ranks: g.group for g in groups}
+    (folder / "events").mkdir()
+    records = tuple(
+        _record(rank, claims, folder, number, hosts) for rank, claims in sorted(merged.chosen.items())
+    )
+    for claims in merged.chosen.values():
+        for _, table in claims:
+            Path(table.path).unlink(missing_ok=True)
+    hints = hints or _hints(merged)
+    world = _world_size(records, merged, hints)
+    return Run(
+        folder=folder,
+        ranks=records,
+        groups=groups,
+        rejected=tuple(sorted(merged.rejected, key=lambda r: r.path)),
+        quality=tuple(sorted(merged.quality, key=lambda q: (q.path or "", q.kind, q.detail))),
+        world_size=world,
+        mesh_hint=hints[0] if len(hints) == 1 else None,
+    )
+
+
+def _hints(merged: _Merged) -> list[dict[str, Any]]:
+    hints: list[dict[str, Any]] = []
+    for claims in merged.chosen.values():
+        for result, _ in claims:
+            if result.mesh_hint is not None and result.mesh_hint not in hints:
+                hints.append(result.mesh_hint)
+    return hints
+
+
+def _choose(results: list[FileResult], merged: _Merged) -> None:
+    claims: dict[int, list[Claim]] = defaultdict(list)
+    for result in results:
+        for table in result.tables:
+            claims[table.rank].append((result, table))
+    for rank, several in claims.items():
+        alone = _without_copies(several, merged)
+        alone.sort(key=lambda c: (c[1].first, c[0].label))
+        if len(alone) > 1 and (clash := _clash(alone)):
+            best = max(alone, key=lambda c: (c[1].events, c[0].label))
+            for result, _ in alone:
+                if result is not best[0]:
+                    reason = f"rank {rank} is also claimed by {best[0].label}, which holds more and {clash}"
+                    merged.rejected.append(Rejected(result.label, reason, rank))
+            alone = [best]
+        elif len(alone) > 1:
+            names = ", ".join(result.label for result, _ in alone)
+            detail = f"windows of rank {rank} read as one: {names}"
+            merged.quality.append(Quality("joined_windows", alone[0][0].label, len(alone), detail))
+        merged.chosen[rank] = alone
+
+
+def _clash(windows: list[Claim]) -> str:
+    """Why files of one rank are no windows of one recording; empty where they are."""
+    if len({table.world_size for _, table in windows}) > 1:
+        return "has another world size"
+    if any(before[1].last >= after[1].first for before, after in pairwise(windows)):
+        return "covers the same time"
+    return ""
+
+
+def _without_copies(several: list[Claim], merged: _Merged) -> list[Claim]:
+    kept: dict[str, Claim] = {}
+    for result, table in sorted(several, key=lambda c: c[0].label):
+        if result.sha256 in kept:
+            detail = f"the same bytes as {kept[result.sha256][0].label}, read once"
+            merged.quality.append(Quality("duplicate_file", result.label, 1, detail))
+        else:
+            kept[result.sha256] = (result, table)
+    return list(kept.values())
+
+
+def _groups(merged: _Merged) -> tuple[Group, ...]:
+    names: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    for claims in merged.chosen.values():
+        for _, table in claims:
+            for group in table.groups:
+                names[group.ranks].update(group.names)
+                descs[group.ranks].update(group.descs)
+    return tuple(
+        Group(i, ranks, tuple(sorted(names[ranks])), tuple(sorted(descs[ranks])))
+        for i, ranks in enumerate(sorted(names))
+    )
+
+
+def _record(
+    rank: int, claims: list[Claim], folder: Path, number: dict[tuple[int, ...], int], hosts: dict[int, str]
+) -> RankRecord:
+    name = f"events/rank-{rank:06d}.parquet"
+    groups = _place(claims, folder / name)
+    first = claims[0][0]
+    digest = first.sha256
+    if len(claims) > 1:
+        digest = hashlib.sha256("".join(r.sha256 for r, _ in claims).encode()).hexdigest()
+    skipped: Counter[str] = Counter()
+    for _, table in claims:
+        skipped.update(table.not_stored)
+    return RankRecord(
+        rank=rank,
+        path=first.label,
+        host=next((t.host for _, t in claims if t.host), None) or hosts.get(rank),
+        world_size=next((t.world_size for _, t in claims if t.world_size), None),
+        format=first.format,
+        sha256=digest,
+        bytes=sum(r.bytes for r, _ in claims),
+        events=sum(t.events for _, t in claims),
+        table=name,
+        truncated=any(t.truncated for _, t in claims),
+        groups=tuple(number[g.ranks] for g in groups),
+        not_stored=dict(sorted(skipped.items())),
+    )
+
+
+def _place(claims: list[Claim], path: Path) -> list[FileGroup]:
+    """Move one table to `path`, or write several as one; returns the groups its numbers mean."""
+    if len(claims) == 1:
+        Path(claims[0][1].path).rename(path)
+        return list(claims[0][1].groups)
+    groups: list[FileGroup] = []
+    places: dict[tuple[int, ...], int] = {}
+    for _, table in claims:
+        for group in table.groups:
+            if places.setdefault(group.ranks, len(groups)) == len(groups):
+                groups.append(group)
+
+    def chunks() -> Iterator[pa.Table]:
+        for _, table in claims:
+            rows = pa.array([places[g.ranks] for g in table.groups], pa.int32())
+            with pq.ParquetFile(table.path) as file:
+                for batch in file.iter_batches(batch_size=CHUNK_ROWS * 8, use_threads=False):
+                    chunk = pa.Table.from_batches([batch])
+                    at = chunk.schema.get_field_index("group")
+                    group = rows.take(chunk.column("group").combine_chunks())
+                    yield chunk.set_column(at, EVENTS.field("group"), group).cast(EVENTS)
+
+    write_table(path, chunks())
+    return groups
+
+
+def _world_size(records: tuple[RankRecord, ...], merged: _Merged, hints: list[dict[str, Any]]) -> int | None:
+    said = Counter(r.world_size for r in records if r.world_size is not None)
+    if not said:
+        if len(hints) != 1:
+            return None
+        size = 1
+        for n in hints[0]["sizes"].values():
+            size *= n
+        return size
+    if len(said) > 1:
+        detail = "files disagree on the world size: " + ", ".join(
+            f"{n} ({c} files)" for n, c in sorted(said.items())
+        )
+        merged.quality.append(Quality("world_size_conflict", None, len(said), detail))
+    return max(said, key=lambda n: (said[n], n))

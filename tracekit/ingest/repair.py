@@ -1,0 +1,96 @@
+"""Repairs of single events, each counted: durations, times out of range, nested communication records."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.units import NS_PER_S
+
+LONGEST = (
+    24 * 3600 * NS_PER_S
+)  # no event of a training step lasts a day; recorders that wrap around write more
+LIMIT = 2**62  # sums of a start, a base time and a duration stay within 64 bits below this
+COMMS_RECORD = "record_param_comms"
+
+
+@dataclass
+class Repair:
+    """Counts into `issues`; call `batch` on every batch, `in_order` on the sorted chunks."""
+
+    issues: Counter[str]
+    window_end: int = -(2**63)  # last sane end of an event
+    _outer: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
+    _busy: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Missing and negative durations become 0; starts beyond reason are dropped."""
+        ts = batch.column("ts").to_numpy()
+        wild = np.abs(ts) >= LIMIT
+        if wild.any():
+            self.issues["absurd_timestamp"] += int(wild.sum())
+            batch = batch.filter(pa.array(~wild))
+            ts = batch.column("ts").to_numpy()
+        missing = batch.column("dur").null_count
+        self.issues["missing_duration"] += missing
+        dur = batch.column("dur").fill_null(0).to_numpy()
+        negative = dur < 0
+        if missing or negative.any():
+            self.issues["negative_duration"] += int(negative.sum())
+            dur = np.maximum(dur, 0)
+            batch = batch.set_column(1, "dur", pa.array(dur))
+        sane = dur <= LONGEST
+        self.issues["absurd_duration"] += int((~sane).sum())
+        if sane.any():
+            self.window_end = max(self.window_end, int((ts[sane] + dur[sane]).max()))
+        return batch
+
+    def in_order(self, table: pa.Table) -> pa.Table:
+        """Absurd durations end with the window; of nested communication records the outer stays."""
+        dur = table.column("dur").to_numpy()
+        if dur.max(initial=0) > LONGEST:
+            room = np.maximum(self.window_end - table.column("ts").to_numpy(), 0)
+            dur = np.where(dur > LONGEST, np.minimum(dur, room), dur)
+            table = table.set_column(1, table.schema.field("dur"), pa.array(dur))
+        self._count_overlaps(table)
+        return self._without_nested(table)
+
+    def _without_nested(self, table: pa.Table) -> pa.Table:
+        rows = np.flatnonzero(
+            pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=False).to_numpy()
+        )
+        if not len(rows):
+            return table
+        few = table.select(["ts", "dur", "pid", "tid"]).take(pa.array(rows))
+        inner = []
+        for row, ts, dur, pid, tid in zip(rows.tolist(), *(c.to_pylist() for c in few.columns), strict=True):
+            end = self._outer.get((pid, tid))
+            if end is not None and ts + dur <= end:
+                inner.append(row)
+            else:
+                self._outer[pid, tid] = ts + dur
+        if not inner:
+            return table
+        self.issues["nested_communication_record"] += len(inner)
+        keep = np.ones(table.num_rows, bool)
+        keep[inner] = False
+        return table.filter(pa.array(keep))
+
+    def _count_overlaps(self, table: pa.Table) -> None:
+        """Kernels of one stream run one after another; those that overlap by more than 1 µs are counted."""
+        kernels = pc.fill_null(pc.equal(table.column("cat"), "kernel"), fill_value=False)
+        rows = table.select(["ts", "dur", "device", "stream"]).filter(kernels)
+        if not rows.num_rows:
+            return
+        ts, dur, device, stream = (c.fill_null(-1).to_numpy() for c in rows.columns)
+        order = np.lexsort((np.arange(len(ts)), stream, device))
+        ts, end = ts[order], (ts + dur)[order]
+        change = np.flatnonzero(np.diff(device[order]) | np.diff(stream[order])) + 1
+        for lo, hi in zip([0, *change], [*change, len(ts)], strict=True):
+            key = (int(device[order][lo]), int(stream[order][lo]))
+            before = self._busy.get(key, -(2**62))
+            reach = np.maximum.accumulate(np.concatenate(([before], end[lo:hi])))
+            self.issues["overlapping_kernels"] += int((ts[lo:hi] < reach[:-1] - 1000).sum())
+            self._busy[key] = int(reach[-1])
