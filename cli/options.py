@@ -1,0 +1,83 @@
+"""Options that commands share, parsed into what the library takes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from tracekit.mesh import parse_mesh, parse_order
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+StepRange = tuple[int | None, int | None]
+
+
+def mesh(_ctx: click.Context, _param: click.Parameter, text: str | None) -> dict[str, int] | None:
+    """Parse `--mesh`."""
+    return None if text is None else parse_mesh(text)
+
+
+def order(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Parse `--order`."""
+    return None if text is None else parse_order(text)
+
+
+def steps(_ctx: click.Context, _param: click.Parameter, text: str | None) -> list[StepRange] | None:
+    """`3:8` is steps 3 to 7, `5` is step 5, `:4` and `4:` are open; several are joined by commas."""
+    if text is None:
+        return None
+    ranges: list[StepRange] = []
+    for part in text.split(","):
+        first, colon, last = (p.strip() for p in part.partition(":"))
+        try:
+            begin = int(first) if first else None
+            end = (int(last) if last else None) if colon else (begin or 0) + 1
+        except ValueError:
+            raise click.BadParameter(f"{part!r} is no range of steps; write 3:8, 5, :4 or 4:") from None
+        if not part.strip() or (begin is not None and end is not None and end <= begin):
+            raise click.BadParameter(f"{part!r} is an empty range of steps; write 3:8 for steps 3 to 7")
+        ranges.append((begin, end))
+    return ranges
+
+
+def fail_on(verdicts: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], frozenset[str]]:
+    """Parse `--fail-on` against the verdicts of a command."""
+
+    def parse(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[str]:
+        kinds = frozenset(k.strip() for k in (text or "").split(",") if k.strip())
+        unknown = sorted(kinds - {*verdicts, "any"})
+        if unknown:
+            raise click.BadParameter(f"{unknown[0]!r} is no verdict; choose from {', '.join(verdicts)}, any")
+        return kinds
+
+    return parse
+
+
+def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
+    """Decorate a command with the options of every analysis of traces."""
+    options = [
+        click.option("--mesh", callback=mesh, metavar="tp=8,cp=1,pp=16,dp=128", help="The mesh, inner to outer; inferred if left out."),
+        click.option("--order", callback=order, metavar="tp,cp,dp,pp", help="Axes inner to outer, where that is not as --mesh is written."),
+        click.option("--steps", callback=steps, metavar="3:8", help="Profiler steps to look at (3 to 7); all if left out."),
+        click.option("--fail-on", callback=fail_on(verdicts), metavar="VERDICTS", help="Exit 1 on these verdicts (joined by commas, or any), 4 if undecided."),
+    ]  # fmt: skip
+    return _apply(options)
+
+
+def output() -> Callable[[Command], Command]:
+    """Decorate a command with the options of every command that answers."""
+    options = [
+        click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."),
+        click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
+        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes that read files; all cores for large input if left out."),
+        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+    ]  # fmt: skip
+    return _apply(options)
+
+
+def _apply(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate

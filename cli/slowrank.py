@@ -1,0 +1,70 @@
+"""`tracekit slowrank`: validate, analyse, render."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from tracekit.analysis.slow_rank import analyse
+from tracekit.findings import Verdict
+from tracekit.ingest import load
+from tracekit.report.json import dumps, slowrank_document
+from tracekit.report.text import slowrank_text
+from tracekit.store import Run
+from tracekit_cli import exit_codes, options
+from tracekit_cli.output import emit
+from tracekit_cli.progress import reading
+
+_PARALLEL_FROM = 64_000_000
+"""Bytes of local input from which starting further processes pays."""
+
+
+@click.command(short_help="Who is slow, where in DP → PP → CP → TP, why, and what it costs.")
+@click.argument("traces", nargs=-1, required=True)
+@options.analysis(get_args(Verdict))
+@options.output()
+def slowrank(
+    traces: tuple[str, ...],
+    mesh: dict[str, int] | None,
+    order: tuple[str, ...] | None,
+    steps: list[options.StepRange] | None,
+    fail_on: frozenset[str],
+    json_to: str | None,
+    verbose: bool,
+    jobs: int | None,
+    quiet: bool,
+) -> int:
+    """Say who is slow, where in DP → PP → CP → TP, why, and what it costs; or that nobody is to blame.
+
+    TRACES: Kineto traces (.json, .json.gz, .zst), operation tables (.parquet), folders, globs, fsspec URLs, or a
+    folder that `tracekit ingest` wrote.
+
+    \b
+    tracekit slowrank traces/
+    tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
+    tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
+    """
+    run = read(traces, jobs=jobs, quiet=quiet)
+    finding = analyse(run, mesh, order, steps)
+    emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
+    return exit_codes.of_verdict(finding.verdict, fail_on)
+
+
+def read(traces: Sequence[str], *, jobs: int | None, quiet: bool, out: Path | None = None) -> Run:
+    """Ingest with progress; several processes for large input only, unless told."""
+    with reading(quiet=quiet) as progress:
+        return load(traces, out=out, jobs=jobs or _jobs(traces), progress=progress)
+
+
+def _jobs(traces: Sequence[str]) -> int:
+    total = 0
+    for path in map(Path, traces):
+        if path.is_dir():
+            total += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+        elif path.is_file():
+            total += path.stat().st_size
+        if total >= _PARALLEL_FROM:
+            return max(1, len(os.sched_getaffinity(0)))
+    return 1

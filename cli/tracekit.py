@@ -1,0 +1,26 @@
+"""The program `tracekit`."""
+
+import click
+
+from tracekit_cli.ingest import ingest
+from tracekit_cli.output import run
+from tracekit_cli.slowrank import slowrank
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tracekit4d")
+def tracekit() -> None:
+    """Find out why a distributed training job is slow.
+
+    \b
+    tracekit slowrank traces/
+    """
+
+
+tracekit.add_command(slowrank)
+tracekit.add_command(ingest)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    run("tracekit", tracekit)

@@ -1,0 +1,98 @@
+"""Slow links: transfers that take longer than their peers' though everybody arrived in time.
+
+A transfer is what remains of an operation once its last member has come. Groups of one axis that send the same
+message are peers; the ranks whose groups are slow on every axis where one can tell are the ones at the bad link.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.replay import Replayer
+from tracekit.analysis.robust import LINK_RATIO, MIN_LOST_SHARE, Z_LIMIT
+from tracekit.mesh import Mesh
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import Steps
+from tracekit.tables.waits import Waits
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """Ranks that no collective can tell apart, and what the slow transfers cost a step (ns)."""
+
+    ranks: tuple[int, ...]
+    gain: float
+    channels: tuple[int, ...]
+    ratio: float  # slow transfer over that of its peers, time-weighted
+    slow_ns: float  # median transfer on the slow channels
+    peers_ns: float
+    z: float
+
+
+def slow_link(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer: Replayer) -> SlowLink | None:
+    """The slow link whose cure saves the most, if one is significant."""
+    rows = waits.first_row
+    inside = (
+        waits.complete & np.isin(ops.step[rows], steps.numbers) if steps.labelled else waits.complete.copy()
+    )
+    families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number in np.flatnonzero(inside):
+        channel = ops.channels[int(ops.channel[rows[number]])]
+        dims = mesh.dims_of(channel.members) if not channel.p2p else _p2p_dims(mesh, channel.members)
+        if dims:
+            families[dims, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
+    transfer = waits.transfer.astype(np.float64)
+    cured = transfer.copy()
+    slow: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
+    tested: set[int] = set()
+    for channels in families.values():
+        if len(channels) < 3:
+            continue
+        tested.update(channels)
+        for channel, (here, peers, z) in _compare(channels, transfer).items():
+            slow[channel].append((here, peers, z))
+            cured[channels[channel]] = np.minimum(transfer[channels[channel]], peers)
+    if not slow:
+        return None
+    gain = replayer.step_ns(steps.own, steps.own) - replayer.step_ns(steps.own, steps.own, cured.tolist())
+    if gain < MIN_LOST_SHARE * float(np.nanmean(steps.wall)):
+        return None
+    worst = max(slow.values(), key=lambda v: max(z for _, _, z in v))
+    here, peers, z = max(worst, key=lambda v: v[0] - v[1])
+    ranks = _at_the_link(ops, set(slow), tested)
+    return SlowLink(ranks, gain, tuple(sorted(slow)), here / max(peers, 1.0), here, peers, z)
+
+
+def _p2p_dims(mesh: Mesh, members: tuple[int, ...]) -> tuple[str, ...]:
+    a, b = (mesh.coordinates.get(m) for m in members)
+    return tuple(d for d, x, y in zip(mesh.order, a, b, strict=True) if x != y) if a and b else ()
+
+
+def _compare(
+    channels: dict[int, list[int]], transfer: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> dict[int, tuple[float, float, float]]:
+    """Channels slower than the median of the others: (its transfer, the peers', significance)."""
+    level = {c: float(np.median(transfer[n])) for c, n in channels.items()}
+    slow = {}
+    for channel, numbers in channels.items():
+        others = [level[c] for c in channels if c != channel]
+        peers = float(np.median(others))
+        noise = 1.4826 * float(np.median(np.abs(transfer[numbers] - level[channel]))) / np.sqrt(len(numbers))
+        between = 1.4826 * float(np.median([abs(v - peers) for v in others]))
+        scale = max(float(np.hypot(noise, between)), 0.02 * peers, 1.0)
+        z = (level[channel] - peers) / scale
+        if level[channel] > LINK_RATIO * peers and z > Z_LIMIT:
+            slow[channel] = (level[channel], peers, z)
+    return slow
+
+
+def _at_the_link(ops: Operations, slow: set[int], tested: set[int]) -> tuple[int, ...]:
+    """Ranks in as many slow and as few sound channels as any: the ones the evidence cannot tell apart."""
+    score: dict[int, list[int]] = {r: [0, 0] for c in slow for r in ops.channels[c].members}
+    for c in tested:
+        for r in ops.channels[c].members:
+            if r in score:
+                score[r][0 if c in slow else 1] += 1
+    best = max((s[0] - s[1], s[0]) for s in score.values())
+    return tuple(sorted(r for r, s in score.items() if (s[0] - s[1], s[0]) == best))

@@ -1,0 +1,101 @@
+"""A mesh as data: axes from inner to outer, sizes, and the coordinates of every rank.
+
+Coordinates are held explicitly, not derived from strides, so that a job whose ranks were numbered in any other
+way (or renumbered) is described as well.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from tracekit.errors import UsageError
+
+DIMS = ("tp", "cp", "pp", "dp")
+"""Axes of 4D parallelism in Llama 3's default order, inner to outer ("Scaling Llama 3 Training", section 4)."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Axes `order` (inner to outer), `sizes` of every axis, and per rank its index on each axis of `order`."""
+
+    order: tuple[str, ...]
+    sizes: dict[str, int]
+    coordinates: dict[int, tuple[int, ...]]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.coordinates)
+
+    def coords(self, rank: int) -> dict[str, int]:
+        """Index of `rank` on every axis, in descent order (DP, PP, CP, TP, then others)."""
+        index = dict(zip(self.order, self.coordinates[rank], strict=True))
+        descent = [d for d in ("dp", "pp", "cp", "tp") if d in index]
+        return {d: index[d] for d in [*descent, *(d for d in self.order if d not in descent)]}
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, ...], dict[tuple[int, ...], tuple[int, ...]]]:
+        return {}
+
+    def line(self, rank: int, dims: Iterable[str]) -> tuple[int, ...]:
+        """Ranks that differ from `rank` on the axes `dims` only, itself included, sorted."""
+        free = tuple(sorted(set(dims)))
+        table = self._lines.get(free)
+        if table is None:
+            buckets: dict[tuple[int, ...], list[int]] = {}
+            for r, c in self.coordinates.items():
+                buckets.setdefault(self._fixed(c, free), []).append(r)
+            table = self._lines[free] = {k: tuple(sorted(v)) for k, v in buckets.items()}
+        return table[self._fixed(self.coordinates[rank], free)]
+
+    def _fixed(self, coordinate: tuple[int, ...], free: Sequence[str]) -> tuple[int, ...]:
+        return tuple(c for d, c in zip(self.order, coordinate, strict=True) if d not in free)
+
+    def dims_of(self, members: Iterable[int]) -> tuple[str, ...] | None:
+        """Axes along which a group extends; None unless it is exactly the full product of those axes."""
+        ranks = [r for r in members if r in self.coordinates]
+        if not ranks:
+            return None
+        columns = list(zip(*(self.coordinates[r] for r in ranks), strict=True))
+        dims = tuple(d for d, values in zip(self.order, columns, strict=True) if len(set(values)) > 1)
+        return dims if set(self.line(ranks[0], dims)) == set(members) else None
+
+
+def from_sizes(sizes: dict[str, int], order: Sequence[str]) -> Mesh:
+    """The mesh whose rank numbers count up along `order`, inner axis first."""
+    full = tuple(order)
+    ranges = [range(sizes[d]) for d in reversed(full)]
+    coordinates = {r: tuple(reversed(c)) for r, c in enumerate(product(*ranges))}
+    return Mesh(full, {d: sizes[d] for d in full}, coordinates)
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """`tp=8,cp=1,pp=16,dp=128` as sizes in the order written (inner to outer); UsageError says what is wrong."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        name = name.strip().lower()
+        if name not in DIMS:
+            raise UsageError(f"--mesh: unknown axis {name!r} in {text!r}; the axes are {', '.join(DIMS)}")
+        if name in sizes:
+            raise UsageError(f"--mesh: axis {name} is given twice in {text!r}")
+        if not value.strip().isdigit() or int(value) < 1:
+            raise UsageError(
+                f"--mesh: size of {name} must be a positive integer, as in {name}=2; got {value!r}"
+            )
+        sizes[name] = int(value)
+    return {**sizes, **{d: 1 for d in DIMS if d not in sizes}}
+
+
+def parse_order(text: str) -> tuple[str, ...]:
+    """`tp,cp,dp,pp` as axes inner to outer; axes left out are appended in the default order."""
+    names = [n.strip().lower() for n in text.split(",") if n.strip()]
+    for name in names:
+        if name not in DIMS:
+            raise UsageError(f"--order: unknown axis {name!r}; the axes are {', '.join(DIMS)}")
+    if len(set(names)) != len(names):
+        raise UsageError(f"--order: an axis is given twice in {text!r}")
+    if not names:
+        raise UsageError("--order: no axis given; write it inner to outer, as in tp,cp,pp,dp")
+    return (*names, *(d for d in DIMS if d not in names))

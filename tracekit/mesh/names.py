@@ -1,0 +1,45 @@
+"""What the descriptions of process groups say about axes: hints only, membership decides.
+
+Megatron writes `TENSOR_MODEL_PARALLEL_GROUP` or `DATA_PARALLEL_GROUP_WITH_CP`, torchtitan `mesh_tp` or
+`mesh_dp_shard_cp`; many programs write nothing, `undefined` or `default_pg`.
+"""
+
+import re
+from collections.abc import Iterable
+
+_WORDS = {
+    "tp": ("tp", "tensor"),
+    "cp": ("cp", "context"),
+    "pp": ("pp", "pipeline", "pipe"),
+    "dp": ("dp", "data", "fsdp", "ddp", "replicate", "shard", "zero"),
+}
+_FOREIGN = frozenset(
+    {"expert", "ep", "etp", "edp", "efsdp", "moe", "embedding", "embd", "embed", "position", "amax"}
+)
+_TOKEN = re.compile(r"[a-z]+")
+
+
+def hinted_dims(descriptions: Iterable[str]) -> frozenset[str]:
+    """Axes that the descriptions mention; empty where they say nothing.
+
+    `TENSOR_MODEL_PARALLEL_GROUP` → {tp}; `mesh_dp_shard_cp` → {dp, cp}; `MODEL_PARALLEL_GROUP` → {tp, pp}.
+    """
+    found = [dims for text in descriptions if (dims := _mentioned(text))]
+    if not found:
+        return frozenset()
+    least = min(len(dims) for dims in found)  # with cp = 1 a group is both the dp and the dp×cp group: the plain name tells
+    return frozenset().union(*(dims for dims in found if len(dims) == least))
+
+
+def _mentioned(text: str) -> frozenset[str]:
+    tokens = set(_TOKEN.findall(text.lower()))
+    if tokens & _FOREIGN:
+        return frozenset()
+    dims = frozenset(dim for dim, words in _WORDS.items() if tokens & set(words))
+    return frozenset({"tp", "pp"}) if not dims and {"model", "parallel"} <= tokens else dims
+
+
+def is_foreign(descriptions: Iterable[str]) -> bool:
+    """Whether the group belongs only to something beside the four axes (experts, tied embeddings, FP8 amax)."""
+    texts = [set(_TOKEN.findall(text.lower())) for text in descriptions]
+    return bool(texts) and all(tokens & _FOREIGN for tokens in texts)

@@ -1,0 +1,87 @@
+"""Findings as JSON: the contract `tracekit.slowrank/1`, field by field, in a fixed order."""
+
+import json
+import math
+from typing import Any
+
+from tracekit.findings import Evidence, Quality, RankCoverage, SlowRankFinding, Suspect
+
+SLOWRANK_SCHEMA = "tracekit.slowrank/1"
+
+
+def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
+    """The finding as a JSON-ready dict; times in ms."""
+    return {
+        "schema": SLOWRANK_SCHEMA,
+        "ranks": ranks_document(finding.ranks),
+        "mesh": {
+            "order": list(finding.mesh.order),
+            "sizes": {d: finding.mesh.sizes[d] for d in finding.mesh.order},
+            "source": finding.mesh.source,
+        },
+        "steps": {"analysed": list(finding.steps.analysed), "median_ms": _number(finding.steps.median_ms)},
+        "verdict": finding.verdict,
+        "cause": finding.cause,
+        "reason": finding.reason,
+        "path": [{"dim": p.dim, "index": p.index, "lag_ms": _number(p.lag_ms)} for p in finding.path],
+        "suspects": [_suspect(s) for s in finding.suspects],
+        "what_if": {
+            "step_ms": _number(finding.what_if.step_ms),
+            "without_suspects_ms": _number(finding.what_if.without_suspects_ms),
+            "slowdown": _number(finding.what_if.slowdown),
+        },
+        "quality": [quality_document(q) for q in finding.quality],
+        "notes": list(finding.notes),
+    }
+
+
+def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
+    """Coverage, as in every answer."""
+    return {
+        "expected": ranks.expected,
+        "read": ranks.read,
+        "missing": list(ranks.missing),
+        "rejected": [{"path": r.path, "reason": r.reason} for r in ranks.rejected],
+    }
+
+
+def quality_document(row: Quality) -> dict[str, Any]:
+    """One repair or doubt; empty fields are left out."""
+    document: dict[str, Any] = {"kind": row.kind}
+    if row.path is not None:
+        document["path"] = row.path
+    if row.count:
+        document["count"] = row.count
+    if row.kept_events is not None:
+        document["kept_events"] = row.kept_events
+    if row.detail:
+        document["detail"] = row.detail
+    return document
+
+
+def _suspect(suspect: Suspect) -> dict[str, Any]:
+    return {
+        "rank": suspect.rank,
+        "host": suspect.host,
+        "coords": dict(suspect.coords),
+        "lost_ms_per_step": _number(suspect.lost_ms_per_step),
+        "confidence": suspect.confidence,
+        "steps": list(suspect.steps),
+        "cause": suspect.cause,
+        "evidence": [_evidence(e) for e in suspect.evidence],
+    }
+
+
+def _evidence(row: Evidence) -> dict[str, Any]:
+    peers = None if row.peers_median is None else _number(row.peers_median)
+    return {"what": row.what, "value": _number(row.value), "peers_median": peers, "unit": row.unit}
+
+
+def _number(value: float) -> float | None:
+    """Microseconds are all that milliseconds need; JSON knows no NaN."""
+    return round(float(value), 4) if math.isfinite(value) else None
+
+
+def dumps(document: dict[str, Any]) -> str:
+    """JSON text, stable, with a newline at the end."""
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,168 @@
+"""The finding as a few lines for somebody who was woken by it: verdict first, then why, what it costs, what next."""
+
+import unicodedata
+from collections.abc import Sequence
+
+from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
+
+_TITLES = {
+    "healthy": "HEALTHY",
+    "slow_rank": "SLOW RANK",
+    "slow_link": "SLOW LINK",
+    "imbalance": "IMBALANCE",
+    "inconclusive": "INCONCLUSIVE",
+}
+_CAUSES = {
+    "gpu_compute": "its compute takes longer than its peers'",
+    "cpu_launch": "its host launches work too slowly",
+    "host_stall": "its process pauses",
+    "dataloader": "it waits for its data loader",
+    "network": "its transfers are slow",
+    "data_imbalance": "work follows the data and is dealt unevenly",
+    "stage_imbalance": "its pipeline stage has more work than the others",
+    "memory": "it spends its time allocating memory",
+    "unknown": "cause not determined",
+}
+_SOURCES = {
+    "process_groups": "inferred from process groups",
+    "flag": "from --mesh",
+    "manifest": "from the run's manifest",
+    "flat_world": "assumed: the traces name no process groups",
+}
+_NEXT = {
+    "gpu_compute": "check clocks, temperature and ECC of that device; run a matrix product on it alone",
+    "cpu_launch": "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
+    "host_stall": "look for garbage collection, checkpointing, logging or swapping on that host",
+    "dataloader": "look at storage and loader workers of that rank",
+    "network": "check cables, link counters and the NIC between these ranks",
+    "data_imbalance": "balance documents by attention cost, not by tokens",
+    "stage_imbalance": "move a layer from this stage to another",
+    "memory": "look at allocator retries and fragmentation on that rank",
+}
+_SHOWN = 8
+
+
+def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
+    """The answer in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
+    lines = [_headline(finding), ("why", finding.reason)]
+    if finding.cause and finding.cause in _CAUSES and finding.verdict != "inconclusive":
+        lines.append(("cause", f"{finding.cause}: {_CAUSES[finding.cause]}"))
+    for number, suspect in enumerate(finding.suspects):
+        if number == 0 or verbose:
+            lines.extend(("evidence" if number == 0 else f"rank {suspect.rank}", t) for t in _evidence(suspect))
+    if finding.path:
+        lines.append(("path", " → ".join(_level(p) for p in finding.path)))
+    if len(finding.suspects) > 1:
+        lines.extend(_table(finding.suspects, verbose=verbose))
+    if finding.verdict not in ("healthy", "inconclusive"):
+        lines.append(("what if", _what_if(finding)))
+    lines.append(("steps", f"{_numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
+    lines.append(("mesh", _mesh(finding)))
+    lines.append(("ranks", _ranks(finding)))
+    lines.extend(("rejected", f"{_plain(r.path)}: {_plain(r.reason)}") for r in finding.ranks.rejected[: None if verbose else _SHOWN])
+    lines.extend(_quality(finding.quality, verbose=verbose))
+    if verbose:
+        lines.extend(("note", _plain(n)) for n in finding.notes)
+    if finding.cause in _NEXT and finding.verdict not in ("healthy", "inconclusive"):
+        lines.append(("next", _NEXT[finding.cause]))
+    width = max(len(label) for label, _ in lines[1:])
+    head = f"{lines[0][0]}  {lines[0][1]}"
+    return "\n".join([head, *(f"  {label:<{width}}  {text}" for label, text in lines[1:])]) + "\n"
+
+
+def _headline(finding: SlowRankFinding) -> tuple[str, str]:
+    title = _TITLES[finding.verdict]
+    step = finding.what_if.step_ms
+    lost = step - finding.what_if.without_suspects_ms
+    price = f"costs {lost:.1f} ms of {step:.1f} ms a step ({100 * lost / step if step else 0:.1f} %)"
+    if finding.verdict == "healthy":
+        return title, f"no rank holds the others up; {step:.1f} ms a step"
+    if finding.verdict == "inconclusive":
+        return title, "the evidence names nobody"
+    if not finding.suspects:
+        return title, f"no rank is to blame; it {price}"
+    who = _who(finding.suspects[0])
+    others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
+    return title, f"{who}{others}: {price}"
+
+
+def _who(suspect: Suspect) -> str:
+    host = f" on {_plain(suspect.host)}" if suspect.host else ""
+    where = ", ".join(f"{d} {i}" for d, i in suspect.coords.items())
+    return f"rank {suspect.rank}{host} ({where})"
+
+
+def _evidence(suspect: Suspect) -> list[str]:
+    texts = []
+    for row in suspect.evidence:
+        peers = f", peers {row.peers_median:.2f} {row.unit}" if row.peers_median is not None else ""
+        texts.append(f"{row.what}: {row.value:.2f} {row.unit}{peers}")
+    return texts
+
+
+def _level(level: PathLevel) -> str:
+    return f"{level.dim} {level.index} (others waited {level.lag_ms:.1f} ms)"
+
+
+def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str]]:
+    shown = suspects if verbose else suspects[:_SHOWN]
+    rows = [
+        ("suspect", f"{_who(s)}: {s.lost_ms_per_step:.1f} ms a step, {s.cause}, confidence {s.confidence:.2f}")
+        for s in shown
+    ]
+    if len(shown) < len(suspects):
+        rows.append(("suspect", f"… and {len(suspects) - len(shown)} more (--verbose lists them)"))
+    return rows
+
+
+def _what_if(finding: SlowRankFinding) -> str:
+    after = finding.what_if
+    return f"{after.step_ms:.1f} → {after.without_suspects_ms:.1f} ms a step without it (slowdown {after.slowdown:.3f}×)"
+
+
+def _mesh(finding: SlowRankFinding) -> str:
+    sizes = ", ".join(f"{d}={finding.mesh.sizes[d]}" for d in finding.mesh.order)
+    return f"{sizes} (inner to outer; {_SOURCES[finding.mesh.source]})"
+
+
+def _ranks(finding: SlowRankFinding) -> str:
+    missing = f"; missing {_numbers(finding.ranks.missing)}" if finding.ranks.missing else ""
+    return f"{finding.ranks.read} of {finding.ranks.expected} read{missing}"
+
+
+def _quality(rows: Sequence[Quality], *, verbose: bool) -> list[tuple[str, str]]:
+    """Each row when verbose; else one line for each kind."""
+    if verbose:
+        return [("quality", _row(r)) for r in rows]
+    kinds: dict[str, list[Quality]] = {}
+    for row in rows:
+        kinds.setdefault(row.kind, []).append(row)
+    return [("quality", _row(same[0]) if len(same) == 1 else f"{kind}: {len(same)} files") for kind, same in kinds.items()]
+
+
+def _row(row: Quality) -> str:
+    parts = [row.kind + (f" ×{row.count}" if row.count > 1 else "")]
+    if row.path:
+        parts.append(_plain(row.path))
+    if row.detail:
+        parts.append(_plain(row.detail))
+    if row.kept_events is not None:
+        parts.append(f"{row.kept_events} events kept")
+    return ": ".join(parts)
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`0-3, 7`: runs of numbers, at most a dozen of them."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:12]]
+    return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > 12 else "")
+
+
+def _plain(text: str) -> str:
+    """Text from a file, without control characters that a terminal would obey."""
+    return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)

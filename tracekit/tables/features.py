@@ -1,0 +1,100 @@
+"""What a rank did with its own time: compute, gaps, loading, garbage collection, allocation, by kind of kernel.
+
+Read for the suspects and some peers only, because it needs every event of the rank.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.store import Run
+from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
+from tracekit.tables.match import Operations
+from tracekit.tables.operations import _matches
+from tracekit.tables.steps import Steps
+
+_LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
+_COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
+_ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
+ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
+MATMUL = re.compile(r"gemm|cutlass|cublas|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Mean ns a step over the analysed steps, of one rank."""
+
+    rank: int
+    on_gpu: bool
+    own: float
+    busy: float  # compute
+    gap: float  # own time in which nothing computed
+    gaps: I64  # lengths of single such gaps, all steps, longest first
+    attention: float
+    matmul: float
+    loader: float
+    collector: float
+    allocator: float
+    launches: float  # kernels (or operators) a step
+    busy_by_step: tuple[float, ...]
+    attention_by_step: tuple[float, ...]
+
+
+def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
+    """Features of `rank` over the analysed steps; None where it has none of them whole."""
+    row = steps.row(rank)
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    if not columns:
+        return None
+    each = _windows(ops, steps, rank, columns)
+    windows = union(*each)
+    events = run.events(rank, ["ts", "dur", "cat", "name"])
+    source = ops.per_rank[rank]
+    start = np.asarray(events.column("ts").to_numpy(), np.int64)
+    end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
+    cat = _matches(events, "cat", lambda v: v)
+    exposed = ops.progress[rank].exposed
+    idle = subtract(subtract(windows, exposed), source.busy)
+    computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
+    host = ~np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"])
+    n = float(len(columns))
+
+    def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
+        rows = where & np.asarray(_matches(events, "name", lambda v: bool(v and pattern.search(v))) == True, bool)  # noqa: E712
+        return union(start[rows], end[rows])
+
+    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> float:
+        return _within(named(pattern, where), windows) / n
+
+    gaps = np.sort(idle[1] - idle[0])[::-1]
+    first = (start >= windows[0][0]) & (start < windows[1][-1])
+    return Features(
+        rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
+        _within(_outside(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host), spent(_COLLECTOR, host),
+        spent(_ALLOCATOR, host), float((computing & first).sum()) / n,
+        _by_window(_outside(source.busy, exposed), each), _by_window(named(ATTENTION, computing), each),
+    )  # fmt: skip
+
+
+def _windows(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
+    """Wall time of each analysed step on the rank."""
+    where = ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
+    return ends - steps.wall[steps.row(rank), columns].astype(np.int64), ends
+
+
+def _by_window(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
+    inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
+    return tuple(float(v) for v in inside)
+
+
+def _within(intervals: Intervals, windows: Intervals) -> float:
+    return sum(_by_window(intervals, windows))
+
+
+def _outside(busy: Intervals, exposed: Intervals) -> Intervals:
+    return subtract(busy, exposed)

@@ -1,0 +1,76 @@
+"""Sets of time intervals as sorted, disjoint int64 arrays: union, idle gaps, covered time.
+
+An interval set is a pair `(starts, ends)` of equal-length int64 arrays, ns, sorted, disjoint, non-empty intervals.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
+Intervals: TypeAlias = tuple[I64, I64]
+
+
+def empty() -> Intervals:
+    """No interval at all."""
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+def union(starts: I64, ends: I64) -> Intervals:
+    """Disjoint union of any intervals (any order, overlapping); empty ones vanish."""
+    keep = ends > starts
+    starts, ends = starts[keep], ends[keep]
+    if not len(starts):
+        return empty()
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    first = np.ones(len(starts), bool)
+    first[1:] = starts[1:] > reach[:-1]
+    index = np.flatnonzero(first)
+    last = np.append(index[1:] - 1, len(starts) - 1)
+    return starts[index], reach[last]
+
+
+def covered_until(intervals: Intervals, times: I64) -> I64:
+    """Time covered by `intervals` before each of `times`: a non-decreasing function of time."""
+    starts, ends = intervals
+    if not len(starts):
+        return np.zeros(len(times), np.int64)
+    total = np.concatenate([[0], np.cumsum(ends - starts)])
+    index = np.searchsorted(starts, times, side="right")  # intervals begun at or before t
+    done = total[index]
+    inside = index > 0
+    overrun = np.where(inside, np.maximum(ends[np.maximum(index - 1, 0)] - times, 0), 0)
+    return np.asarray(done - overrun, np.int64)
+
+
+def gap_start(intervals: Intervals, times: I64) -> I64:
+    """Begin of the idle gap that holds each of `times`, or the time itself where an interval covers it.
+
+    A time at the very end of an interval is idle: its gap starts right there. Before the first interval the gap
+    has no begin, and the smallest int64 stands for it.
+    """
+    starts, ends = intervals
+    if not len(starts):
+        return np.full(len(times), np.iinfo(np.int64).min)
+    index = np.searchsorted(starts, times, side="left")  # intervals begun strictly before t
+    previous_end = np.where(index > 0, ends[np.maximum(index - 1, 0)], np.iinfo(np.int64).min)
+    return np.where(previous_end > times, times, previous_end)
+
+
+def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
+    """What of `intervals` lies outside `holes`."""
+    if not len(intervals[0]) or not len(holes[0]):
+        return intervals
+    cuts = np.unique(np.concatenate([intervals[0], intervals[1], holes[0], holes[1]]))
+    middle = cuts[:-1] + (cuts[1:] - cuts[:-1]) // 2
+    width = cuts[1:] - cuts[:-1]
+    inside = _inside(intervals, cuts[:-1], middle) & ~_inside(holes, cuts[:-1], middle) & (width > 0)
+    return union(cuts[:-1][inside], cuts[1:][inside])
+
+
+def _inside(intervals: Intervals, begin: I64, middle: I64) -> npt.NDArray[np.bool_]:
+    index = np.searchsorted(intervals[0], begin, side="right") - 1
+    return (index >= 0) & (intervals[1][np.maximum(index, 0)] > middle)

@@ -1,0 +1,223 @@
+"""The same communication on every rank that took part: instances, by member set and sequence number or order.
+
+Collectives match by group and `Seq` where all members carry it, else by ordinal within the profiler step, else by
+ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.store import Group
+from tracekit.tables.intervals import I64
+from tracekit.tables.operations import NO_STEP, RankOps
+from tracekit.tables.progress import Progress, own_progress
+
+Mask = npt.NDArray[np.bool_]
+WORLD = -1
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Operations that match each other in order: those of one group, or the sends of one rank to another."""
+
+    number: int
+    members: tuple[int, ...]  # ranks of the group, or (source, destination)
+    p2p: bool
+    group: int  # index into Run.groups, WORLD where unknown
+
+
+@dataclass(frozen=True)
+class Operations:
+    """All communication operations of a run, rank by rank in order of start; one array entry an operation."""
+
+    ranks: tuple[int, ...]
+    per_rank: Mapping[int, RankOps]
+    progress: Mapping[int, Progress]
+    first: Mapping[int, int]  # rank → index of its first operation here
+    rank: npt.NDArray[np.int32]
+    start: I64
+    end: I64
+    step: npt.NDArray[np.int32]
+    at_start: I64
+    at_end: I64
+    exposed: I64  # ns for which compute stood still for it
+    instance: I64  # -1: matched with nobody
+    channel: I64  # -1: none
+    op: npt.NDArray[np.object_]
+    token: npt.NDArray[np.object_]
+    channels: tuple[Channel, ...]
+    unmatched: int  # operations of known channels that no other rank has
+    mismatched: int  # operations dropped because the members disagree about what they are
+
+    def of(self, rank: int) -> slice:
+        """Where the operations of `rank` stand."""
+        begin = self.first[rank]
+        return slice(begin, begin + len(self.per_rank[rank].start))
+
+
+def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
+    """Joins the ranks' operations into instances."""
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    progress = {r.rank: own_progress(r) for r in ordered}
+    counts = [len(r.start) for r in ordered]
+    first = dict(
+        zip((r.rank for r in ordered), np.concatenate([[0], np.cumsum(counts)]).tolist(), strict=False)
+    )
+    rank = np.repeat(np.array([r.rank for r in ordered], np.int32), counts)
+    start, end = _cat(r.start for r in ordered), _cat(r.end for r in ordered)
+    op = np.array([o for r in ordered for o in r.op], dtype=object)
+    token = np.array([t for r in ordered for t in r.token], dtype=object)
+    step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
+    channel, channels = _channels(ordered, groups)
+    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token)
+    lonely = (channel >= 0) & (instance < 0)
+    return Operations(
+        tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
+        _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
+        end - _cat(progress[r.rank].exposed_from for r in ordered), instance, channel, op, token, channels,
+        int(lonely.sum()) - mismatched, mismatched,
+    )  # fmt: skip
+
+
+def _cat(parts: object) -> I64:
+    arrays = [np.asarray(p) for p in parts]  # type: ignore[attr-defined]
+    return np.asarray(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), np.int64)
+
+
+def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, tuple[Channel, ...]]:
+    """The channel of every operation: p2p by (source, destination), collectives by group, else the whole world."""
+    numbers: dict[tuple[object, ...], Channel] = {}
+    members = {g.group: g.ranks for g in groups}
+    everyone = tuple(r.rank for r in ranks)
+    result: list[int] = []
+    for r in ranks:
+        for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
+            if op in ("send", "recv"):
+                key, who, p2p = ("p2p", src, dst), (src, dst), True
+            elif op == "other" or (op == "send_recv" and group != WORLD):
+                result.append(-1)  # coalesced point-to-point work that does not name its peers
+                continue
+            else:
+                key, who, p2p = ("group", group), members.get(group, everyone), False
+            if len(who) < 2:
+                result.append(-1)
+                continue
+            channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group))
+            result.append(channel.number)
+    return np.asarray(result, np.int64), tuple(numbers.values())
+
+
+def _instances(
+    channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
+    seq: I64, end: I64, token: npt.NDArray[np.object_],
+) -> tuple[I64, int]:  # fmt: skip
+    """Instance of every operation (numbered by channel, then order), and how many members disagreed."""
+    instance = np.full(len(channel), -1, np.int64)
+    following, mismatched = 0, 0
+    order = np.argsort(channel, kind="stable")
+    bounds = np.searchsorted(channel[order], np.arange(len(channels) + 1))
+    for c, known in enumerate(channels):
+        rows = order[bounds[c] : bounds[c + 1]]
+        sides = [rows[rank[rows] == r] for r in known.members]
+        present = [s for s in sides if len(s)]
+        if len(present) < 2:
+            continue
+        keys = _keys(present, known.p2p, step, seq, end, token)
+        joined, all_rows = np.concatenate(keys), np.concatenate(present)
+        unique, place, counts = np.unique(joined, return_inverse=True, return_counts=True)
+        agreed = _agreement(place, len(unique), token[all_rows])
+        mismatched += int((counts[place] >= 2)[~agreed[place]].sum())
+        good = (counts >= 2) & agreed
+        number = np.full(len(unique), -1, np.int64)
+        number[good] = following + np.arange(int(good.sum()))
+        following += int(good.sum())
+        instance[all_rows] = number[place]
+    return instance, mismatched
+
+
+def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_]) -> Mask:
+    """Whether all operations of an instance are of one kind (element counts may differ: all_to_all, uneven shards)."""
+    kinds = {t: i for i, t in enumerate(sorted({str(t).split("/", 1)[0] for t in tokens}))}
+    code = np.array([kinds[str(t).split("/", 1)[0]] for t in tokens], np.int64)
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    np.minimum.at(low, place, code)
+    np.maximum.at(high, place, code)
+    return np.asarray(low == high, bool)
+
+
+def _keys(
+    sides: Sequence[I64],
+    p2p: bool,
+    step: npt.NDArray[np.int32],
+    seq: I64,
+    end: I64,
+    token: npt.NDArray[np.object_],
+) -> list[I64]:
+    """A key for each operation of each side; equal keys match. Shape: as `sides`."""
+    if not p2p and all((seq[s] >= 0).all() for s in sides):
+        return [_with_occurrence(seq[s]) for s in sides]
+    if all((step[s] != NO_STEP).any() for s in sides):
+        return _by_step(sides, step)
+    if len({len(s) for s in sides}) == 1 and all((token[s] == token[sides[0]]).all() for s in sides):
+        return [np.arange(len(s)) for s in sides]
+    return _aligned(sides, end, token)
+
+
+def _with_occurrence(keys: I64) -> I64:
+    """Tells equal keys on one rank (coalesced calls share a sequence number) apart by their order."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    begin = np.maximum.accumulate(np.where(fresh, np.arange(len(keys)), 0))
+    occurrence = np.empty(len(keys), np.int64)
+    occurrence[order] = np.arange(len(keys)) - begin
+    return keys * 1024 + np.minimum(occurrence, 1023)
+
+
+def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
+    """Ordinal within the step; a side whose first step is cut short is aligned at that step's end."""
+    most: dict[int, int] = {}
+    for s in sides:
+        for number, count in zip(*np.unique(step[s], return_counts=True), strict=True):
+            most[int(number)] = max(most.get(int(number), 0), int(count))
+    keys = []
+    for s in sides:
+        labels = step[s].astype(np.int64)
+        key = np.empty(len(s), np.int64)
+        seen = [int(n) for n in np.unique(labels)]
+        earliest = min((n for n in seen if n != NO_STEP), default=NO_STEP)
+        for number in seen:
+            where = np.flatnonzero(labels == number)
+            ordinal = np.arange(len(where))
+            if number in (earliest, NO_STEP):
+                ordinal += most[number] - len(where)
+            key[where] = (number + 1) * 2**32 + ordinal
+        keys.append(key)
+    return keys
+
+
+def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
+    """Ordinals shifted so that kinds agree and ends differ by a constant: members of a collective end together."""
+    reference = max(range(len(sides)), key=lambda i: len(sides[i]))
+    keys = []
+    for i, side in enumerate(sides):
+        shift = 0 if i == reference else _best_shift(side, sides[reference], end, token)
+        keys.append(np.arange(len(side)) + shift)
+    return [k + (len(sides[reference]) + 1) for k in keys]
+
+
+def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
+    """How far into `reference` the first operation of `side` stands, by the spread of end differences."""
+    best = (2.0, float("inf"), 0)
+    need = max(1, (min(len(side), len(reference)) + 1) // 2)
+    for shift in range(need - len(side), len(reference) - need + 1):
+        low, high = max(0, -shift), min(len(side), len(reference) - shift)
+        mine, theirs = side[low:high], reference[low + shift : high + shift]
+        disagree = float(np.mean(token[mine] != token[theirs]))
+        difference = (end[mine] - end[theirs]).astype(np.float64)
+        spread = float(np.median(np.abs(difference - np.median(difference))))
+        best = min(best, (round(disagree, 2), spread, shift))
+    return best[2]

@@ -1,0 +1,102 @@
+"""Which steps every rank recorded whole, and each rank's own time in each of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.match import Operations
+from tracekit.tables.operations import NO_STEP
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Analysed steps, and per rank and step (rows as `ranks`, columns as `numbers`) times in ns; NaN is unknown."""
+
+    ranks: tuple[int, ...]
+    numbers: tuple[int, ...]
+    own: F64  # own time: working, not waiting in exposed communication
+    wall: F64  # from the end of the step before to the end of this one
+    begin: F64  # own-time reading at the step's begin, the axis that a what-if rescales
+    partial: tuple[int, ...]  # steps left out because some ranks recorded them in part
+    labelled: bool  # the traces mark steps; else everything is one step, number 0
+
+    def row(self, rank: int) -> int:
+        """Row of `rank`."""
+        return self.ranks.index(rank)
+
+
+def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | None = None) -> Steps:
+    """Own and wall time of every rank in every step that (nearly) all ranks recorded whole.
+
+    `wanted` are half-open ranges of step numbers, None for an open end. A step counts as whole on a rank that has
+    as many operations of each channel in it as any other member.
+    """
+    labelled = bool((ops.step != NO_STEP).any())
+    step = ops.step if labelled else np.zeros(len(ops.step), np.int32)
+    numbers = [int(n) for n in np.unique(step) if n != NO_STEP]
+    if wanted:
+        numbers = [
+            n for n in numbers if any((a is None or n >= a) and (b is None or n < b) for a, b in wanted)
+        ]
+    whole = _whole(ops, step, numbers)
+    share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
+    keep = [i for i in range(len(numbers)) if share[i] == 1.0]
+    if not keep and numbers:
+        keep = [i for i in range(len(numbers)) if share[i] == share.max() and share[i] >= 0.5]
+    chosen = [numbers[i] for i in keep]
+    shape = (len(ops.ranks), len(chosen))
+    own, wall, begin = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+    for row, rank in enumerate(ops.ranks):
+        for column, number in enumerate(chosen):
+            if whole[row, keep[column]]:
+                own[row, column], wall[row, column], begin[row, column] = _one(ops, rank, step, number)
+    partial = tuple(n for i, n in enumerate(numbers) if i not in keep)
+    return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled)
+
+
+def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Whether each rank (row) has each step (column) whole."""
+    index = {n: i for i, n in enumerate(numbers)}
+    row = {r: i for i, r in enumerate(ops.ranks)}
+    counts = np.zeros((len(ops.channels), len(ops.ranks), len(numbers)), np.int64)
+    mine = (ops.channel >= 0) & np.isin(step, numbers)
+    np.add.at(
+        counts,
+        (
+            ops.channel[mine],
+            np.array([row[int(r)] for r in ops.rank[mine]], np.int64),
+            np.array([index[int(s)] for s in step[mine]], np.int64),
+        ),
+        1,
+    )
+    whole = np.ones((len(ops.ranks), len(numbers)), bool)
+    for c, channel in enumerate(ops.channels):
+        rows = [row[r] for r in channel.members if r in row]
+        most = counts[c, rows].max(axis=0) if rows else 0
+        whole[rows] &= counts[c, rows] == most
+    total = counts.sum(axis=0)
+    usual = np.median(total, axis=1, keepdims=True) if len(numbers) else total
+    return np.asarray(whole & (total > 0) & (2 * total >= usual), bool)
+
+
+def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
+    """(own, wall, own-time reading at begin) of one rank's step: from the end before it to its last end."""
+    where = ops.of(rank)
+    labels = step[where]
+    rows = np.flatnonzero(labels == number)
+    progress, source = ops.progress[rank], ops.per_rank[rank]
+    last = int(ops.end[where][rows].max())
+    before = np.flatnonzero(labels[: rows[0]] != number)
+    if len(before):
+        first = int(ops.end[where][: rows[0]].max())
+    elif number in source.steps:
+        first = max(source.steps[number][0], source.window[0])
+    else:
+        first = int(ops.start[where][rows[0]])
+    first = min(first, int(ops.start[where][rows].min()) if not len(before) else first)
+    reading = progress.at(np.array([first, last], np.int64))
+    return float(reading[1] - reading[0]), float(last - first), float(reading[0])

@@ -1,0 +1,95 @@
+"""In every matched operation: who came last, how long the others waited, and what the transfer itself took.
+
+Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
+A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.clock import Clocks
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.operations import ROOTED
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Per operation (as in Operations) and per instance; ns."""
+
+    wait: I64  # time the operation waited for the last member to arrive; 0 for the last one and for unmatched
+    exposed_wait: I64  # the part of it that compute stood still for
+    transfer: I64  # per instance: from the last arrival to the end
+    members: I64  # per instance: how many members were seen
+    complete: npt.NDArray[np.bool_]  # per instance: all members were seen
+    timed: npt.NDArray[np.bool_]  # per instance: `transfer` is measured, not bounded (p2p across unaligned clocks)
+    last: I64  # per instance: index of the operation that came last
+    first_row: I64  # per instance: index of its first operation
+
+
+def eager_sends(ops: Operations) -> bool:
+    """Whether sends return without waiting for their receiver.
+
+    Sends that hardly ever last longer than their usual self, while receives vary, went to a buffer.
+    """
+    duration = ops.end - ops.start
+    p2p = ops.instance >= 0
+    sends, receives = duration[p2p & (ops.op == "send")], duration[p2p & (ops.op == "recv")]
+    if not len(sends) or not len(receives):
+        return False
+    longest, usual = np.percentile(sends, 90), np.median(sends)
+    return bool(longest <= 3 * usual and longest <= 0.5 * np.percentile(receives, 90))
+
+
+def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
+    """Measure waits and transfers of all instances; `eager` as from `eager_sends`."""
+    rows = np.flatnonzero(ops.instance >= 0)
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    number = ops.instance[rows]
+    count = int(number.max()) + 1 if len(number) else 0
+    begin = np.searchsorted(number, np.arange(count))
+    duration = (ops.end - ops.start)[rows]
+    transfer = np.minimum.reduceat(duration, begin) if count else np.zeros(0, np.int64)
+    members = np.diff(np.append(begin, len(rows))) if count else np.zeros(0, np.int64)
+    last = np.zeros(count, np.int64)
+    shortest = duration == transfer[number] if count else np.zeros(0, bool)
+    for position in np.flatnonzero(shortest)[::-1]:
+        last[number[position]] = rows[position]
+    wait = np.zeros(len(ops.start), np.int64)
+    wait[rows] = duration - transfer[number]
+    timed = np.ones(count, bool)
+    _measure_p2p(ops, clocks, rows, begin, wait, transfer, last, timed, eager=eager)
+    rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
+    wait[rooted] = 0  # a root need not wait: durations of rooted operations tell no order
+    first = rows[begin] if count else np.zeros(0, np.int64)
+    size = np.array([len(ops.channels[int(c)].members) for c in ops.channel[first]], np.int64)
+    return Waits(wait, np.minimum(wait, ops.exposed), transfer, members, members == size, timed, last, first)
+
+
+def _measure_p2p(
+    ops: Operations, clocks: Clocks, rows: I64, begin: I64, wait: I64, transfer: I64, last: I64,
+    timed: npt.NDArray[np.bool_], *, eager: bool,
+) -> None:  # fmt: skip
+    """Overwrites what durations alone cannot tell of sends and receives."""
+    pairs = begin[(np.diff(np.append(begin, len(rows))) == 2) & np.isin(ops.op[rows[begin]].astype(str), ["send", "recv"])] if len(begin) else begin
+    aligned = np.zeros(len(ops.start), np.int64)
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        aligned[where] = clocks.align(rank, ops.start[where])
+    for first in pairs.tolist():
+        one, two = int(rows[first]), int(rows[first + 1])
+        send, receive = (one, two) if ops.op[one] == "send" else (two, one)
+        instance = int(ops.instance[one])
+        taken = int(ops.end[receive] - ops.start[receive])
+        if clocks.island[int(ops.rank[send])] != clocks.island[int(ops.rank[receive])]:
+            timed[instance] = False
+            if eager:
+                wait[send], last[instance] = 0, send
+            continue
+        lead = int(aligned[send] - aligned[receive])  # how much earlier the receive was posted
+        wait[receive] = min(max(lead, 0), taken)
+        transfer[instance] = taken - wait[receive]
+        wait[send] = 0 if eager else min(max(-lead, 0), int(ops.end[send] - ops.start[send]))
+        last[instance] = send if lead > 0 or eager else receive
