@@ -30,6 +30,11 @@ class Membership(NamedTuple):
     pg_id: int | None
 
     @property
+    def names_a_group(self) -> bool:
+        """Whether there is a group to look for; a `wait` carries an empty list and no name."""
+        return self.name is not None or bool(self.pg_ranks and self.pg_ranks.strip("[] "))
+
+    @property
     def name(self) -> str | None:
         """The group's name; before mid-2024 a number stood in its place."""
         return self.pg_name if self.pg_name is not None or self.pg_id is None else str(self.pg_id)

@@ -62,20 +62,41 @@ SCANNED = pa.schema(
 """A batch of the scanner: `ph` in KEPT_PHASES, `ts` never null and relative to the file's base time, ns."""
 
 SCALES = (3, 18)  # digits behind the point of a microsecond: what Kineto writes, then what any float can need
+WIDE = pa.decimal128(38, 6)  # for integers written as 7.0, or with more than 64 bits
 COMMS_ID = pa.decimal128(20, 0)  # an unsigned 64-bit hash; the decimal reader takes it quoted or bare
 
 
-def raw_schema(scale: int) -> pa.Schema:
-    """Say what pyarrow.json is to read of an event; everything else it skips."""
-    time = pa.decimal128(20 if scale == SCALES[0] else 38, scale)
-    args = [(k, pa.string() if f.type == DICT else f.type) for f in ARGS for k in f.keys if k != "Comms Id"]
-    top = [(f.column, pa.string() if f.type == DICT else f.type) for f in TOP]
-    struct = pa.struct([*args, ("Comms Id", COMMS_ID)])
-    return pa.schema([*top, ("ts", time), ("dur", time), ("args", struct)])
+class Dialect(NamedTuple):
+    """How a file writes its values, as far as that was learned from blocks that were refused."""
+
+    scale: int = SCALES[0]
+    wide: bool = False  # integers as decimals
+    texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
+
+    def schema(self) -> pa.Schema:
+        """Say what pyarrow.json is to read of an event; everything else it skips."""
+        time = pa.decimal128(20 if self.scale == SCALES[0] else 38, self.scale)
+        top = [pair for f in TOP for pair in self._read_as(f, f.column)]
+        args = [pair for f in ARGS for k in f.keys for pair in self._read_as(f, k)]
+        return pa.schema([*top, ("ts", time), ("dur", time), ("args", pa.struct(args))])
+
+    def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
+        if field.type == DICT:
+            return [(key, COMMS_ID if field.column == "comms_id" else pa.string())]
+        number = WIDE if self.wide else field.type
+        return [(key, number), *([(text_key(key), pa.string())] if key in self.texts else [])]
 
 
-def typed(table: pa.Table, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
-    """Make a SCANNED batch of the rows of `table` (raw_schema) that carry a duration."""
+INTEGER_KEYS = frozenset(k for f in (*TOP, *ARGS) if f.type != DICT for k in f.keys)
+
+
+def text_key(key: str) -> str:
+    """Name a key is given in a block where its value is a string."""
+    return key + "~"
+
+
+def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
+    """Make a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration."""
     phase = one_chunk(table.column("ph"))
     counts = pc.value_counts(phase)
     for entry in counts.to_pylist():
@@ -88,8 +109,24 @@ def typed(table: pa.Table, issues: Counter[str], phases: Counter[str]) -> pa.Rec
         times[key], overflowed = nanoseconds(one_chunk(rows.column(key)))
         issues["integer_overflow"] += overflowed
     columns = [times["ts"], times["dur"]]
-    columns += [_encode(one_chunk(rows.column(f.column)), f.type, issues) for f in TOP]
-    columns += [_argument(args, f, issues) for f in ARGS]
+    own = (
+        pc.equal(one_chunk(rows.column("cat")), "Trace") if dialect.texts else None
+    )  # Kineto's words for ids
+
+    def read(holder: Any, field: Field, key: str) -> pa.Array:
+        values = holder(key)
+        if key in dialect.texts:
+            values = _with_texts(values, holder(text_key(key)), own, issues)
+        return _whole(values, issues) if pa.types.is_decimal(values.type) and field.type != DICT else values
+
+    def top(key: str) -> pa.Array:
+        return one_chunk(rows.column(key))
+
+    def argument(key: str) -> pa.Array:
+        return pc.struct_field(args, key)
+
+    columns += [_encode(read(top, f, f.column), f.type, issues) for f in TOP]
+    columns += [_encode(_first([read(argument, f, k) for k in f.keys]), f.type, issues) for f in ARGS]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCANNED)
     missing = batch.column("ts").null_count
     if missing:
@@ -121,13 +158,34 @@ def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
     return pa.Array.from_buffers(pa.int64(), len(low), [validity, values]), int(overflow.sum())
 
 
-def _argument(args: pa.StructArray, field: Field, issues: Counter[str]) -> pa.Array:
-    values = pc.struct_field(args, field.keys[0])
-    for key in field.keys[1:]:
-        other = pc.struct_field(args, key)
-        if other.null_count < len(other):
-            values = other if values.null_count == len(values) else pc.coalesce(values, other)
-    return _encode(values, field.type, issues)
+def _first(spellings: list[pa.Array]) -> pa.Array:
+    """Take each row's value from the first spelling of the key that has one."""
+    some = [values for values in spellings if values.null_count < len(values)] or spellings[:1]
+    return some[0] if len(some) == 1 else pc.coalesce(*some)
+
+
+def _whole(values: pa.Array, issues: Counter[str]) -> pa.Array:
+    """Make int64 of WIDE decimals; null, and counted, where a value is no 64-bit integer."""
+    rounded = pc.round(values, ndigits=0)
+    fraction = pc.not_equal(rounded, values)
+    words = np.frombuffer(rounded.cast(pa.decimal128(38, 0), safe=False).buffers()[1], dtype=np.int64)
+    words = words.reshape(-1, 2)[: len(values)]
+    wide = (words[:, 1] != words[:, 0] >> 63) & values.is_valid().to_numpy(zero_copy_only=False)
+    issues["non_integer_value"] += fraction.true_count
+    issues["integer_overflow"] += int(wide.sum())
+    lost = pc.or_kleene(fraction, pa.array(wide))
+    return pc.if_else(pc.fill_null(lost, fill_value=True), pa.scalar(None, pa.int64()), pa.array(words[:, 0]))
+
+
+def _with_texts(values: pa.Array, texts: pa.Array, own: pa.Array | None, issues: Counter[str]) -> pa.Array:
+    """Fill in integers that were written as strings; other strings are dropped and counted."""
+    if texts.null_count == len(texts):
+        return values
+    number = pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")
+    words = pc.and_kleene(pc.invert(number), pc.invert(pc.fill_null(own, fill_value=False)))
+    issues["non_integer_value"] += words.true_count
+    parsed = pc.if_else(number, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+    return pc.coalesce(values, parsed.cast(values.type))
 
 
 def _encode(values: pa.Array, target: pa.DataType, issues: Counter[str]) -> pa.Array:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.columns import SCALES, from_rows, raw_schema, typed
+from tracekit.ingest.columns import INTEGER_KEYS, SCALES, Dialect, from_rows, text_key, typed
 from tracekit.ingest.lenient import EventReader
 
 WINDOW = 1 << 22  # bytes handed to pyarrow at a time
@@ -28,6 +28,7 @@ LEADING = re.compile(rb"[\s,]*")
 ANY_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
 ARRAY_END = re.compile(rb"\}\s*\]")
 BAD_ROW = re.compile(r"in row (\d+)")
+TEXT_FOR_NUMBER = re.compile(r"Column\((?:/args)?/([^)]+)\) changed from number to string")
 ENCODING = ("utf-8", "surrogateescape")  # every byte string round-trips
 
 
@@ -43,7 +44,7 @@ class EventBuffer:
         self._phases = phases
         self._reader = EventReader(issues, phases)
         self._separators: list[bytes] = []
-        self._scale = SCALES[0]
+        self._dialect = Dialect()
         self._window = WINDOW
         self._burst = 1
         self._retry = False  # the window was narrowed: try pyarrow again at once
@@ -102,17 +103,17 @@ class EventBuffer:
         try:
             batch = self._parse(block)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            return self._narrow(block, cut, str(error))
+            return self._narrow(block, str(error))
         self._at = cut
         self._window = min(WINDOW, self._window * 4)
         self._burst = max(1, self._burst // 2)
         return batch
 
-    def _narrow(self, block: bytes, cut: int, error: str) -> pa.RecordBatch | None:
+    def _narrow(self, block: bytes, error: str) -> pa.RecordBatch | None:
         """Read what stands before the refused event, or halve the window, or leave it to the slow way."""
-        if "requires scale" in error and self._scale == SCALES[0]:
-            self._scale = SCALES[1]
-            return self._fast(cut)
+        if self._learn_dialect(error):
+            self._retry = True
+            return None
         row = BAD_ROW.search(error)
         ahead = self._offset(block, int(row[1])) if row else 0
         if ahead:
@@ -122,23 +123,41 @@ class EventBuffer:
                 ahead = 0
             else:
                 self._at += ahead
+                self._window = max(4 * SMALL, 2 * ahead)
                 return batch
         if len(block) > SMALL and not (row and int(row[1]) == 0):
             self._window = len(block) // 2
             self._retry = True
         return None
 
+    def _learn_dialect(self, error: str) -> bool:
+        """Adapt to what this file does all through; true where reading the block again may help."""
+        text = TEXT_FOR_NUMBER.search(error)
+        dialect = self._dialect
+        if "requires scale" in error and dialect.scale == SCALES[0]:
+            self._dialect = dialect._replace(scale=SCALES[1])
+        elif "to int64, couldn't parse" in error and not dialect.wide:
+            self._dialect = dialect._replace(wide=True)
+        elif text and text[1] in INTEGER_KEYS and text[1] not in dialect.texts:
+            self._dialect = dialect._replace(texts=(*dialect.texts, text[1]))
+        return self._dialect is not dialect
+
     def _parse(self, block: bytes) -> pa.RecordBatch:
         for separator in self._separators:
             block = block.replace(separator, b"}\n{")
+        for (
+            key
+        ) in self._dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
+            for colon in (": ", ":"):
+                block = block.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())
         table = pj.read_json(
             pa.BufferReader(block),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 64),
             parse_options=pj.ParseOptions(
-                explicit_schema=raw_schema(self._scale), unexpected_field_behavior="ignore"
+                explicit_schema=self._dialect.schema(), unexpected_field_behavior="ignore"
             ),
         )
-        return typed(table, self._issues, self._phases)
+        return typed(table, self._dialect, self._issues, self._phases)
 
     def _offset(self, block: bytes, row: int) -> int:
         """Where event `row` of `block` starts, if the separators are what they seem; else 0."""

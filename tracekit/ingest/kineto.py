@@ -44,7 +44,7 @@ class _Groups:
         numbers: list[int | None] = []
         for said, code in codes.known.items():
             ranks = members_of(said, self.listed)
-            if ranks is None:
+            if ranks is None and said.names_a_group:
                 issues["group_members_unknown"] += codes.counts[code]
             numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
         return pa.array(numbers, pa.int32())

@@ -16,6 +16,7 @@ from isal import isal_zlib
 
 READ = 1 << 18  # compressed bytes a read
 BLOCK = 1 << 22  # most bytes a block; big enough that per-block costs vanish, small enough to stay in cache
+GZIP_ERROR = cast("type[Exception]", isal_zlib.error)
 MAX_WINDOW = 1 << 27  # of zstd: what `--long` uses by default; more is an attack on memory
 
 
@@ -126,7 +127,7 @@ class ByteStream:
             while not member.eof:
                 try:
                     piece = member.decompress(data, BLOCK)
-                except isal_zlib.IsalError as error:
+                except GZIP_ERROR as error:
                     self.damage = f"corrupt gzip data ({error})"
                     piece, data = b"", b""
                     break
