@@ -1,0 +1,93 @@
+"""What the pooled ranks do: one process group, one trainer, one answer."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.tensor
+
+from reftrain.config import RunConfig
+from reftrain.hooks import HookList
+from reftrain.model.parameters import Part
+from reftrain.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """One rank's share of a step."""
+
+    loss: float
+    valid_tokens: int
+    norm: float
+    boxes: dict[str, tuple[Part, npt.NDArray[Any]]]
+    shapes: dict[str, tuple[int, ...]]
+    buffers: int = 0
+
+
+@contextlib.contextmanager
+def trainer(rank: int, world: int, store: str, config: RunConfig, hooks: HookList) -> Iterator[Trainer]:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        yield Trainer(config, hooks, torch.device("cpu"))
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def boxes(made: Trainer, tensors: dict[str, torch.Tensor]) -> dict[str, tuple[Part, npt.NDArray[Any]]]:
+    parts = made.parts()
+    return {n: (parts[n], parts[n].within(t).float().numpy(force=True).copy()) for n, t in tensors.items()}
+
+
+def gradients(rank: int, world: int, store: str, config: RunConfig) -> RankResult:
+    with trainer(rank, world, store, config, HookList()) as made:
+        got = made.compute_gradients(0)
+        return RankResult(
+            got.loss,
+            got.valid_tokens,
+            float(got.norm),
+            boxes(made, made.local_gradients()),
+            {name: spec.shape for name, spec in made.specs().items()},
+            made.executor.pool.made,
+        )
+
+
+def parameters_after(rank: int, world: int, store: str, config: RunConfig, steps: int) -> RankResult:
+    with trainer(rank, world, store, config, HookList()) as made:
+        for step in range(steps):
+            got = made.compute_gradients(step)
+            made.apply_gradients(step, got.norm)
+        return RankResult(
+            got.loss,
+            got.valid_tokens,
+            float(got.norm),
+            boxes(made, made.local_parameters()),
+            {name: spec.shape for name, spec in made.specs().items()},
+        )
+
+
+def assemble(results: list[RankResult]) -> dict[str, npt.NDArray[Any]]:
+    """Whole tensors from all ranks' boxes; every element is covered, and copies agree in their bits."""
+    whole: dict[str, npt.NDArray[Any]] = {}
+    covered: dict[str, npt.NDArray[Any]] = {}
+    for rank, result in enumerate(results):
+        for name, (part, values) in result.boxes.items():
+            target = whole.setdefault(name, np.zeros(result.shapes[name], dtype=values.dtype))
+            seen = covered.setdefault(name, np.zeros(result.shapes[name], dtype=bool))
+            box = tuple(slice(o, o + n) for o, n in zip(part.offsets, part.sizes, strict=True))
+            copies = seen[box]
+            if not np.array_equal(target[box][copies], values[copies]):
+                raise AssertionError(f"rank {rank} holds another {name} than the ranks before it")
+            target[box] = values
+            seen[box] = True
+    for name, seen in covered.items():
+        if not seen.all():
+            raise AssertionError(f"nobody holds part of {name}")
+    return whole
