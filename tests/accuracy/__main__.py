@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.accuracy.score import Mark, mark, rates, table
+from tests.accuracy.score import mark_planned, rates, table
 from tests.generator.case import WEIGHTS
 
 HEALTHY_SEEDS = 5_000  # between a faulty seed and its healthy companion, so that no seed is used twice
@@ -33,10 +33,6 @@ def plan(cases: int, seed: int, kinds: list[str] | None) -> list[tuple[int, str]
     return [(i, k) for i, k in out if kinds is None or k in kinds]
 
 
-def _run(job: tuple[int, str]) -> Mark:
-    return mark(job[0], kind=job[1])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy", description=__doc__)
     parser.add_argument("--cases", type=int, default=200, help="faulty cases; healthy ones are half as many")
@@ -48,7 +44,7 @@ def main() -> int:
     jobs = plan(options.cases, options.seed, options.kinds.split(",") if options.kinds else None)
     marks = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for done, result in enumerate(pool.map(_run, jobs), 1):
+        for done, result in enumerate(pool.map(mark_planned, jobs), 1):
             marks.append(result)
             if result.outcome != "right":
                 said = f"seed {result.seed} {result.kind}: {result.outcome}"

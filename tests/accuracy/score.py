@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +13,16 @@ from tracekit.errors import TracekitError
 from tracekit.findings import SlowRankFinding
 from tracekit.ingest import load
 
-OUTCOMES = ("right", "inconclusive", "wrong_rank", "wrong_verdict", "missed", "false_alarm", "refused")
+OUTCOMES = (
+    "right",
+    "inconclusive",
+    "wrong_rank",
+    "wrong_verdict",
+    "missed",
+    "false_alarm",
+    "refused",
+    "crashed",
+)
 
 
 @dataclass
@@ -81,6 +91,8 @@ def mark(seed: int, **overrides: object) -> Mark:
         finding = answer_case(case)
     except TracekitError as error:
         outcome, answer = "refused", f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 (one crash must not lose the other cases; the table shows it)
+        outcome, answer = "crashed", "".join(traceback.format_exception(error, limit=-3))
     else:
         outcome, answer = judge(truth, finding), brief(finding)
         cause_right = finding.cause == truth.cause
@@ -106,11 +118,16 @@ def mark(seed: int, **overrides: object) -> Mark:
     )
 
 
+def mark_planned(job: tuple[int, str]) -> Mark:
+    """`mark` of a (seed, kind), for a pool of processes."""
+    return mark(job[0], kind=job[1])
+
+
 def table(marks: list[Mark]) -> str:
     """Outcomes per kind of fault, with the seeds that were not right."""
     head = (
         f"{'kind':<16}{'cases':>6}"
-        + "".join(f"{o.replace('_', ' '):>15}" for o in OUTCOMES)
+        + "".join(f"{o.replace('_', ' '):>14}" for o in OUTCOMES)
         + f"{'cause right':>13}"
     )
     lines = [head]
@@ -119,7 +136,7 @@ def table(marks: list[Mark]) -> str:
         count = Counter(m.outcome for m in mine)
         causes = sum(m.cause_right for m in mine if m.outcome == "right")
         failing = " ".join(str(m.seed) for m in mine if m.outcome != "right") if kind != "all" else ""
-        row = f"{kind:<16}{len(mine):>6}" + "".join(f"{count[o] or '·':>15}" for o in OUTCOMES)
+        row = f"{kind:<16}{len(mine):>6}" + "".join(f"{count[o] or '·':>14}" for o in OUTCOMES)
         lines.append(f"{row}{causes:>13}  {failing}".rstrip())
     return "\n".join(lines)
 

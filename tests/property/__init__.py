@@ -1,0 +1,1 @@
+"""Properties of the slow-rank answer: what must not change when a recording is told in another way."""
