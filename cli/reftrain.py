@@ -1,0 +1,169 @@
+"""`reftrain`: trains the reference model and leaves evidence behind."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reftrain.config import RunConfig
+from reftrain.config_file import load
+from reftrain.errors import ConfigError, ReftrainError
+from reftrain.hooks import Hooks, StepMetrics
+from reftrain.launcher import check_environment, launch
+
+
+class Progress(Hooks):
+    """One line a step on stderr, from rank 0."""
+
+    def step_end(self, metrics: StepMetrics) -> None:
+        """Write step, loss, speed and, where the peak is known, MFU."""
+        mfu = "" if metrics.mfu is None else f"  MFU {metrics.mfu:.1%}"
+        click.echo(
+            f"step {metrics.step}  loss {metrics.loss:.4f}  grad norm {metrics.grad_norm:.3g}  "
+            f"{metrics.tokens_per_s:,.0f} tokens/s  {metrics.step_s:.2f} s{mfu}",
+            err=True,
+        )
+
+
+def parse_mesh(text: str) -> dict[str, Any]:
+    """Read `tp=2,cp=2,pp=2,dp=2`; the axes named stand from inner to outer, the others outside them."""
+    sizes: dict[str, Any] = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        if axis not in {"tp", "cp", "pp", "dp"} or not size.isdigit() or axis in sizes:
+            raise ConfigError(
+                "--mesh", f"{part!r} is no axis and size", "write for example tp=2,cp=1,pp=2,dp=4"
+            )
+        sizes[axis] = int(size)
+    rest = [axis for axis in ("tp", "cp", "pp", "dp") if axis not in sizes]
+    return {**sizes, "order": [*sizes, *rest]}
+
+
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """Read `table.field=value` with the value in TOML's notation, bare words being text."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    table, dot, field = name.partition(".")
+    if not equals or not dot:
+        raise ConfigError(
+            "--set", f"{text!r} is no table.field=value", "write for example optimizer.clip_norm=0.5"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    return table, field, parsed
+
+
+def fields_help() -> str:
+    """All fields of the configuration with default and meaning, by table."""
+    config = RunConfig()
+    lines = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            lines.append(f"[{field.name}]  {(type(value).__doc__ or '').splitlines()[0]}")
+            lines += [_field_line(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    lines.append("[run]  Everything else.")
+    lines += [_field_line(f, getattr(config, f.name)) for f in dataclasses.fields(config) if f.metadata]
+    return "\n".join(lines)
+
+
+def _field_line(field: "dataclasses.Field[Any]", default: object) -> str:
+    shown = list(default) if isinstance(default, tuple) else default
+    value = str(shown).lower() if isinstance(shown, bool) else repr(shown)
+    return f"  {field.name} = {value}: {field.metadata['meaning']}"
+
+
+class FieldsCommand(click.Command):
+    """A command whose help ends with the fields of the configuration."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the fields as they are, one a line."""
+        del ctx
+        formatter.write("\nFields of CONFIG.toml and --set:\n\n" + fields_help() + "\n")
+
+
+@click.group()
+@click.version_option(package_name="tracekit4d")
+def cli() -> None:
+    """Train a reference model on tensor, context, pipeline and data parallelism."""
+
+
+@cli.command(cls=FieldsCommand)
+@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
+@click.option("--steps", type=int, help="Steps to train.")
+@click.option("--out", help="Folder the run is written to.")
+@click.option("--resume", help="Checkpoint to start from, or auto for the run's own latest.")
+@click.option(
+    "--compute",
+    type=click.Choice(["real", "emulated"]),
+    help="Compute for real, or sleep each segment's time.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Check the configuration and the ranks started, then stop.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def run(
+    config: Path | None,
+    preset: str | None,
+    mesh: str | None,
+    steps: int | None,
+    out: str | None,
+    resume: str | None,
+    compute: str | None,
+    settings: Sequence[str],
+    *,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Train with CONFIG.toml, flags going before it.
+
+    Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
+    """
+    overrides: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        table, field, value = parse_setting(setting)
+        overrides.setdefault(table, {})[field] = value
+    given = {"steps": steps, "out": out, "compute": compute}
+    overrides.setdefault("run", {}).update(
+        {name: value for name, value in given.items() if value is not None}
+    )
+    if preset:
+        overrides.setdefault("model", {})["preset"] = preset
+    if mesh:
+        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    if resume:
+        overrides.setdefault("checkpoint", {})["resume"] = resume
+    loaded = load(config, overrides)
+    if dry_run:
+        click.echo(check_environment(loaded), err=True)
+        return
+    launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+
+
+def main() -> None:
+    """Run the command; errors become one sentence on stderr and an exit code."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except ReftrainError as error:
+        click.echo(f"reftrain: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Starts the ranks: forks them on one machine, or joins the world that torchrun or Slurm has started.
+
+Forking after `import torch` takes half a second where torchrun takes as long as every rank's imports. The
+parent watches: when a rank dies it names the rank and how, and ends the others.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import NoReturn
+
+from reftrain.config import RunConfig
+from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError
+from reftrain.train import MakeHooks, World, train_rank
+from reftrain.validate import check_world
+
+GRACE_S = 1.0  # after a first death: time in which the rank that caused it shows, where several die of it
+END_S = 3.0  # time for ranks to end when asked to, before they are killed
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank ended before its work did. `report` is what it said itself, if it could."""
+
+    rank: int
+    pid: int
+    status: int
+    report: tuple[str, str] | None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return os.WIFSIGNALED(self.status)
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank} (process {self.pid})"
+        if self.killed:
+            return f"{who} was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+        if self.report:
+            return f"{who} failed: {self.report[1]}"
+        return f"{who} ended with exit code {os.waitstatus_to_exitcode(self.status)}"
+
+
+def world_from_environment(environment: Mapping[str, str]) -> World | None:
+    """Return the world that torchrun or Slurm describes, or None on a machine of one's own.
+
+    Raises `ConfigError` when the variables are incomplete or no numbers.
+    """
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        rank, local, size = (
+            _number(environment, name, "0" if name == "LOCAL_RANK" else None) for name in names
+        )
+        return World(rank, local, size, "env://")
+    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
+        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
+        rank, local, size = (_number(environment, name, None) for name in names)
+        port = environment.get("MASTER_PORT") or str(
+            20000 + _number(environment, "SLURM_JOB_ID", "0") % 10000
+        )
+        return World(rank, local, size, f"tcp://{_slurm_host(environment)}:{port}")
+    return None
+
+
+def _number(environment: Mapping[str, str], name: str, default: str | None) -> int:
+    value = environment.get(name, default)
+    if value is None or not value.isdigit():
+        raise ConfigError(name, f"{value!r} is no number", "start ranks with torchrun or srun, or unset it")
+    return int(value)
+
+
+def _slurm_host(environment: Mapping[str, str]) -> str:
+    """Return the first host of the job: MASTER_ADDR, or what scontrol says."""
+    if environment.get("MASTER_ADDR"):
+        return environment["MASTER_ADDR"]
+    scontrol = shutil.which("scontrol")
+    nodes = environment.get("SLURM_JOB_NODELIST", "")
+    if scontrol is None or not nodes:
+        raise ConfigError(
+            "MASTER_ADDR", "is not set and scontrol is missing", "export MASTER_ADDR in the job"
+        )
+    listed = subprocess.run(  # noqa: S603 - a fixed program
+        [scontrol, "show", "hostnames", nodes], capture_output=True, text=True, check=True, timeout=60
+    )
+    return listed.stdout.splitlines()[0]
+
+
+def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
+    """Run the job on all ranks.
+
+    Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
+    when a rank ended early, or the error that a rank reported.
+    """
+    prepare_folder(Path(config.out))
+    world = world_from_environment(os.environ)
+    if world is not None:
+        check_world(config, world.size)
+        train_rank(config, world, make_hooks)
+        return
+    if config.mesh.world_size == 1:
+        with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+            train_rank(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)
+        return
+    _fork_all(config, make_hooks)
+
+
+def check_environment(config: RunConfig) -> str:
+    """Say what `launch` would start; raises `ConfigError` as it would."""
+    world = world_from_environment(os.environ)
+    if world is None:
+        return f"would fork {config.mesh.world_size} ranks on this machine"
+    check_world(config, world.size)
+    return f"would join as rank {world.rank} (local {world.local_rank}) of {world.size} at {world.meeting}"
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the run's folder; raises `MachineError` when it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
+            pass
+    except OSError as error:
+        raise MachineError(f"{folder}: {error.strerror}; choose another out") from error
+
+
+def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
+    size = config.mesh.world_size
+    with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+        meeting = f"file://{folder}/store"
+        ranks = Ranks()
+        try:
+            for rank in range(size):
+                world = World(rank, rank, size, meeting)
+                ranks.fork(lambda world=world: train_rank(config, world, make_hooks))  # type: ignore[misc]
+            ranks.wait()
+        finally:
+            ranks.end()
+
+
+class Ranks:
+    """Forked processes, by rank."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.pipes: list[Connection] = []
+        self.living: set[int] = set()
+
+    def fork(self, work: Callable[[], None]) -> None:
+        """Start the next rank."""
+        ours, theirs = Pipe(duplex=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            for pipe in self.pipes:
+                pipe.close()
+            _child(work, theirs, parent)
+        theirs.close()
+        self.living.add(len(self.pids))
+        self.pids.append(pid)
+        self.pipes.append(ours)
+
+    def wait(self) -> None:
+        """Wait until all have ended well; raise when one has not."""
+        while self.living:
+            deaths = self._deaths()
+            if deaths:
+                raise self._error(deaths)
+            time.sleep(0.02)
+
+    def _deaths(self) -> list[Death]:
+        """Collect ranks that have ended, and return those that ended badly."""
+        deaths = []
+        for rank in sorted(self.living):
+            pid, status = os.waitpid(self.pids[rank], os.WNOHANG)
+            if pid:
+                self.living.discard(rank)
+                if status:
+                    deaths.append(Death(rank, pid, status, self._report(rank)))
+        return deaths
+
+    def _report(self, rank: int) -> tuple[str, str] | None:
+        try:
+            if self.pipes[rank].poll():
+                kind, message = self.pipes[rank].recv_bytes(1 << 16).decode().split("\n", 1)
+                return kind, message
+        except (EOFError, OSError, ValueError):
+            pass
+        return None
+
+    def _error(self, deaths: list[Death]) -> ReftrainError:
+        """Name the rank that died of itself: killed before failed, own errors before lost peers."""
+        deadline = time.monotonic() + GRACE_S
+        while self.living and time.monotonic() < deadline:
+            time.sleep(0.02)
+            deaths += self._deaths()
+        others = len(self.living)
+        self.end()
+        ours = [death for death in deaths if death.report and death.report[0] != "Lost"]
+        first = next((death for death in deaths if death.killed), ours[0] if ours else deaths[0])
+        if first.report and first.report[0] in {"ConfigError", "ScheduleError"}:
+            field, problem, remedy = first.report[1].split("\0")
+            return ConfigError(field, problem, remedy)
+        return RankDiedError(f"{first}; ended the other {others + len(deaths) - 1} ranks")
+
+    def end(self) -> None:
+        """End all that live: asked first, killed after `END_S`."""
+        for sign, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+            for rank in self.living:
+                os.kill(self.pids[rank], sign)
+            deadline = time.monotonic() + patience
+            while self.living and time.monotonic() < deadline:
+                self._deaths()
+                time.sleep(0.02)
+
+
+def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
+    """Do the work and leave without running the parent's exit handlers."""
+    code = 1
+    try:
+        _die_with(parent)
+        work()
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - reported to the parent
+        pipe.send_bytes("\n".join(_describe(error)).encode()[: 1 << 16])
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
+    """End this process when the parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _describe(error: BaseException) -> tuple[str, str]:
+    """Kind and sentence of an error for the parent; other ranks' deaths show as lost connections."""
+    if isinstance(error, ConfigError):
+        return type(error).__name__, f"{error.field}\0{error.problem}\0{error.remedy}"
+    if isinstance(error, ReftrainError):
+        return type(error).__name__, str(error)
+    sentence = (str(error) or type(error).__name__).strip().splitlines()[0]
+    lost = (
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Broken pipe",
+        "Socket closed",
+        "Timed out",
+    )
+    if any(words in str(error) for words in lost):
+        return "Lost", sentence
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return "Other", f"{type(error).__name__}: {sentence} ({Path(where.filename).name}:{where.lineno})"

@@ -1,0 +1,129 @@
+"""Trains on one rank: joins the process group, resumes, makes the steps, tells the hooks, saves.
+
+`launcher` calls `train_rank` in every process; the command calls the launcher.
+"""
+
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from reftrain.checkpoint import Checkpointer, find
+from reftrain.config import RunConfig
+from reftrain.emulate import EmulatedCompute
+from reftrain.errors import ConfigError, MachineError
+from reftrain.hooks import HookList, Hooks, StepMetrics
+from reftrain.throughput import mfu, peak_bytes
+from reftrain.trainer import Trainer, barrier
+
+MakeHooks = Callable[[int], Sequence[Hooks]]
+"""Makes the hooks of a rank, in its own process."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a process stands: its rank, its place on its machine, and where all meet (init_method)."""
+
+    rank: int
+    local_rank: int
+    size: int
+    meeting: str
+
+
+def choose_device(config: RunConfig, local_rank: int) -> torch.device:
+    """Return the device of a rank; raises `ConfigError` when the machine has too few."""
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(
+            "run.device", f"rank {local_rank} of this machine has no GPU of {count}", "use device = cpu"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextlib.contextmanager
+def process_group(world: World, device: torch.device, timeout_s: float) -> Iterator[None]:
+    """Join the world; raises `MachineError` when the meeting place cannot be opened."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(
+            backend,
+            init_method=world.meeting,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=dt.timedelta(seconds=timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+    except (dist.DistNetworkError, dist.DistStoreError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MachineError(
+            f"rank {world.rank} cannot meet the others at {world.meeting}: {reason}; "
+            "choose a free MASTER_PORT and a MASTER_ADDR that all ranks reach"
+        ) from error
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
+    """Run the whole job on one rank."""
+    torch.set_num_threads(config.threads)
+    device = choose_device(config, world.local_rank)
+    hooks = list(make_hooks(world.rank))
+    if config.compute == "emulated":
+        hooks.append(EmulatedCompute(config.emulated_gflops))
+    with process_group(world, device, config.evidence.timeout_s):
+        listed = HookList(hooks)
+        try:
+            _train(Trainer(config, listed, device), listed, device)
+        finally:
+            listed.close()
+
+
+def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
+    config = trainer.config
+    own = Path(config.out) / "checkpoint"
+    start = find(config.checkpoint.resume, own)
+    checkpointer = Checkpointer(trainer, own) if config.checkpoint.every or start else None
+    first = checkpointer.load(start) if checkpointer and start else 0
+    barrier(device)
+    for step in range(first, config.steps):
+        _step(trainer, hooks, step, device)
+        if checkpointer:
+            checkpointer.after_step(step)
+    if checkpointer:
+        checkpointer.wait()
+    barrier(device)
+
+
+def _step(trainer: Trainer, hooks: HookList, step: int, device: torch.device) -> None:
+    config = trainer.config
+    begin = time.perf_counter()
+    hooks.step_begin(step)
+    got = trainer.compute_gradients(step)
+    rate = trainer.apply_gradients(step, got.norm)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    step_s = time.perf_counter() - begin
+    hooks.step_end(
+        StepMetrics(
+            step=step,
+            loss=got.loss,
+            grad_norm=float(got.norm.item()),
+            learning_rate=rate,
+            tokens=config.data.batch_size * config.data.seq_len,
+            valid_tokens=got.valid_tokens,
+            step_s=step_s,
+            mfu=mfu(config, device, step_s),
+            peak_bytes=peak_bytes(device),
+        )
+    )
