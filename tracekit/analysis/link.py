@@ -88,11 +88,14 @@ def _compare(
 
 
 def _at_the_link(ops: Operations, slow: set[int], tested: set[int]) -> tuple[int, ...]:
-    """Ranks in as many slow and as few sound channels as any: the ones the evidence cannot tell apart."""
-    score: dict[int, list[int]] = {r: [0, 0] for c in slow for r in ops.channels[c].members}
+    """The ranks that the evidence cannot tell apart: in the most slow channels, and if any has no sound one, those."""
+    bad = {r: 0 for c in slow for r in ops.channels[c].members}
+    sound = dict.fromkeys(bad, 0)
     for c in tested:
         for r in ops.channels[c].members:
-            if r in score:
-                score[r][0 if c in slow else 1] += 1
-    best = max((s[0] - s[1], s[0]) for s in score.values())
-    return tuple(sorted(r for r, s in score.items() if (s[0] - s[1], s[0]) == best))
+            if r in bad:
+                (bad if c in slow else sound)[r] += 1
+    most = max(bad.values())
+    worst = [r for r, n in bad.items() if n == most]
+    clear = [r for r in worst if not sound[r]] if most > 1 else []
+    return tuple(sorted(clear or worst))

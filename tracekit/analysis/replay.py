@@ -99,8 +99,8 @@ class Replayer:
         posts: dict[int, int] = {}
         for lane in lanes:
             for kind, event in zip(lane.kinds, lane.events, strict=True):
-                if kind == _POST and self.fixed[event] < 0:
-                    number = self.instance[event]
+                number = self.instance[event]
+                if kind == _POST and number >= 0:
                     posts[number] = posts.get(number, 0) + 1
         return posts
 
@@ -157,7 +157,11 @@ def prepare(
     ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eager: bool
 ) -> Replayer:
     """Lanes of every run of consecutive analysed steps. `eager`: sends do not wait."""
-    fixed = np.where(ops.instance < 0, ops.end - ops.start, -1).astype(np.float64)
+    usual = _usual_transfer(ops, waits)
+    duration = (ops.end - ops.start).astype(np.float64)
+    fixed = np.where(ops.instance < 0, np.minimum(duration, usual), -1.0)
+    transfer = waits.transfer.astype(np.float64)
+    transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
     if eager:
         sends = ops.op == "send"
         fixed[sends] = (ops.end - ops.start)[sends]
@@ -171,9 +175,19 @@ def prepare(
         tuple(runs),
         ops.instance.tolist(),
         fixed.tolist(),
-        waits.transfer.astype(float).tolist(),
+        transfer.tolist(),
         waits.members.tolist(),
     )
+
+
+def _usual_transfer(ops: Operations, waits: Waits) -> F64:
+    """Per operation the median transfer of complete instances of the same message; infinite where there is none.
+
+    What waits for a rank that left no trace must not keep its recorded length when somebody else is cured.
+    """
+    token = ops.token[waits.first_row]
+    level = {t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])}
+    return np.array([level.get(t, np.inf) for t in ops.token], np.float64)
 
 
 def _runs(steps: Steps, ops: Operations) -> list[tuple[int, ...]]:

@@ -125,7 +125,7 @@ def _answer(case: _Case) -> _Answer:
     stage = long_stage(case.steps, case.mesh, case.replayer)
     link = slow_link(case.ops, case.waits, case.steps, case.mesh, case.replayer)
     prices = {
-        "ranks": ranks.gain if ranks else 0.0,
+        "ranks": ranks.lost[0] if ranks else 0.0,  # several that cost little each are no culprit
         "stage": stage.gain if stage else 0.0,
         "link": link.gain if link else 0.0,
     }
@@ -240,24 +240,36 @@ def _variation(values: F64) -> float:
 
 
 def _waited_for_missing(case: _Case) -> float:
-    """Exposed time a step, on the rank most hit, in operations with unseen members beyond the usual transfer; ns."""
+    """Exposed time a step, on the rank most hit, that operations with unseen members last longer than they should.
+
+    Should: the transfer, plus what the others wait when one member is left out of a complete operation, because
+    members wait for each other in every job. ns.
+    """
     waits, ops = case.waits, case.ops
-    if not len(waits.members) or waits.complete.all():
+    missing = set(world_of(case.run, ops)) - set(ops.ranks)
+    if not missing or not len(ops.start):
         return 0.0
-    token = ops.token[waits.first_row]
-    usual = {
-        t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])
-    }
+    usual = _usual_least(ops, waits)
     lost = dict.fromkeys(ops.ranks, 0.0)
     analysed = np.isin(ops.step, case.steps.numbers) if case.steps.labelled else np.ones(len(ops.step), bool)
-    lonely = (ops.instance < 0) & (ops.channel >= 0)
-    partial = (ops.instance >= 0) & ~waits.complete[np.maximum(ops.instance, 0)]
-    for i in np.flatnonzero((lonely | partial) & analysed):
-        lost[int(ops.rank[i])] += max(
-            float(min(ops.exposed[i], ops.end[i] - ops.start[i])) - usual.get(ops.token[i], 0.0), 0.0
-        )
-    missing = set(world_of(case.run, ops)) - set(ops.ranks)
-    return max(lost.values(), default=0.0) / len(case.steps.numbers) if missing else 0.0
+    absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
+    partial = (ops.channel >= 0) & absent[np.maximum(ops.channel, 0)]
+    for i in np.flatnonzero(partial & analysed):
+        least = waits.transfer[ops.instance[i]] if ops.instance[i] >= 0 else ops.end[i] - ops.start[i]
+        lost[int(ops.rank[i])] += min(float(least), float(ops.exposed[i])) - usual.get(ops.token[i], float(least))
+    return max(lost.values(), default=0.0) / len(case.steps.numbers)
+
+
+def _usual_least(ops: Operations, waits: Waits) -> dict[str, float]:
+    """Mean duration of the quickest member, by message, when one member of a complete operation goes unseen; ns."""
+    duration = (ops.end - ops.start).astype(np.float64)
+    second = np.full(len(waits.members), np.inf)
+    rows = np.flatnonzero((ops.instance >= 0) & (waits.last[np.maximum(ops.instance, 0)] != np.arange(len(ops.start))))
+    np.minimum.at(second, ops.instance[rows], duration[rows])
+    least = waits.transfer + (second - waits.transfer) / np.maximum(waits.members, 1)
+    token = ops.token[waits.first_row]
+    good = waits.complete & np.isfinite(least)
+    return {t: float(np.mean(least[good & (token == t)])) for t in set(token[good])}
 
 
 def _explain(case: _Case, row: int, suspects: Sequence[int]) -> tuple[Cause, tuple[Evidence, ...]]:

@@ -8,10 +8,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+from scipy.stats import theilslopes
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operations import ROOTED
+
+F64 = npt.NDArray[np.float64]
 
 _FIT_FROM = 12
 """Common collectives from which a drift is fitted; fewer give an offset only."""
@@ -20,29 +24,31 @@ _FIT_POINTS = 240
 
 @dataclass(frozen=True)
 class Clocks:
-    """What to subtract from a rank's times: offset[r] + rate[r] · (t − origin), ns.
+    """The common time of a rank's time t is u − offset[r] − rate[r] · u with u = t − origin[r]; ns.
 
-    Ranks in one `island` share collectives, directly or through others; between islands nothing is known.
+    Every rank counts from an origin of its own, so that clocks which differ by decades lose no digit. Ranks in one
+    `island` are linked, by collectives or by messages both ways; between islands nothing is known.
     """
 
     offset: dict[int, float]
     rate: dict[int, float]
     island: dict[int, int]
-    origin: int
+    origin: dict[int, int]
     residual_ns: float  # median absolute difference of common ends after alignment
 
     def align(self, rank: int, times: I64) -> I64:
-        """Times of `rank` on the common clock of its island."""
-        correction = self.offset[rank] + self.rate[rank] * (times - self.origin).astype(np.float64)
-        return np.asarray(times - np.rint(correction).astype(np.int64), np.int64)
+        """Times of `rank` on the common clock of its island, counted from an arbitrary zero."""
+        since = times - self.origin[rank]
+        correction = self.offset[rank] + self.rate[rank] * since.astype(np.float64)
+        return np.asarray(since - np.rint(correction).astype(np.int64), np.int64)
 
 
 def align(ops: Operations) -> Clocks:
     """Fits clocks along a tree of the best-linked pairs of ranks."""
-    ends, times = _common_ends(ops)
-    origin = int(ops.end.min()) if len(ops.end) else 0
-    edges = sorted(ends, key=lambda e: (-len(ends[e]), e))
-    neighbours: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+    origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
+    pairs = _common_ends(ops, origin)
+    edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
+    neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
     home = {r: r for r in ops.ranks}
 
     def find(r: int) -> int:
@@ -54,17 +60,29 @@ def align(ops: Operations) -> Clocks:
     for a, b in edges:
         if find(a) != find(b):
             home[find(a)] = find(b)
-            shift, rate = _fit(np.array(ends[a, b], np.float64), np.array(times[a, b], np.float64) - origin)
-            neighbours[a].append((b, shift, rate))
-            neighbours[b].append((a, -shift, -rate))
+            mine, theirs = np.array(pairs[a, b], np.float64).T
+            shift, rate = _fit(theirs - mine, theirs)
+            lead = float(np.median(mine - theirs))
+            neighbours[a].append((b, shift, rate, lead))
+            neighbours[b].append((a, *_inverse(shift, rate, lead)))
     offset, rates, island = _walk(ops.ranks, neighbours)
-    _join_islands(ops, Clocks(offset, rates, island, origin, 0.0))
-    errors = [
-        np.abs(np.array(ends[a, b]) - (offset[b] - offset[a]) - (rates[b] - rates[a]) * (np.array(times[a, b]) - origin))
-        for a, b in edges
-    ]
+    clocks = Clocks(offset, rates, island, origin, 0.0)
+    _join_islands(ops, clocks)
+    errors = [_errors(clocks, a, b, np.array(pairs[a, b], np.float64).T) for a, b in edges]
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
     return Clocks(offset, rates, island, origin, residual)
+
+
+def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
+    """The line seen from the other end: its argument is the other rank's time, ahead by `lead`."""
+    return -shift + rate * lead, -rate, -lead
+
+
+def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
+    """Absolute difference of common ends (rows: of a, of b) on the common clock."""
+    return np.asarray(
+        np.abs((ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1]) - (ends[0] - clocks.offset[a] - clocks.rate[a] * ends[0]))
+    )
 
 
 def _join_islands(ops: Operations, clocks: Clocks) -> None:
@@ -102,37 +120,34 @@ def _message_delays(ops: Operations, clocks: Clocks) -> dict[tuple[int, int], li
     return delays
 
 
-def _common_ends(ops: Operations) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]]]:
-    """For pairs of ranks in one collective: differences of their ends, and when."""
+def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """For pairs of ranks in one collective: the end on either, from their origins; ns."""
     p2p = np.array([c.p2p for c in ops.channels] or [False])
     usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
-    ends: dict[tuple[int, int], list[int]] = defaultdict(list)
-    times: dict[tuple[int, int], list[int]] = defaultdict(list)
+    pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
     for a, b in zip(rows[:-1][together].tolist(), rows[1:][together].tolist(), strict=True):
-        pair = int(ops.rank[a]), int(ops.rank[b])
-        ends[pair].append(int(ops.end[b] - ops.end[a]))
-        times[pair].append(int(ops.end[b]))
-    return ends, times
+        one, two = int(ops.rank[a]), int(ops.rank[b])
+        pairs[one, two].append((int(ops.end[a]) - origin[one], int(ops.end[b]) - origin[two]))
+    return pairs
 
 
-def _fit(shift: np.ndarray[tuple[int], np.dtype[np.float64]], when: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
-    """Robust line through differences of ends: (offset at origin, rate)."""
+def _fit(shift: F64, when: F64) -> tuple[float, float]:
+    """Robust line through differences of ends: (offset at zero, rate)."""
     middle = float(np.median(shift))
     if len(shift) < _FIT_FROM or float(np.ptp(when)) <= 0:
         return middle, 0.0
     pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), _FIT_POINTS)).astype(int))
-    from scipy.stats import theilslopes
-
     slope, intercept, _, _ = theilslopes(shift[pick] - middle, when[pick])
     return middle + float(intercept), float(slope)
 
 
 def _walk(
-    ranks: tuple[int, ...], neighbours: dict[int, list[tuple[int, float, float]]]
+    ranks: tuple[int, ...], neighbours: dict[int, list[tuple[int, float, float, float]]]
 ) -> tuple[dict[int, float], dict[int, float], dict[int, int]]:
+    """Offsets and rates of all ranks, from the first rank of each island outwards."""
     offset: dict[int, float] = {}
     rate: dict[int, float] = {}
     island: dict[int, int] = {}
@@ -143,8 +158,10 @@ def _walk(
         todo = [root]
         while todo:
             here = todo.pop()
-            for there, shift, drift in neighbours[here]:
-                if there not in offset:
-                    offset[there], rate[there], island[there] = offset[here] + shift, rate[here] + drift, root
+            for there, shift, drift, lead in neighbours[here]:
+                if there not in offset:  # u_here = u_there + lead, and u_there − u_here = shift + drift · u_there
+                    offset[there] = offset[here] + shift + rate[here] * lead
+                    rate[there] = rate[here] + drift
+                    island[there] = root
                     todo.append(there)
     return offset, rate, island

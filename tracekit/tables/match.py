@@ -77,7 +77,7 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     return Operations(
         tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
         _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
-        end - _cat(progress[r.rank].exposed_from for r in ordered), instance, channel, op, token, channels,
+        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token, channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
 

@@ -12,6 +12,10 @@ from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
 
 
+_SLACK_NS = 50_000
+_SLACK_SHARE = 0.02
+
+
 @dataclass(frozen=True)
 class Progress:
     """Per operation, ns: own time elapsed at its post and at its completion, and its exposed time."""
@@ -19,7 +23,7 @@ class Progress:
     rank: int
     at_start: I64
     at_end: I64
-    exposed_from: I64  # wall time from which compute stood still for this operation; its end where never
+    exposed_ns: I64  # for how long compute stood still for this operation
     origin: int  # wall time at which own time is zero
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
 
@@ -34,11 +38,27 @@ def own_progress(ops: RankOps) -> Progress:
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later):
     compute resumed after it. Communication that ends under compute, or outlasts a gap, held nobody up.
     """
-    since = np.minimum(np.maximum(gap_start(ops.busy, ops.end), ops.start), ops.end)
-    exposed = union(since, ops.end)
+    ends = _resumed(ops)
+    since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
+    exposed = union(since, ends)
     origin = ops.window[0]
 
     def at(times: I64) -> I64:
         return np.asarray(times - origin - covered_until(exposed, times), np.int64)
 
-    return Progress(ops.rank, at(ops.start), at(ops.end), since, origin, exposed)
+    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed)
+
+
+def _resumed(ops: RankOps) -> I64:
+    """When compute could go on after each operation: its end, or the begin of compute that covers just its end.
+
+    Recorders that take both times on the host let compute begin a little before the wait for it is seen to end.
+    """
+    starts, ends = ops.busy
+    if not len(starts):
+        return ops.end
+    index = np.searchsorted(starts, ops.end, side="left") - 1
+    begin = starts[np.maximum(index, 0)]
+    covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
+    slack = np.maximum(_SLACK_NS, (_SLACK_SHARE * (ops.end - ops.start)).astype(np.int64))
+    return np.where(covering & (ops.end - begin <= slack), begin, ops.end)

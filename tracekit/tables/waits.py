@@ -91,5 +91,6 @@ def _measure_p2p(
         lead = int(aligned[send] - aligned[receive])  # how much earlier the receive was posted
         wait[receive] = min(max(lead, 0), taken)
         transfer[instance] = taken - wait[receive]
+        timed[instance] = lead > 0 or not eager  # else the message was there already, and only its copy was seen
         wait[send] = 0 if eager else min(max(-lead, 0), int(ops.end[send] - ops.start[send]))
         last[instance] = send if lead > 0 or eager else receive
