@@ -31,11 +31,13 @@ TOP = (
     Field(("pid",), "pid", pa.int64()),
     Field(("tid",), "tid", pa.int64()),
 )
-ARGS = (
+PLAIN = (
     Field(("device",), "device", pa.int64()),
     Field(("stream",), "stream", pa.int64()),
     Field(("correlation",), "correlation", pa.int64()),
     Field(("External id", "external id"), "external_id", pa.int64()),
+)
+COMMS = (
     Field(("Collective name",), "collective", DICT),
     Field(("dtype",), "dtype", DICT),
     Field(("In msg nelems",), "in_nelems", pa.int64()),
@@ -54,6 +56,10 @@ ARGS = (
     Field(("Seq",), "seq", pa.int64()),
     Field(("Comms Id",), "comms_id", DICT),
 )
+ARGS = (*PLAIN, *COMMS)
+COMMS_MARKS = (b'"Collective name"', b'"Process Group ')
+"""Every event with communication arguments holds one; a block without either has null COMMS columns."""
+
 SCANNED = pa.schema(
     [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
     + [pa.field(f.column, f.type) for f in TOP]
@@ -71,14 +77,19 @@ class Dialect(NamedTuple):
 
     scale: int = SCALES[0]
     wide: bool = False  # integers as decimals
+    comms: bool = True  # whether communication arguments are looked for
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
         """Say what pyarrow.json is to read of an event; everything else it skips."""
         time = pa.decimal128(20 if self.scale == SCALES[0] else 38, self.scale)
         top = [pair for f in TOP for pair in self._read_as(f, f.column)]
-        args = [pair for f in ARGS for k in f.keys for pair in self._read_as(f, k)]
+        args = [pair for f in self.arguments() for k in f.keys for pair in self._read_as(f, k)]
         return pa.schema([*top, ("ts", time), ("dur", time), ("args", pa.struct(args))])
+
+    def arguments(self) -> tuple[Field, ...]:
+        """Fields of `args` that are looked for."""
+        return ARGS if self.comms else PLAIN
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
         if field.type == DICT:
@@ -126,7 +137,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         return pc.struct_field(args, key)
 
     columns += [_encode(read(top, f, f.column), f.type, issues) for f in TOP]
-    columns += [_encode(_first([read(argument, f, k) for k in f.keys]), f.type, issues) for f in ARGS]
+    for field in dialect.arguments():
+        columns.append(_encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues))
+    columns += [pa.nulls(len(rows), f.type) for f in ARGS[len(dialect.arguments()) :]]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCANNED)
     missing = batch.column("ts").null_count
     if missing:

@@ -15,17 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.columns import INTEGER_KEYS, SCALES, Dialect, from_rows, text_key, typed
+from tracekit.ingest.columns import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, from_rows, text_key, typed
 from tracekit.ingest.lenient import EventReader
+from tracekit.ingest.redelimit import Redelimiter
 
-WINDOW = 1 << 22  # bytes handed to pyarrow at a time
+WINDOW = 1 << 21  # bytes handed to pyarrow at a time
 SMALL = 1 << 12  # bytes below which narrowing down costs more than reading event by event
 MAX_BURST = 1 << 12  # events read one by one before pyarrow is tried again
 TEXT = 1 << 16  # bytes decoded at a time when reading one by one
 MAX_EVENT = 1 << 25  # bytes of one event; a longer one is skipped and counted
-MAX_SEPARATORS = 4
 LEADING = re.compile(rb"[\s,]*")
-ANY_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
 ARRAY_END = re.compile(rb"\}\s*\]")
 BAD_ROW = re.compile(r"in row (\d+)")
 TEXT_FOR_NUMBER = re.compile(r"Column\((?:/args)?/([^)]+)\) changed from number to string")
@@ -43,7 +42,7 @@ class EventBuffer:
         self._issues = issues
         self._phases = phases
         self._reader = EventReader(issues, phases)
-        self._separators: list[bytes] = []
+        self._lines = Redelimiter()
         self._dialect = Dialect()
         self._window = WINDOW
         self._burst = 1
@@ -62,7 +61,8 @@ class EventBuffer:
     def drain(self, *, final: bool) -> Iterator[pa.RecordBatch]:
         """Read all whole events; with `final`, also decide about a cut one at the end."""
         while self._ready():
-            cut = self._cut()
+            end = min(len(self._buffer), self._at + self._window)
+            cut = self._lines.last_end(self._buffer, self._at, end)
             if cut is not None:
                 batch = self._fast(cut)
                 if batch is not None and batch.num_rows:
@@ -79,7 +79,7 @@ class EventBuffer:
     def _ready(self) -> bool:
         """Skip to the next event; false at the end of the array or of the buffer."""
         if self._skipping:
-            self._at = self._resync(self._at) or max(self._at, len(self._buffer) - 64)
+            self._at = self._next_end(self._at) or max(self._at, len(self._buffer) - 64)
         if self._skipping:
             return False
         self._at = LEADING.match(self._buffer, self._at).end()  # type: ignore[union-attr]
@@ -87,14 +87,6 @@ class EventBuffer:
             self._at += 1
             self.ended = True
         return not self.ended and self._at < len(self._buffer)
-
-    def _cut(self) -> int | None:
-        """Offset behind the last event that the window holds whole, as far as separators tell."""
-        if not self._separators:
-            return None
-        end = min(len(self._buffer), self._at + self._window)
-        found = max(self._buffer.rfind(s, self._at, end) for s in self._separators)
-        return found + 1 if found > self._at else None
 
     def _fast(self, cut: int) -> pa.RecordBatch | None:
         """Read up to `cut`, or to the first event that pyarrow refuses; None where nothing could be read."""
@@ -115,7 +107,7 @@ class EventBuffer:
             self._retry = True
             return None
         row = BAD_ROW.search(error)
-        ahead = self._offset(block, int(row[1])) if row else 0
+        ahead = self._lines.offset(block, int(row[1])) if row else 0
         if ahead:
             try:
                 batch = self._parse(block[:ahead])
@@ -143,28 +135,23 @@ class EventBuffer:
         return self._dialect is not dialect
 
     def _parse(self, block: bytes) -> pa.RecordBatch:
-        for separator in self._separators:
-            block = block.replace(separator, b"}\n{")
-        for (
-            key
-        ) in self._dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
+        text, left_out = self._lines.text(block)
+        dialect = self._dialect._replace(comms=any(mark in text for mark in COMMS_MARKS))
+        for key in dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
             for colon in (": ", ":"):
-                block = block.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())
+                text = text.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())
+        if not text:
+            self._phases.update(left_out)
+            return from_rows([])
         table = pj.read_json(
-            pa.BufferReader(block),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 64),
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 64),
             parse_options=pj.ParseOptions(
-                explicit_schema=self._dialect.schema(), unexpected_field_behavior="ignore"
+                explicit_schema=dialect.schema(), unexpected_field_behavior="ignore"
             ),
         )
-        return typed(table, self._dialect, self._issues, self._phases)
-
-    def _offset(self, block: bytes, row: int) -> int:
-        """Where event `row` of `block` starts, if the separators are what they seem; else 0."""
-        if len(self._separators) != 1 or not row:
-            return 0
-        parts = block.split(self._separators[0], row)
-        return len(block) - len(parts[row]) - len(self._separators[0]) + 1 if len(parts) > row else 0
+        self._phases.update(left_out)
+        return typed(table, dialect, self._issues, self._phases)
 
     def _slow(self, *, final: bool) -> list[dict[str, Any]]:
         """Read the next few events one by one; no rows and no progress where more bytes are needed."""
@@ -197,7 +184,8 @@ class EventBuffer:
                 at += 1
                 continue
             if last >= 0 and text[at] == "{" and text[last] == "}":
-                self._learn(text[last : at + 1].encode(*ENCODING))
+                following = text[at : at + 64].encode(*ENCODING)
+                self._lines.learn(text[last : at + 1].encode(*ENCODING), following)
             try:
                 event, end = self._reader.decode(text, at)
             except RecursionError:
@@ -213,20 +201,12 @@ class EventBuffer:
             last, at, read = end - 1, end, read + 1
         return at, read, False
 
-    def _learn(self, separator: bytes) -> None:
-        if (
-            separator not in self._separators
-            and len(self._separators) < MAX_SEPARATORS
-            and ANY_SEPARATOR.fullmatch(separator)
-        ):
-            self._separators.append(separator)
-
     def _give_up(self, *, incomplete: bool, final: bool) -> bool:
         """Wait for more bytes to read the event at hand (true), or step over it (false)."""
         oversized = len(self._buffer) - self._at > MAX_EVENT
         if incomplete and not final and not oversized:
             return True
-        resumed = self._resync(self._at)
+        resumed = self._next_end(self._at)
         if resumed is None and not final and not oversized:
             return True
         if incomplete and final:
@@ -245,12 +225,7 @@ class EventBuffer:
             self._at = len(self._buffer) - 64
         return False
 
-    def _resync(self, start: int) -> int | None:
-        """Offset behind the next thing that looks like the end of an event followed by another."""
-        found = [at for s in self._separators if (at := self._buffer.find(s, start)) >= 0]
-        if not found and not self._separators and (match := ANY_SEPARATOR.search(self._buffer, start)):
-            found = [match.start()]
-        if not found:
-            return None
-        self._skipping = False
-        return min(found) + 1
+    def _next_end(self, start: int) -> int | None:
+        found = self._lines.next_end(self._buffer, start)
+        self._skipping = self._skipping and found is None
+        return found
