@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 
 from tracekit.errors import InputError
+from tracekit.findings import Rejected
 from tracekit.ingest.source import Source
 from tracekit.store import is_run
 
@@ -28,6 +29,7 @@ class Found:
     sources: list[Source] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # labels
     foreign: list[str] = field(default_factory=list)
+    unreadable: list[Rejected] = field(default_factory=list)
     mesh_hints: list[dict[str, Any]] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)
 
@@ -79,7 +81,13 @@ def _folder(folder: Path, found: Found) -> None:
     manifest = _manifest_near(folder, found)
     if manifest is not None and (folder / "trace").is_dir():
         folder = folder / "trace"
-    for path in sorted(folder.iterdir()):
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        reason = f"the folder cannot be read ({error.strerror or error}); check its owner and mode"
+        found.unreadable.append(Rejected(str(folder), reason))
+        return
+    for path in paths:
         if path.name.startswith("."):
             continue
         if not path.is_dir():

@@ -1,7 +1,7 @@
 """One Kineto file to one table of events: scan, pair, repair, resolve groups, sort, write."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from tracekit.ingest.source import ByteStream, Source
 from tracekit.ingest.write import EventWriter, to_int32
 from tracekit.schema import EVENTS
 
+FLIGHT_RECORDER = (
+    "this is a flight-recorder dump, which holds no timings of events; give the profiler's traces"
+)
 NARROW = ("device", "group_size", "src_rank", "dst_rank")  # 32 bits in EVENTS
 
 
@@ -53,10 +56,8 @@ class _Groups:
         return tuple(FileGroup(r, tuple(sorted(n)), tuple(sorted(d))) for r, (n, d) in self.found.items())
 
 
-def read_kineto(
-    stream: ByteStream, source: Source, out: Path, progress: Callable[[int], None] | None = None
-) -> FileResult:
-    """Read a JSON trace into the Parquet file `out`; the result says what became of it."""
+def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
+    """Read a JSON trace from `blocks`, decompressed by `stream`, into the Parquet file `out`."""
     record = ScanRecord()
     codes = MembershipCodes()
     writer = EventWriter(out)
@@ -64,7 +65,7 @@ def read_kineto(
     pairing = Pairing(record.issues)
     span = [2**63 - 1, -(2**63)]
     try:
-        for batch in scan(_watched(stream, progress), record):
+        for batch in scan(blocks, record):
             for paired in pairing.apply(batch):
                 repaired = repair.batch(paired)
                 if repaired.num_rows:
@@ -75,13 +76,6 @@ def read_kineto(
         return _finish(stream, source, out, record, codes, writer, repair, span)
     finally:
         writer.discard()
-
-
-def _watched(stream: ByteStream, progress: Callable[[int], None] | None) -> Iterator[bytes]:
-    for block in stream.blocks():
-        yield block
-        if progress is not None:
-            progress(stream.raw_bytes)
 
 
 def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str]) -> pa.RecordBatch:
@@ -122,6 +116,9 @@ def _finish(
     common: dict[str, Any] = {"label": source.label, "rank": rank}
     if record.failed:
         return _refused(stream, record, common)
+    if not record.phases:
+        reason = "a JSON array without trace events" if record.bare else "its `traceEvents` is empty"
+        return FileResult(status="foreign" if record.bare else "rejected", reason=reason, **common)
     if rank is None:
         reason = f"its rank is unknown: {why}; rename it to say rank_<n>"
         return FileResult(status="rejected", reason=reason, **common)
@@ -130,6 +127,7 @@ def _finish(
         return FileResult(status="rejected", reason=reason, **common)
     rows = writer.close(in_order)
     truncated = record.truncated or stream.damage is not None
+    record.issues["trailing_bytes"] += stream.trailing
     if rank not in {r for g in groups.found for r in g} and groups.found:
         record.issues["rank_in_no_group"] += 1
     table = RankTable(
@@ -161,6 +159,9 @@ def _base_time(record: ScanRecord) -> int:
 def _refused(stream: ByteStream, record: ScanRecord, common: dict[str, Any]) -> FileResult:
     if stream.damage is not None:
         return FileResult(status="rejected", reason=f"{stream.damage}, before any event", **common)
+    start = record.metadata.get("start", b"")
+    if b'"pg_config"' in start and b'"entries"' in start:
+        return FileResult(status="foreign", reason=FLIGHT_RECORDER, **common)
     foreign = (record.failed or "").startswith("a JSON document")
     return FileResult(status="foreign" if foreign else "rejected", reason=record.failed or "", **common)
 
@@ -202,6 +203,7 @@ SAID = {
     "oversized_event": "skipped",
     "overlapping_kernels": "on one stream, by more than 1 us; kept as recorded",
     "rank_in_no_group": "no process group of the file holds the file's own rank",
+    "trailing_bytes": "bytes behind the compressed data; ignored",
     "unpaired_begin_end": "begin without end, or end without begin; dropped",
 }
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from tracekit.errors import InputError
 from tracekit.findings import Quality
 from tracekit.ingest.discover import Found, discover
+from tracekit.ingest.kineto import FLIGHT_RECORDER
 from tracekit.ingest.merge import merge
-from tracekit.ingest.read import quality_of_foreign, read_file
+from tracekit.ingest.read import is_flight_recorder, quality_of_foreign, read_file
 from tracekit.ingest.result import FileResult
 from tracekit.ingest.source import Source
 from tracekit.store import Run, is_run, open_run
@@ -163,6 +164,7 @@ def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Seque
     if not any(r.status == "ok" for r in kept):
         raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
     run = merge(kept, folder, found.hosts, found.mesh_hints)
+    run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)
 
@@ -171,10 +173,14 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     """One sentence: where, why, and what to do."""
     where = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
+    if found.unreadable:
+        return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"
     if len(rejected) == 1:
         return f"{rejected[0].label}: cannot be used: {rejected[0].reason}"
     if rejected:
         first = rejected[0]
         return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
+    if any(is_flight_recorder(Source(label, label, 0)) for label in found.foreign[:8]):
+        return f"{where}: {FLIGHT_RECORDER}"
     others = f" ({len(found.foreign)} other files)" if found.foreign else ""
     return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

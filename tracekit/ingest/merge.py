@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +12,11 @@ import pyarrow.parquet as pq
 
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
-from tracekit.ingest.write import CHUNK_ROWS, write_table
+from tracekit.ingest.write import CHUNK_ROWS, EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
 
+MAX_OVERLAP = 0.1  # of the shorter window: device events of one may start after host events of the next
 Claim = tuple[FileResult, RankTable]
 
 
@@ -92,8 +92,10 @@ def _clash(windows: list[Claim]) -> str:
     """Why files of one rank are no windows of one recording; empty where they are."""
     if len({table.world_size for _, table in windows}) > 1:
         return "has another world size"
-    if any(before[1].last >= after[1].first for before, after in pairwise(windows)):
-        return "covers the same time"
+    for (_, before), (_, after) in pairwise(windows):
+        shorter = min(before.last - before.first, after.last - after.first)
+        if before.last - after.first > MAX_OVERLAP * shorter:
+            return "covers the same time"
     return ""
 
 
@@ -162,17 +164,16 @@ def _place(claims: list[Claim], path: Path) -> list[FileGroup]:
             if places.setdefault(group.ranks, len(groups)) == len(groups):
                 groups.append(group)
 
-    def chunks() -> Iterator[pa.Table]:
-        for _, table in claims:
-            rows = pa.array([places[g.ranks] for g in table.groups], pa.int32())
-            with pq.ParquetFile(table.path) as file:
-                for batch in file.iter_batches(batch_size=CHUNK_ROWS * 8, use_threads=False):
-                    chunk = pa.Table.from_batches([batch])
-                    at = chunk.schema.get_field_index("group")
-                    group = rows.take(chunk.column("group").combine_chunks())
-                    yield chunk.set_column(at, EVENTS.field("group"), group).cast(EVENTS)
-
-    write_table(path, chunks())
+    writer = EventWriter(path)
+    at = EVENTS.get_field_index("group")
+    for _, table in claims:
+        rows = pa.array([places[g.ranks] for g in table.groups], pa.int32())
+        with pq.ParquetFile(table.path) as file:
+            for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
+                writer.add(
+                    batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group"))).cast(EVENTS)
+                )
+    writer.close(lambda table: table)
     return groups
 
 

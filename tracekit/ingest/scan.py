@@ -24,6 +24,7 @@ class ScanRecord:
     metadata: dict[str, Any] = field(default_factory=dict)
     failed: str | None = None  # no events were found at all, and why
     truncated: bool = False  # the file ends inside its events
+    bare: bool = False  # the file is an array of events, without the object around it
 
 
 def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch]:
@@ -33,9 +34,10 @@ def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch
         if header.feed(block):
             break
     if header.start is None:
-        record.failed = header.failed or "the file ends before its `traceEvents`"
-        record.metadata = {"keys": header.buffer[: 1 << 16]}
+        record.failed = header.failed or "it ends before its `traceEvents` (cut off, or not JSON)"
+        record.metadata = {"start": bytes(header.buffer[: 1 << 20])}
         return
+    record.bare = header.key_at is None
     events = EventBuffer(bytes(header.buffer[header.start :]), record.issues, record.phases)
     del header.buffer[header.start :]
     yield from events.drain(final=False)

@@ -15,6 +15,7 @@ import zstandard
 from isal import isal_zlib
 
 READ = 1 << 18  # compressed bytes a read
+SIP = 1 << 12  # compressed bytes handed to gunzip at a time: what an error in them can cost
 BLOCK = 1 << 22  # most bytes a block; big enough that per-block costs vanish, small enough to stay in cache
 GZIP_ERROR = cast("type[Exception]", isal_zlib.error)
 MAX_WINDOW = 1 << 27  # of zstd: what `--long` uses by default; more is an attack on memory
@@ -77,6 +78,7 @@ class ByteStream:
         self._hash = hashlib.sha256()
         self.raw_bytes = 0
         self.damage: str | None = None
+        self.trailing = False  # bytes behind the last gzip member that are no gzip member
         self._head = self._read()
         while 0 < len(self._head) < 16 and (more := self._read()):
             self._head += more
@@ -124,30 +126,28 @@ class ByteStream:
         while data.startswith(b"\x1f\x8b"):  # one turn a member
             member: Any = isal_zlib.decompressobj(31)
             pieces, held = [], 0
-            while not member.eof:
+            while not member.eof and self.damage is None:
+                data = data or self._read()
                 try:
-                    piece = member.decompress(data, BLOCK)
+                    piece = member.decompress(data[:SIP], BLOCK)
                 except GZIP_ERROR as error:
                     self.damage = f"corrupt gzip data ({error})"
-                    piece, data = b"", b""
                     break
-                data = member.unconsumed_tail
+                if not data and not piece:
+                    self.damage = "gzip data end before their end mark"
+                data = member.unconsumed_tail + data[SIP:]
                 pieces.append(piece)
                 held += len(piece)
                 if held >= BLOCK // 2:
                     yield b"".join(pieces)
                     pieces, held = [], 0
-                if not data and not member.eof and not (data := self._read()) and not piece:
-                    self.damage = "gzip data end before their end mark"
-                    break
             yield b"".join(pieces)
-            if self.damage:
+            if self.damage is not None:
                 return
-            data = member.unused_data
+            data = member.unused_data + data
             while len(data) < 2 and (more := self._read()):
                 data += more
-        if data.strip(b"\0"):
-            self.damage = "bytes after the last gzip member that are no gzip member"
+        self.trailing = bool(data.strip(b"\0"))
 
     def _zstd(self) -> Iterator[bytes]:
         decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
