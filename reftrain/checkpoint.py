@@ -62,6 +62,10 @@ class Box(torch.Tensor):
     def __get_tensor_shard__(self, _: MetadataIndex) -> torch.Tensor:
         return self.plain()
 
+    def size(self, dim: int | None = None) -> Any:
+        """Return the size of the global tensor, which the load planner compares with the stored one."""
+        return torch.Size(self.whole) if dim is None else self.whole[dim]
+
     def plain(self) -> torch.Tensor:
         """Return the same storage as an ordinary tensor."""
         return self.as_subclass(torch.Tensor)
@@ -157,7 +161,7 @@ class Checkpointer:
             save(boxes, storage_writer=writer, process_group=self.group)
             if self.trainer.mesh.rank == 0:
                 self._publish(hidden, self.folder / name)
-        except Exception as error:  # noqa: BLE001 - handed to the training thread
+        except BaseException as error:  # noqa: BLE001 - handed to the training thread; dcp raises such
             self._error = error
 
     def _publish(self, hidden: Path, final: Path) -> None:

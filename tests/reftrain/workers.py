@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
+from reftrain.checkpoint import Checkpointer
 from reftrain.config import RunConfig
 from reftrain.hooks import HookList
 from reftrain.model.parameters import Part
@@ -91,3 +93,29 @@ def assemble(results: list[RankResult]) -> dict[str, npt.NDArray[Any]]:
         if not seen.all():
             raise AssertionError(f"nobody holds part of {name}")
     return whole
+
+
+def continued(
+    rank: int, world: int, store: str, config: RunConfig, folder: str, source: str, steps: int
+) -> RankResult:
+    """Load a checkpoint if one is named, train on, save into `folder`; return the whole state then."""
+    with trainer(rank, world, store, config, HookList()) as made:
+        checkpointer = Checkpointer(made, Path(folder))
+        first = checkpointer.load(Path(source)) if source else 0
+        loss, norm = float("nan"), float("nan")
+        for step in range(first, first + steps):
+            got = made.compute_gradients(step)
+            made.apply_gradients(step, got.norm)
+            checkpointer.after_step(step)
+            loss, norm = got.loss, float(got.norm)
+        checkpointer.wait()
+        state = {f"model.{n}": t for n, t in made.local_parameters().items()}
+        for kind, tensors in made.optimizer.state().items():
+            state |= {f"{kind}.{n}": t for n, t in tensors.items()}
+        parts, specs = made.parts(), made.specs()
+        held = {
+            key: (parts[name], parts[name].within(t).float().numpy(force=True).copy())
+            for key, t in state.items()
+            for name in [key.partition(".")[2]]
+        }
+        return RankResult(loss, first, norm, held, {key: specs[key.partition(".")[2]].shape for key in held})

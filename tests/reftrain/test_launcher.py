@@ -1,0 +1,179 @@
+"""The command: ranks that die are named, runs resume, and what cannot start says why."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tracekit_cli import reftrain as command
+
+from reftrain.checkpoint import finished
+from reftrain.errors import ConfigError
+from reftrain.launcher import world_from_environment
+from reftrain.train import World
+
+TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
+
+
+def start(*arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def children(pid):
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("did not happen in time")
+
+
+def refused(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["reftrain", "run", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, "one sentence"
+    return stop.value.code, captured.err
+
+
+def test_a_killed_rank_is_named_and_the_run_resumes(tmp_path):
+    arguments = ["--mesh", "tp=2,dp=2", "--out", tmp_path, "--set", "checkpoint.every=2"]
+    job = start(*arguments, "--steps", 100000)
+    wait_for(lambda: finished(tmp_path / "checkpoint"))
+    victims = children(job.pid)
+    assert len(victims) == 4
+    os.kill(victims[2], signal.SIGKILL)
+    killed = time.monotonic()
+    _, said = job.communicate(timeout=30)
+    assert time.monotonic() - killed < 8
+    assert job.returncode == 3
+    assert f"reftrain: rank 2 (process {victims[2]}) was killed by SIGKILL; ended the other 3 ranks" in said
+    assert not any(Path(f"/proc/{pid}").exists() for pid in victims)
+    done = finished(tmp_path / "checkpoint")[-1][0]
+    again = start(*arguments, "--steps", done + 1, "--resume", "auto")
+    _, said = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert said.startswith(f"step {done}  loss")
+    assert said.count("\n") == 1
+
+
+def test_ranks_end_with_their_parent(tmp_path):
+    job = start("--mesh", "dp=2", "--steps", 100000, "--out", tmp_path)
+    job.stderr.readline()
+    pids = children(job.pid)
+    assert len(pids) == 2
+    job.kill()
+    job.communicate(timeout=10)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+
+
+def test_torchrun_starts_the_same_run(tmp_path):
+    """One smoke test with torchrun itself; the two ranks join the world it made."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
+         "tracekit_cli.reftrain", "run", *TINY, "--mesh", "dp=2", "--steps", "1", "--out", str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("step 0  loss") == 1
+
+
+def test_port_in_use(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        job = start(
+            "--mesh", "dp=2", "--out", tmp_path,
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        )  # fmt: skip
+        _, said = job.communicate(timeout=60)
+    assert job.returncode == 3
+    assert "reftrain: rank 0 cannot meet the others at env://" in said
+    assert "choose a free MASTER_PORT" in said
+    assert "Traceback" not in said
+
+
+def test_folder_that_cannot_be_written(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    code, said = refused(capsys, monkeypatch, "--out", tmp_path / "file" / "run")
+    assert code == 3
+    assert said == f"reftrain: {tmp_path}/file/run: Not a directory; choose another out\n"
+
+
+MISCONFIGURATIONS = {
+    "--mesh tp=3": "mesh.tp: 8 heads cannot be split over tp 3; choose tp among 1, 2, 4, 8",
+    "--mesh tp=2,dq=3": "--mesh: 'dq=3' is no axis and size; write for example tp=2,cp=1,pp=2,dp=4",
+    "--mesh cp=3": (
+        "mesh.cp: the sequence of 64 tokens cannot be cut into 2·cp = 6 chunks; "
+        "choose data.seq_len as a multiple of 6"
+    ),
+    "--mesh dp=3": (
+        "data.batch_size: 8 sequences do not split over dp 3 by 1 a micro-batch; choose a multiple of 3"
+    ),
+    "--set mesh.zreo=3": "mesh.zreo: is no field; did you mean zero?",
+    "--set steps=3": "--set: 'steps=3' is no table.field=value; write for example optimizer.clip_norm=0.5",
+    "--set numerics.policy=fp8": (
+        "numerics.policy: 'fp8' is unknown; choose among bf16, bf16_pure, fp32, fp64"
+    ),
+    "--set data.micro_batches=3": (
+        "data.micro_batches: 3 micro-batches of 1 on dp 1 make 3 sequences, not 8; give 8, or leave it out"
+    ),
+    "--preset 9b": "model.preset: '9b' is unknown; choose among tiny, small, 8b, 70b, 405b",
+    "--steps 0": "run.steps: 0 is below 1; give 1 or more",
+    "none.toml": "none.toml: No such file or directory; give a readable TOML file",
+}
+
+
+@pytest.mark.parametrize("arguments", MISCONFIGURATIONS)
+def test_misconfigurations_exit_2_with_one_sentence(capsys, monkeypatch, arguments):
+    said = f"reftrain: {MISCONFIGURATIONS[arguments]}\n"
+    assert refused(capsys, monkeypatch, *arguments.split()) == (2, said)
+
+
+def test_world_of_another_size_exits_2(capsys, monkeypatch, tmp_path):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "6", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    code, said = refused(capsys, monkeypatch, "--mesh", "tp=2,dp=2", "--out", tmp_path)
+    assert code == 2
+    assert said.startswith("reftrain: mesh: tp 2 * dp 2 * cp 1 * pp 1 = 4 ranks, but 6 were started")
+
+
+def test_a_rank_that_fails_is_named(tmp_path):
+    """The vocabulary is too small for documents: only the ranks find out."""
+    job = start("--mesh", "dp=2", "--out", tmp_path, "--set", "model.vocab_size=8")
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 2
+    assert said == "reftrain: model.vocab_size: 8 is too small for documents; give 16 or more\n"
+
+
+def test_world_from_environment():
+    assert world_from_environment({}) is None
+    torchrun = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
+    assert world_from_environment(torchrun) == World(5, 1, 8, "env://")
+    slurm = {
+        "SLURM_PROCID": "9",
+        "SLURM_LOCALID": "1",
+        "SLURM_NTASKS": "16",
+        "SLURM_JOB_ID": "123456",
+        "MASTER_ADDR": "node1",
+    }
+    assert world_from_environment(slurm) == World(9, 1, 16, "tcp://node1:23456")
+    assert world_from_environment({**slurm, "MASTER_PORT": "4000"}).meeting == "tcp://node1:4000"
+    with pytest.raises(ConfigError, match="RANK: 'x' is no number"):
+        world_from_environment({**torchrun, "RANK": "x"})
