@@ -9,6 +9,9 @@ from tests.generator.mesh import Groups
 from tests.generator.program import COMPUTE, LOAD, Program
 from tests.generator.spec import Fault, Job
 
+OUTLIER = (
+    0.005  # share of a rank's compute in a step that one outlier may cost: more would be a fault of its own
+)
 VERDICTS = {
     "slow_link": ("slow_link", "network"),
     "doc_imbalance": ("imbalance", "data_imbalance"),
@@ -34,10 +37,11 @@ def draw_durations(job: Job, program: Program, seed: int) -> Durations:
         kind, base = np.array(prog.kind), np.array(prog.base)
         speed = 1 + float(np.clip(rng.normal(0, 0.003), -0.006, 0.006))
         noise = rng.lognormal(-0.5 * job.jitter**2, job.jitter, len(kind)) * speed
-        noise = np.where(rng.random(len(kind)) < job.outliers, noise * rng.uniform(2, 6, len(kind)), noise)
+        extra = np.where(rng.random(len(kind)) < job.outliers, rng.uniform(1, 5, len(kind)), 0.0) * base
+        extra = np.minimum(extra, OUTLIER * base[kind == COMPUTE].sum() / job.steps)
         noise *= common[np.array(prog.step)]
         loads = rng.lognormal(0, 0.15, len(kind))
-        work.append(np.where(kind == LOAD, base * loads, base * noise))
+        work.append(np.where(kind == LOAD, base * loads, base * noise + extra))
         issue = job.host_ns * rng.lognormal(0, 0.3, len(kind)) * np.where(kind == COMPUTE, 1.0, 2.5)
         host.append(np.where(kind == LOAD, 5e3, issue))
     rng = np.random.default_rng([seed, 1_000_003])

@@ -21,6 +21,8 @@ class Trainer:
         self.stage, self.stages = self.at["pp"], job.mesh.sizes["pp"]
         self.layers = job.layers[self.stage]
         self.share = shares(job.attention)
+        ends = self.stages > 1 and self.stage in (0, self.stages - 1)
+        self.weight = self.layers + ends  # embedding and head are as large as the layer they stand for
         self.first, self.last = self.stage == 0, self.stage == self.stages - 1
         self.gathers: dict[int, int] = {}  # layer: its parameter all-gather, to be waited for at first use
 
@@ -62,7 +64,7 @@ class Trainer:
             b.collective("embd", "allreduce", job.dp_ns, "embd")
         if job.dp_mode == "exposed":
             for _ in range(2):
-                b.collective(job.dp_group, "_reduce_scatter_base", job.dp_ns * self.layers, "dp")
+                b.collective(job.dp_group, "_reduce_scatter_base", job.dp_ns * self.weight, "dp")
         elif job.dp_mode == "overlap":
             for index in self.reduces:
                 b.pending += (index,)
@@ -72,7 +74,7 @@ class Trainer:
         for _ in range(2):
             b.compute("opt", 0.25 * job.layer_ns)
         if job.dp_mode == "exposed":
-            b.collective(job.dp_group, "_allgather_base", job.dp_ns * self.layers, "dp")
+            b.collective(job.dp_group, "_allgather_base", job.dp_ns * self.weight, "dp")
         b.emit(SYNC, 0, 0.0, b.tail + b.pending, "item")
 
     # -- pipeline schedules
@@ -225,16 +227,19 @@ class Trainer:
         b.compute("norm_b", t * share["norm1"])
 
     def ends(self, label: str, *, first: bool) -> None:
-        """Embedding on the first stage, head and loss on the last, each worth the layer the stage lacks."""
+        """Embedding on the first stage, head and loss on the last, each worth the layer that it lacks."""
         if not (self.first if first else self.last):
             return
-        job = self.job
-        sizes = job.mesh.sizes
+        job, b = self.job, self.b
         backward = label.endswith("_b")
-        layer = job.layer_ns * (BACKWARD if backward else 1)
-        layer += 4 * job.tp_ns * (sizes["tp"] > 1) + job.cp_ns * (sizes["cp"] > 1)
-        cost = layer * (1 + job.head_bias)
+        cost = job.layer_ns * (BACKWARD if backward else 1) * (1 + job.head_bias)
         if self.stages == 1 or (job.end_work == "light_last" and not first):
-            cost = 0.15 * layer
-        self.b.compute(label, 0.8 * cost)
-        self.b.compute("norm_b" if backward else ("act" if first else "loss"), 0.2 * cost)
+            b.compute(label, 0.15 * cost)
+            return
+        # Vocabulary-parallel embedding and loss talk as often as a layer does, so that a stage is worth as much
+        # in compute as in communication whichever layers it holds.
+        for op in ("_allgather_base", "_reduce_scatter_base" if first else "allreduce") * 2:
+            b.compute(label, 0.2 * cost)
+            self.tp(op)
+        b.collective("cp", "allreduce", job.cp_ns, "cp")
+        b.compute("norm_b" if backward else ("act" if first else "loss"), 0.2 * cost)
