@@ -1,0 +1,73 @@
+"""`tracekit hang`: validate, analyse, render."""
+
+import os
+from collections.abc import Callable
+from typing import get_args
+
+import click
+from tracekit_cli import exit_codes, options
+from tracekit_cli.output import emit
+from tracekit_cli.progress import reading
+
+from tracekit.analysis.hang import analyse
+from tracekit.hang_findings import HangVerdict
+from tracekit.ingest import ProgressEvent
+from tracekit.ingest.flight import load_dumps
+from tracekit.report.hang import hang_document, hang_text
+from tracekit.report.json import dumps
+
+
+@click.command(short_help="Who never came, in which collective, host or device stalled.")
+@click.argument("dumps_", metavar="DUMPS...", nargs=-1, required=True)
+@click.option(
+    "--mesh",
+    callback=options.mesh,
+    metavar="tp=8,cp=1,pp=16,dp=128",
+    help="The mesh, inner to outer; inferred if left out.",
+)
+@click.option(
+    "--order",
+    callback=options.order,
+    metavar="tp,cp,dp,pp",
+    help="Axes inner to outer, where that is not as --mesh is written.",
+)
+@click.option(
+    "--fail-on",
+    callback=options.fail_on(get_args(HangVerdict)),
+    metavar="VERDICTS",
+    help="Exit 1 on these verdicts (joined by commas, or any), 4 if undecided.",
+)
+@options.output()  # fmt: skip
+def hang(
+    dumps_: tuple[str, ...],
+    mesh: dict[str, int] | None,
+    order: tuple[str, ...] | None,
+    fail_on: frozenset[str],
+    json_to: str | None,
+    verbose: bool,
+    jobs: int | None,
+    quiet: bool,
+) -> int:
+    r"""Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
+
+    DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
+    folders, globs or
+    fsspec URLs. Ranks may be missing; files that cannot be used are listed with the reason. Pickles run
+    no code here.
+
+    \b
+    tracekit hang dumps/
+    tracekit hang dumps/ --verbose --json answer.json --fail-on hang,mismatch
+    """
+    with reading(quiet=quiet) as show:
+        found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show))
+    finding = analyse(found, mesh, order)
+    emit(hang_text(finding, verbose=verbose), lambda: dumps(hang_document(finding)), json_to)
+    return exit_codes.of_verdict(finding.verdict, fail_on)
+
+
+def _shown(show: Callable[[ProgressEvent], None]) -> Callable[[int, int, int, int], None]:
+    def progress(files: int, of: int, done: int, total: int) -> None:
+        show(ProgressEvent(files, of, done, total, ""))
+
+    return progress

@@ -1,0 +1,295 @@
+"""Who never came: from dumps to one verdict.
+
+Certain culprits are, in this order: members whose call does not match the others', ranks whose own device
+has not done what its peers finished, and ranks that others wait for while nothing of their own is
+outstanding. Where no rank present explains the standstill, a single rank without a dump may; where nothing
+does, the answer is inconclusive and says why. The chain: `hang_model` → `hang_graph` → `hang_mismatch` →
+here → `report.hang`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracekit.analysis.hang_describe import Describer, mesh_of
+from tracekit.analysis.hang_graph import Graph, build_graph
+from tracekit.analysis.hang_late import late_ranks
+from tracekit.analysis.hang_mismatch import Mismatch, mismatches
+from tracekit.analysis.hang_model import Group, build
+from tracekit.findings import Quality, RankCoverage
+from tracekit.hang_findings import Culprit, CulpritKind, HangFinding, HangVerdict
+from tracekit.ingest.flight import DumpSet
+from tracekit.mesh import Mesh
+
+
+@dataclass
+class _Roots:
+    """Culprits with the call (group number, sequence number) where they failed, and words for the reason."""
+
+    where: dict[int, tuple[CulpritKind, int, int]] = field(default_factory=dict)
+    sides: dict[int, Mismatch] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def analyse(
+    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+) -> HangFinding:
+    """Give the verdict on a set of dumps.
+
+    `mesh` and `order` override what the groups tell; MeshError where they do not fit.
+    """
+    groups = build(dumps)
+    layout, finding, notes = mesh_of(groups, dumps, mesh, order)
+    graph = build_graph(groups, dumps)
+    quality = [*dumps.quality, *late_ranks(groups)]
+    if any(g.guessed for g in groups):
+        quality.append(
+            Quality(
+                "unknown_members", detail="pg_config lists no members: taken as the ranks that use the name"
+            )
+        )
+    describe = Describer(groups, graph, dumps, layout)
+    missing = tuple(r for r in dumps.world if r not in dumps.dumps)
+    roots = _roots(groups, graph, dumps, layout) if graph.stuck and not graph.moving else _Roots()
+    culprits = tuple(describe.culprit(r, *roots.where[r], roots.sides.get(r)) for r in sorted(roots.where))
+    verdict, reason = _verdict(groups, graph, roots, culprits, dumps, describe, missing)
+    first = describe.first(culprits)
+    return HangFinding(
+        ranks=RankCoverage(len(dumps.world), len(dumps.dumps), missing, dumps.rejected),
+        mesh=finding,
+        verdict=verdict,
+        reason=reason,
+        culprits=culprits,
+        first_group=first,
+        victims=tuple(sorted(graph.stuck - set(roots.where))) if culprits else (),
+        quality=tuple(quality),
+        groups=describe.frontiers(),
+        last_done=describe.last_done(),
+        notes=(*notes, *roots.notes),
+    )
+
+
+def _roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None) -> _Roots:
+    roots = _Roots()
+    for mismatch in mismatches(groups, graph):
+        if not mismatch.odd:
+            group = groups[mismatch.group]
+            names = " and ".join(str(r) for side in mismatch.sides.values() for r in side[:4])
+            roots.doubts.append(
+                f"ranks {names} call differently in group {group.name} and nothing tells who is right"
+            )
+        for rank in mismatch.odd:
+            kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
+            roots.where.setdefault(rank, (kind, mismatch.group, mismatch.seq))
+            roots.sides.setdefault(rank, mismatch)
+    for rank, hubs in graph.device.items():
+        at = graph.hubs[_earliest(groups, graph, hubs, rank)]
+        roots.where.setdefault(rank, ("device_stalled", at.group, at.seq))
+    host = _hosts(groups, graph, dumps, mesh, roots)
+    for rank, (number, seq) in host.items():
+        roots.where.setdefault(rank, ("host_stalled", number, seq))
+    if not roots.where:
+        _unstarted(graph, roots)
+    if not roots.where:
+        _out_of_step(groups, graph, roots)
+    if not roots.where and not roots.doubts:
+        _missing(graph, dumps, roots)
+    return roots
+
+
+def _hosts(
+    groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None, roots: _Roots
+) -> dict[int, tuple[int, int]]:
+    """Ranks that others wait for while they wait for nobody."""
+    found: dict[int, tuple[int, int]] = {}
+    for rank, hubs in graph.behind_in.items():
+        if graph.idle(rank) and rank not in roots.where:
+            at = graph.hubs[_earliest(groups, graph, hubs)]
+            found[rank] = (at.group, at.seq)
+    for rank in graph.awaited:
+        if rank in dumps.dumps and graph.idle(rank) and rank not in roots.where and rank not in found:
+            number = next(i for i, g in enumerate(groups) if g.mixed and rank in g.rows)
+            found[rank] = (number, max(r.enqueued for r in groups[number].rows.values()))
+    if not found and not roots.where:
+        found = _idle_beside_missing(groups, graph, dumps)
+    silent = all(d.backend == "gloo" and not d.p2p for d in dumps.dumps.values())
+    if len(found) > 1 and silent and not any(g.mixed for g in groups):
+        found = _closest(groups, found, mesh, roots)
+    return found
+
+
+def _idle_beside_missing(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
+    """Find ranks with nothing outstanding in a stuck job some of whose dumps are missing: they stopped.
+
+    Had they come to their next call, it would be outstanding, whether or not a rank without a dump keeps
+    it from
+    finishing. Those who wait for them directly may be among the ranks without a dump.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    absent = {r for h in graph.hubs for r in h.missing}
+    for number, group in enumerate(groups):
+        if len(group.ranks) == len(dumps.world) or absent.isdisjoint(group.ranks):
+            continue
+        for row in group.rows.values():
+            if (
+                row.enqueued >= 0
+                and graph.idle(row.rank)
+                and dumps.dumps[row.rank].entries + row.enqueued > 0
+            ):
+                known = found.get(row.rank)
+                if known is None or len(groups[known[0]].ranks) > len(group.ranks):
+                    found[row.rank] = (number, row.enqueued + 1)
+    return found
+
+
+def _closest(
+    groups: list[Group], found: dict[int, tuple[int, int]], mesh: Mesh | None, roots: _Roots
+) -> dict[int, tuple[int, int]]:
+    """Keep those the tightest groups miss: without recorded p2p (Gloo) a rank in a receive looks idle."""
+
+    def rung(rank: int) -> int:
+        group = groups[found[rank][0]]
+        dims = mesh.dims_of(group.ranks) if mesh is not None else None
+        place = {"tp": 0, "cp": 1, "pp": 2, "dp": 3}
+        return max((place.get(d, 4) for d in dims), default=4) if dims else 4
+
+    best = min(rung(r) for r in found)
+    kept = {r: w for r, w in found.items() if rung(r) == best}
+    if len(kept) < len(found):
+        roots.notes.append(
+            "p2p is not recorded: idle ranks that only wider groups miss may wait in a receive"
+        )
+    return kept
+
+
+def _unstarted(graph: Graph, roots: _Roots) -> None:
+    """Blame devices that have not begun a call which others began, with nothing else to wait for."""
+    for rank, hubs in graph.unstarted.items():
+        if all(graph.hubs[h].in_flight for h in graph.waits[rank]) and not graph.pairs.get(rank):
+            at = graph.hubs[hubs[0]]
+            roots.where[rank] = ("device_stalled", at.group, at.seq)
+
+
+def _out_of_step(groups: list[Group], graph: Graph, roots: _Roots) -> None:
+    """Ranks in a circle of waiting: one that went past a call which everybody else in its place still makes.
+
+    A rank that is behind in one group and waits in another has left a call out if, of all ranks in those
+    places,
+    far more stand the other way round.
+    """
+    odd: dict[int, tuple[int, int]] = {}
+    stances: dict[tuple[tuple[str, int], int, tuple[str, int], int], tuple[set[int], set[int]]] = {}
+    for rank, hubs in graph.behind_in.items():
+        for at in hubs:
+            hub = graph.hubs[at]
+            group = groups[hub.group]
+            for other in graph.waits.get(rank, ()):
+                ahead = graph.hubs[other]
+                if ahead.group == hub.group or not ahead.behind:
+                    continue
+                key = (group.role, hub.seq, groups[ahead.group].role, ahead.seq)
+                if key not in stances:
+                    stances[key] = _stances(groups, *key)
+                like, unlike = stances[key]
+                if rank in like and 2 * len(like) <= len(unlike):
+                    odd[rank] = (hub.group, hub.seq)
+    for rank, (number, seq) in odd.items():
+        roots.where[rank] = ("host_stalled", number, seq)
+    if odd:
+        roots.notes.append(
+            "a circle of waiting: the ranks that passed a call which all others in their place made are named"
+        )
+
+
+def _stances(
+    groups: list[Group], lacks: tuple[str, int], seq: int, has: tuple[str, int], other: int
+) -> tuple[set[int], set[int]]:
+    """Find ranks that issued `other` on a role `has` but not `seq` on a role `lacks`; and the reverse."""
+    first: dict[int, bool] = {}
+    second: dict[int, bool] = {}
+    for group in groups:
+        for row in group.rows.values():
+            if row.enqueued >= 0 and group.role == lacks:
+                first[row.rank] = row.enqueued >= seq
+            if row.enqueued >= 0 and group.role == has:
+                second[row.rank] = row.enqueued >= other
+    both = first.keys() & second.keys()
+    return {r for r in both if second[r] and not first[r]}, {r for r in both if first[r] and not second[r]}
+
+
+def _missing(graph: Graph, dumps: DumpSet, roots: _Roots) -> None:
+    """Blame a rank without a dump if it alone can explain every group that nobody present explains."""
+    fits: list[set[int]] = []
+    place: dict[int, tuple[int, int]] = {}
+    for at in graph.hubs:
+        if at.behind or at.done or not at.missing:
+            continue
+        fits.append({*at.missing, *at.unknown})
+        if len(fits[-1]) == 1:
+            place.setdefault(at.missing[0], (at.group, at.seq))
+    fits.extend({rank} for rank in graph.awaited if rank not in dumps.dumps)
+    if not fits:
+        return
+    common = set.intersection(*fits)
+    if len(common) == 1:
+        (rank,) = common
+        if rank in place and rank not in dumps.dumps:
+            number, seq = place[rank]
+            roots.where[rank] = ("missing_dump", number, seq)
+            return
+    names = ", ".join(str(r) for r in sorted(set().union(*fits))[:16])
+    roots.doubts.append(
+        f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
+    )
+
+
+def _earliest(groups: list[Group], graph: Graph, hubs: Sequence[int], rank: int | None = None) -> int:
+    """Give the hub whose call was issued first (by `rank`, else by who waits), else the smallest group's."""
+
+    def key(at: int) -> tuple[float, int, int]:
+        hub = graph.hubs[at]
+        group = groups[hub.group]
+        askers = [rank] if rank is not None else hub.waiting
+        times = [t for r in askers if (t := group.rows[r].created(hub.seq)) is not None]
+        return min(times, default=float("inf")), len(group.ranks), at
+
+    return min(hubs, key=key)
+
+
+def _verdict(
+    groups: list[Group],
+    graph: Graph,
+    roots: _Roots,
+    culprits: tuple[Culprit, ...],
+    dumps: DumpSet,
+    describe: Describer,
+    missing: tuple[int, ...],
+) -> tuple[HangVerdict, str]:
+    if graph.moving:
+        number, seq, done, not_issued = graph.moving[0]
+        return "none", (
+            f"the job was moving: rank {done} had finished call {seq} of group {groups[number].name}, "
+            f"which the earlier dump of rank {not_issued} has not issued"
+        )
+    if not graph.stuck:
+        if not any(d.entries or d.has_status for d in dumps.dumps.values()):
+            return (
+                "inconclusive",
+                "the dumps hold no calls at all; was the flight recorder on (TORCH_FR_BUFFER_SIZE)?",
+            )
+        left = f"; {len(missing)} ranks left no dump" if missing else ""
+        return "none", f"no call is outstanding on any of {len(dumps.dumps)} ranks{left}"
+    if culprits:
+        verdict: HangVerdict = "mismatch" if all(c.kind == "mismatched_call" for c in culprits) else "hang"
+        return verdict, describe.sentence(culprits)
+    if roots.doubts:
+        return "inconclusive", roots.doubts[0]
+    flying = [h for h in graph.hubs if h.in_flight]
+    if flying:
+        group = groups[flying[0].group]
+        return "inconclusive", (
+            f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {flying[0].seq} and "
+            "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
+            "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+        )
+    return "inconclusive", "every rank that others wait for waits itself; nothing tells who stopped first"

@@ -1,0 +1,161 @@
+"""Who waits for whom: the wait-for graph across groups, and the ranks that wait for nobody.
+
+A rank whose call is outstanding waits for every member that has not issued that call (its host is behind),
+or, where all have and some are done, for its own device. Chains of waiting lead through groups to ranks
+that stopped by themselves: those are the culprits, everybody on the way is a victim. What fell out of a
+ring is unknown: it makes an edge, never a culprit. Second step of `hang`.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tracekit.analysis.hang_model import Group, Row, synchronising
+from tracekit.ingest.flight import DumpSet
+from tracekit.ingest.flight_entry import SCHEDULED, STARTED
+
+
+@dataclass(slots=True)
+class Hub:
+    """One outstanding call of one group: who waits in it and for whom."""
+
+    group: int
+    seq: int
+    waiting: list[int]
+    behind: list[int]  # known not to have issued it
+    missing: list[int]  # without a dump
+    unknown: list[int]  # the ring and the status do not tell
+    done: list[int]
+
+    @property
+    def in_flight(self) -> bool:
+        """Everybody issued it and nobody is done."""
+        return not (self.behind or self.missing or self.unknown or self.done)
+
+
+@dataclass
+class Graph:
+    """Hubs, the ranks that every rank waits for, and what stands out."""
+
+    hubs: list[Hub]
+    waits: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # rank → numbers of hubs
+    pairs: dict[int, set[int]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # rank → peers of outstanding p2p
+    behind_in: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # rank → hubs
+    awaited: dict[int, set[int]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # rank → those whose p2p it lacks
+    device: dict[int, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # rank → hubs done by others
+    unstarted: dict[int, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # rank → hubs others started
+    busy: set[int] = field(default_factory=set)  # something is outstanding, but not what
+    moving: list[tuple[int, int, int, int]] = field(
+        default_factory=list
+    )  # group, seq, done by, not issued by
+
+    def idle(self, rank: int) -> bool:
+        """Whether nothing of this rank is outstanding: it waits for no communication."""
+        return not self.waits.get(rank) and not self.pairs.get(rank) and rank not in self.busy
+
+    @property
+    def stuck(self) -> set[int]:
+        """Ranks with anything outstanding."""
+        return {r for r, h in self.waits.items() if h} | {r for r, p in self.pairs.items() if p} | self.busy
+
+
+def build_graph(groups: list[Group], dumps: DumpSet) -> Graph:
+    """Give the wait-for graph of all groups."""
+    graph = Graph([])
+    timed = {r for r, d in dumps.dumps.items() if d.timed}
+    for number, group in enumerate(groups):
+        _moving(graph, number, group)
+        open_rows = [r for r in group.rows.values() if r.waiting]
+        if not open_rows:
+            continue
+        missing = [r for r in group.ranks if r not in dumps.dumps]
+        unknown = [r for r in group.ranks if r in dumps.dumps and _unknown(group, r)]
+        fronts: dict[int, list[Row]] = defaultdict(list)
+        for row in open_rows:
+            fronts[row.front].append(row)
+        for seq, rows in sorted(fronts.items()):
+            _hub(graph, number, group, seq, rows, missing, unknown, timed)
+    _pairs(graph, groups, dumps)
+    return graph
+
+
+def _unknown(group: Group, rank: int) -> bool:
+    row = group.rows.get(rank)
+    return row is None or row.enqueued < 0
+
+
+def _hub(
+    graph: Graph,
+    number: int,
+    group: Group,
+    seq: int,
+    rows: list[Row],
+    missing: list[int],
+    unknown: list[int],
+    timed: set[int],
+) -> None:
+    behind = [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq]
+    done = [r.rank for r in group.rows.values() if r.completed >= seq]
+    hub = Hub(number, seq, [r.rank for r in rows], behind, missing, unknown, done)
+    at = len(graph.hubs)
+    graph.hubs.append(hub)
+    for row in rows:
+        graph.waits[row.rank].add(at)
+    for rank in behind:
+        graph.behind_in[rank].append(at)
+    if done and not behind:
+        for row in rows:
+            if _device(group, row, max(group.rows[r].completed for r in done)):
+                graph.device[row.rank].append(at)
+    if hub.in_flight:
+        states = {r.rank: r.state(seq) for r in rows if r.rank in timed}
+        if STARTED in states.values():
+            for rank, state in states.items():
+                if state == SCHEDULED:
+                    graph.unstarted[rank].append(at)
+
+
+def _device(group: Group, row: Row, furthest: int) -> bool:
+    """Tell whether some call that this rank issued but has not done is done elsewhere, and needed it."""
+    seqs = [int(s) for s in row.tail.seq if row.completed < s <= furthest]
+    if row.front not in seqs:
+        seqs.append(row.front)
+    return any(synchronising(row.call(s) or group.call(s)) for s in seqs)
+
+
+def _moving(graph: Graph, number: int, group: Group) -> None:
+    """Note a call done by one and not issued by another: dumps written at different times of a live job."""
+    known = [r for r in group.rows.values() if r.enqueued >= 0]
+    if len(known) < 2:
+        return
+    last, first = max(known, key=lambda r: r.completed), min(known, key=lambda r: r.enqueued)
+    if last.completed > first.enqueued:
+        call = last.call(first.enqueued + 1) or group.call(last.completed)
+        if synchronising(call):
+            graph.moving.append((number, last.completed, last.rank, first.rank))
+
+
+def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:
+    """Edges of p2p: the n-th outstanding send of a pair meets the n-th outstanding receive of its peer."""
+    ends: dict[tuple[int, tuple[int, ...], int, int, bool], int] = defaultdict(int)
+    for rank, dump in dumps.dumps.items():
+        for op in dump.p2p:
+            members = dump.groups[op.group].ranks
+            if op.peer < len(members) and op.me < len(members):
+                ends[rank, members, rank, members[op.peer], op.send] += 1
+    for (rank, members, _, peer, send), count in ends.items():
+        graph.pairs[rank].add(peer)
+        if ends.get((peer, members, peer, rank, not send), 0) < count:
+            graph.awaited[peer].add(rank)
+    for group in groups:  # what the ring has lost still shows in the status
+        if group.mixed:
+            graph.busy.update(
+                r.rank for r in group.rows.values() if 0 <= r.tail.status_completed < r.tail.status_enqueued
+            )

@@ -1,0 +1,168 @@
+"""Members of one group that made different calls under one number: who disagrees with the rest, and how.
+
+The rest is the majority of the group; in groups too small for one, what the group called before, and what
+the groups in the same place of other replicas call under that number. A rank whose call is the one that
+should come next has left one out: its host never issued the call the others wait in. Third step of `hang`.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+from tracekit.analysis.hang_graph import Graph
+from tracekit.analysis.hang_model import Group, agreement
+from tracekit.ingest.flight_entry import Signature
+
+_CONTEXT = 12
+"""Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""
+
+
+@dataclass(slots=True)
+class Mismatch:
+    """Calls that do not match. `odd` is empty where nothing tells which side is right."""
+
+    group: int
+    seq: int
+    sides: dict[tuple[object, ...], list[int]]
+    odd: list[int]
+    skipped: bool  # the odd ones left a call out
+    expected: Signature | None
+
+
+def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:
+    """All groups stuck in a call that their members do not agree on."""
+    found: list[Mismatch] = []
+    roles: dict[tuple[str, int], list[Group]] = defaultdict(list)
+    for group in groups:
+        roles[group.role].append(group)
+    seen: set[tuple[int, int]] = set()
+    for hub in graph.hubs:
+        if hub.done or (hub.group, hub.seq) in seen:
+            continue
+        seen.add((hub.group, hub.seq))
+        group = groups[hub.group]
+        sides = _sides(group, hub.seq)
+        if len(sides) > 1:
+            found.append(_judge(hub.group, group, hub.seq, sides, roles[group.role]))
+        elif len(sides) == 1 and hub.missing and not hub.behind:
+            alone = _alone(hub.group, group, hub.seq, sides, roles[group.role])
+            if alone is not None:
+                found.append(alone)
+    return found
+
+
+def _sides(group: Group, seq: int) -> dict[tuple[object, ...], list[int]]:
+    sides: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    cache: dict[int, tuple[object, ...]] = {}
+    for row in group.rows.values():
+        call = row.call(seq)
+        if call is not None:
+            key = cache.get(id(call))
+            if key is None:
+                key = cache[id(call)] = agreement(call)
+            sides[key].append(row.rank)
+    return sides
+
+
+def _judge(
+    number: int, group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
+) -> Mismatch:
+    counts = {k: len(v) for k, v in sides.items()}
+    total = sum(counts.values())
+    right = next((k for k, n in counts.items() if n > total / 2 and n > 1), None)
+    if right is None:
+        right = (
+            _by_history(group, seq, sides)
+            or _by_sisters(group, seq, sides, sisters)
+            or _by_pattern(group, seq, sides)
+        )
+    if right is None:
+        return Mismatch(number, seq, sides, [], skipped=False, expected=None)
+    odd = sorted(r for k, v in sides.items() if k != right for r in v)
+    expected = next((group.rows[r].call(seq) for r in sides[right]), None)
+    wrong = {k for k in sides if k != right}
+    skipped = all(_follows(group, seq, right, k, [*sisters]) for k in wrong)
+    return Mismatch(number, seq, sides, odd, skipped, expected)
+
+
+def _history(group: Group, seq: int) -> Counter[tuple[object, ...]]:
+    return Counter(
+        agreement(c)
+        for row in group.rows.values()
+        for s, c in zip(row.tail.seq, row.tail.calls, strict=True)
+        if s < seq
+    )
+
+
+def _by_history(
+    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]]
+) -> tuple[object, ...] | None:
+    """Find the one version that this group has called before."""
+    past = _history(group, seq)
+    known = [k for k in sides if past[k]]
+    if len(known) == 1:
+        return known[0]
+    return None
+
+
+def _by_pattern(
+    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]]
+) -> tuple[object, ...] | None:
+    """Find the version that followed when the calls before last came in this order (steps repeat)."""
+    row = next(iter(group.rows.values()))
+    past = [agreement(c) for s, c in zip(row.tail.seq, row.tail.calls, strict=True) if s < seq]
+    for length in range(min(_CONTEXT, len(past) // 2), 1, -1):
+        context = past[-length:]
+        after = {past[i + length] for i in range(len(past) - length) if past[i : i + length] == context}
+        fitting = [k for k in sides if k in after]
+        if len(after) == 1 and len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _by_sisters(
+    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
+) -> tuple[object, ...] | None:
+    votes: Counter[tuple[object, ...]] = Counter()
+    for other in sisters:
+        if other is not group:
+            theirs = _sides(other, seq)
+            if len(theirs) == 1:
+                votes[next(iter(theirs))] += 1
+    fitting = [k for k in sides if votes[k]]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _alone(
+    number: int, group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
+) -> Mismatch | None:
+    """Judge a call whose other members left no dump (a wrong size can end the peer)."""
+    key, ranks = next(iter(sides.items()))
+    past = _history(group, seq)
+    if len(ranks) != 1 or key in past or not past:
+        return None
+    votes: Counter[tuple[object, ...]] = Counter()
+    expected = None
+    for other in sisters:
+        theirs = _sides(other, seq) if other is not group else {}
+        if len(theirs) == 1:
+            (their,) = theirs
+            votes[their] += 1
+            expected = other.call(seq) if their != key else expected
+    if votes[key] or len(votes) != 1 or next(iter(votes)) not in past:
+        return None
+    return Mismatch(number, seq, sides, ranks, skipped=False, expected=expected)
+
+
+def _follows(
+    group: Group, seq: int, first: tuple[object, ...], then: tuple[object, ...], sisters: list[Group]
+) -> bool:
+    """Tell whether `then` comes after `first`: among the others' later calls, or where the pattern ran before."""
+    for other in [group, *(s for s in sisters if s is not group)][:64]:
+        for row in other.rows.values():
+            keys = [agreement(c) for c in row.tail.calls]
+            seqs = [int(s) for s in row.tail.seq]
+            for i in range(len(keys) - 1):
+                usual = seqs[i + 1] == seqs[i] + 1 and keys[i] == first and keys[i + 1] == then
+                if usual and (seqs[i] < seq - 1 or (seqs[i] == seq and other is group)):
+                    return True
+    return False

@@ -1,0 +1,103 @@
+"""What `tracekit hang` says, as data (contract `tracekit.hang/1`).
+
+Text and JSON come from these objects alone.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracekit.findings import MeshFinding, Quality, RankCoverage
+
+HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
+CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "missing_dump"]
+
+
+@dataclass(frozen=True)
+class GroupRef:
+    """A process group as the culprit knows it; `dim` is its mesh axis (`cp_dp` for a union) or None."""
+
+    name: str
+    desc: str
+    dim: str | None
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CallRef:
+    """A collective call.
+
+    `seq` counts within the group; sizes and dtype are null where nobody recorded the call.
+    """
+
+    op: str | None
+    seq: int
+    input_sizes: tuple[tuple[int, ...], ...] | None
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One version of a mismatched call and the ranks that made it."""
+
+    ranks: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A rank that made the others wait, and the call where it did.
+
+    `last_enqueued` and `last_completed` are its own frontier in the group, `group_enqueued` the furthest
+    member's.
+    `stack` is that of its last recorded call ("file:line function", innermost first): where it was last seen.
+    """
+
+    rank: int
+    host: str | None
+    kind: CulpritKind
+    group: GroupRef
+    collective: CallRef
+    last_enqueued: int | None
+    group_enqueued: int
+    last_completed: int | None
+    stack: tuple[str, ...] = ()
+    sides: tuple[Side, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupFrontier:
+    """One group for --verbose: how far its members are, and who is behind."""
+
+    group: GroupRef
+    enqueued: tuple[int, int]  # least and greatest over members that are known
+    completed: tuple[int, int]
+    waiting: int  # members with an operation outstanding
+    behind: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LastDone:
+    """The last completed collective of a rank."""
+
+    rank: int
+    group: str
+    op: str | None
+    seq: int
+
+
+@dataclass(frozen=True)
+class HangFinding:
+    """Give the answer of `tracekit hang`."""
+
+    ranks: RankCoverage
+    mesh: MeshFinding | None
+    verdict: HangVerdict
+    reason: str
+    culprits: tuple[Culprit, ...]
+    first_group: str | None
+    victims: tuple[int, ...]
+    quality: tuple[Quality, ...] = ()
+    groups: tuple[GroupFrontier, ...] = ()
+    last_done: tuple[LastDone, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,375 @@
+"""Columns of one flight-recorder dump: what the analysis needs of up to 20 000 entries, in a few arrays.
+
+A decoded dump is turned into a `RankDump` at once, in the worker that decoded it, and dropped: of every
+group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations
+the outstanding ones. Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 to
+2.10), read in torch 2.13.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import InputError
+
+TAIL = 48
+"""Calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
+MAX_P2P = 128
+MAX_GROUPS = 4096
+SCHEDULED, STARTED, DONE = 0, 1, 2
+
+Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
+Float64 = npt.NDArray[np.float64]
+Signature = tuple[str, str, str, str, str]
+"""Operation without its backend, input and output sizes, input and output dtypes; the last four as text."""
+
+_P2P = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
+
+
+@dataclass(slots=True)
+class GroupTail:
+    """What one rank knows of one of its groups. -1 is unknown; sequence numbers begin at 1."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]  # sorted; empty where the dump does not tell
+    status_enqueued: int = -1  # pg_status; of a group with p2p this may count p2p operations
+    status_completed: int = -1
+    entry_enqueued: int = -1  # greatest sequence number among entries
+    entry_completed: int = -1  # all entries up to here are done
+    has_p2p: bool = False
+    seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
+    state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
+    created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown
+    duration: Float64 = field(default_factory=lambda: np.zeros(0, np.float64))  # (tail,) ms, nan unknown
+    calls: tuple[Signature, ...] = ()  # (tail,)
+
+
+@dataclass(slots=True)
+class P2P:
+    """An outstanding send or receive."""
+
+    group: int  # index into RankDump.groups; ends are positions in its sorted members, as torch numbers them
+    peer: int
+    me: int
+    send: bool
+    state: int
+    seq: int
+    text: str
+    created: int
+    call: Signature
+
+
+@dataclass(slots=True)
+class RankDump:
+    """One dump, reduced. `rank` is -1 until `flight` has decided it."""
+
+    path: str
+    version: str
+    host: str | None
+    groups: list[GroupTail]
+    p2p: list[P2P]
+    rank: int = -1
+    claimed: int | None = None  # a rank written in the dump itself
+    candidates: tuple[int, ...] | None = None  # ranks that its groups leave possible; None: no idea
+    entries: int = 0
+    malformed: int = 0
+    backend: str = ""
+    timed: bool = False  # start times are recorded
+    wrapped: bool = False  # the ring has overwritten entries
+    has_status: bool = False
+    unmapped_status: int = 0
+    last_created: int = 0
+    stack: tuple[str, ...] = ()  # of the last entry
+
+
+class Reducer:
+    """Turns decoded dumps into RankDumps; keeps what repeats from file to file."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]] = {}
+        self._signatures: dict[Signature, Signature] = {}
+        self._p2p: dict[str, tuple[bool, int, int] | None] = {}
+
+    def reduce(self, path: str, dump: Any) -> RankDump:
+        """Give the columns of one decoded dump. Raises InputError where it is no dump at all."""
+        if not isinstance(dump, dict):
+            raise InputError("no flight-recorder dump: the file holds no mapping")
+        entries = dump.get("entries")
+        if not isinstance(entries, (list, tuple)) and "pg_status" not in dump:
+            raise InputError("no flight-recorder dump: neither entries nor pg_status in it")
+        result = RankDump(path, str(dump.get("version", ""))[:16], _host(dump), [], [])
+        result.claimed = _int(dump.get("rank"))
+        index = self._config(result, dump.get("pg_config"))
+        ids = self._entries(result, entries or (), index)
+        _status(result, dump.get("pg_status"), ids, index)
+        self._candidates(result)
+        return result
+
+    def _members(self, text: Any) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]:
+        key = text if isinstance(text, str) else repr(text)[: 1 << 20]
+        known = self._ranks.get(key)
+        if known is None:
+            try:
+                value = json.loads(key) if isinstance(text, str) else text
+                ordered = tuple(value) if isinstance(value, (list, tuple)) else ()
+            except (ValueError, RecursionError):
+                ordered = ()
+            if not all(type(r) is int and 0 <= r < 1 << 24 for r in ordered) or len(set(ordered)) != len(
+                ordered
+            ):
+                ordered = ()
+            known = self._ranks[key] = (ordered, tuple(sorted(ordered)), frozenset(ordered))
+        return known
+
+    def _config(self, result: RankDump, config: Any) -> dict[str, int]:
+        index: dict[str, int] = {}
+        if not isinstance(config, dict):
+            return index
+        for key, value in list(config.items())[:MAX_GROUPS]:
+            if not isinstance(value, dict):
+                continue
+            name = str(value.get("name", key))[:200]
+            members = self._members(value.get("ranks", ""))[1]
+            if not members or name in index:
+                continue
+            index[name] = len(result.groups)
+            result.groups.append(GroupTail(name, str(value.get("desc", ""))[:200], members))
+        return index
+
+    def _entries(self, result: RankDump, entries: Any, index: dict[str, int]) -> dict[int, int]:
+        """Fill groups and p2p; returns local pg_id → group index, as the entries show it."""
+        rows: dict[int, list[Any]] = {}
+        p2p: list[Any] = []
+        ids: dict[int, int] = {}
+        coalesced: dict[tuple[int, bool, int], int] = {}
+        lowest = None
+        for given in entries:
+            try:
+                entry = given if "retired" in given and "is_p2p" in given else _older(given)
+                name = entry["process_group"][0]
+                group = index.get(name)
+                if group is None:
+                    group = self._unlisted(result, entry, index)
+                ids[entry["pg_id"]] = group
+                text = entry["profiling_name"]
+                if entry["retired"] or entry["state"] == "completed" or entry["time_discovered_completed_ns"]:
+                    state = DONE
+                else:
+                    state = STARTED if entry["state"] == "started" else SCHEDULED
+                is_p2p = entry["is_p2p"]
+                seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
+                range(1 << 62).index(seq)  # ValueError unless it is a number in bounds
+                if text.endswith(":coalesced"):
+                    coalesced[group, bool(is_p2p), seq] = state
+                if is_p2p:
+                    p2p.append((seq, group, state, text, entry))
+                else:
+                    row = rows.get(group)
+                    if row is None:
+                        row = rows[group] = []
+                    row.append((seq, state, entry))
+            except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+                result.malformed += 1
+                continue
+            if lowest is None:
+                lowest = entry.get("record_id")
+        result.entries = len(entries) - result.malformed
+        result.wrapped = bool(_int(lowest))
+        for group, row in rows.items():
+            self._tail(result, group, row, coalesced)
+        self._pairs(result, p2p, coalesced)
+        if entries:
+            self._last(result, entries[-1])
+        return ids
+
+    def _unlisted(self, result: RankDump, entry: Any, index: dict[str, int]) -> int:
+        name, desc = (str(t)[:200] for t in entry["process_group"])
+        if len(result.groups) >= MAX_GROUPS:
+            raise ValueError
+        index[entry["process_group"][0]] = len(result.groups)
+        result.groups.append(GroupTail(name, desc, ()))
+        return len(result.groups) - 1
+
+    def _tail(
+        self, result: RankDump, group: int, rows: list[Any], coalesced: dict[tuple[int, bool, int], int]
+    ) -> None:
+        tail = result.groups[group]
+        if coalesced:
+            rows = [(s, coalesced.get((group, False, s), state), e) for s, state, e in rows]
+        seqs = [r[0] for r in rows]
+        if any(b < a for a, b in pairwise(seqs)):
+            rows.sort(key=lambda r: r[0])
+            seqs = [r[0] for r in rows]
+        tail.entry_enqueued = int(seqs[-1])
+        tail.entry_completed = min((s for s, state, _ in rows if state != DONE), default=seqs[-1] + 1) - 1
+        kept: dict[int, Any] = {}
+        for seq, state, entry in rows[-4 * TAIL :]:
+            if seq in kept:
+                kept[seq] = (*kept[seq][:2], (*kept[seq][2], entry))
+            else:
+                kept[seq] = (seq, state, (entry,))
+        last = list(kept.values())[-TAIL:]
+        tail.seq = np.array([k[0] for k in last], np.int64)
+        tail.state = np.array([k[1] for k in last], np.int8)
+        tail.created = np.array([_int(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
+        tail.duration = np.array([_float(k[2][-1].get("duration_ms")) for k in last], np.float64)
+        tail.calls = tuple(self._call(k[2]) for k in last)
+        if not result.timed:
+            result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
+
+    def _call(self, entries: tuple[Any, ...]) -> Signature:
+        if len(entries) > 1:
+            parts = [
+                self._call((e,)) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")
+            ]
+            first = parts[0] if parts else ("coalesced", "", "", "", "")
+            texts = ["; ".join(p[i] for p in parts[:8]) for i in range(1, 5)]
+            joined = (first[0], texts[0], texts[1], texts[2], texts[3])
+            return self._signatures.setdefault(joined, joined)
+        entry = entries[0]
+        name = str(entry.get("profiling_name"))
+        signature = (
+            name[name.find(":") + 1 :][:80],
+            str(entry.get("input_sizes"))[:400],
+            str(entry.get("output_sizes"))[:400],
+            str(entry.get("input_dtypes"))[:200],
+            str(entry.get("output_dtypes"))[:200],
+        )
+        return self._signatures.setdefault(signature, signature)
+
+    def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
+        finished: dict[tuple[int, str], int] = {}
+        for seq, group, state, text, _ in p2p:
+            result.groups[group].has_p2p = True
+            if coalesced.get((group, True, seq), state) == DONE:
+                finished[group, text] = max(seq, finished.get((group, text), -1))
+        for seq, group, state, text, entry in p2p:
+            now = coalesced.get((group, True, seq), state)
+            # one channel completes in order: a later operation that is done vouches for an earlier one
+            if now == DONE or finished.get((group, text), -1) > seq:
+                continue
+            ends = self._ends(text)
+            if ends is not None and len(result.p2p) < MAX_P2P:
+                send, me, peer = ends
+                created = _int(entry.get("time_created_ns")) or 0
+                result.p2p.append(
+                    P2P(group, peer, me, send, now, seq, text[:80], created, self._call((entry,)))
+                )
+
+    def _ends(self, text: str) -> tuple[bool, int, int] | None:
+        if text not in self._p2p:
+            match = _P2P.search(text)
+            self._p2p[text] = (match[1] == "send", int(match[2]), int(match[4])) if match else None
+        return self._p2p[text]
+
+    def _last(self, result: RankDump, entry: Any) -> None:
+        if not isinstance(entry, dict):
+            return
+        name = str(entry.get("profiling_name", ""))
+        result.backend = name.partition(":")[0][:16]
+        result.last_created = _int(entry.get("time_created_ns")) or 0
+        frames = entry.get("frames")
+        if isinstance(frames, (list, tuple)):
+            result.stack = tuple(text for f in frames[:64] if (text := _frame(f)))
+
+    def _candidates(self, result: RankDump) -> None:
+        """Find the ranks that every group contains; with p2p the direction tells which of them wrote it."""
+        known = [g.ranks for g in result.groups if g.ranks]
+        if not known:
+            return
+        known.sort(key=len)
+        sets = {k: frozenset(k) if len(k) < 64 else self._big(k) for k in set(known[1:])}
+        left = tuple(r for r in known[0] if all(r in s for s in sets.values()))
+        for op in result.p2p:
+            members = result.groups[op.group].ranks
+            if len(left) > 1 and op.me < len(members) and members[op.me] in left:
+                left = (members[op.me],)
+        result.candidates = left or None
+
+    def _big(self, ranks: tuple[int, ...]) -> frozenset[int]:
+        key = f"={hash(ranks)}"
+        if key not in self._ranks or self._ranks[key][1] != ranks:
+            self._ranks[key] = (ranks, ranks, frozenset(ranks))
+        return self._ranks[key][2]
+
+
+def _status(result: RankDump, status: Any, ids: dict[int, int], index: dict[str, int]) -> None:
+    """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
+
+    Groups are numbered in the order in which they are made, names and local ids alike, so that where both
+    lists
+    are complete and numeric they pair up in order; any entry that contradicts undoes that.
+    """
+    if not isinstance(status, dict) or not status:
+        return
+    frontiers: dict[int, tuple[int, int]] = {}
+    for key, value in list(status.items())[:MAX_GROUPS]:
+        number = _int(key)
+        if number is None or not isinstance(value, dict):
+            continue
+        enqueued, completed = (_int(value.get(f"last_{k}_collective")) for k in ("enqueued", "completed"))
+        if enqueued is not None and completed is not None:
+            frontiers[number] = (enqueued, completed)
+    result.has_status = bool(frontiers)
+    known = {k: v for k, v in ids.items() if k in frontiers}
+    names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < 10]
+    if len(names) == len(index) == len(frontiers):
+        paired = {i: index[n] for i, n in zip(sorted(frontiers), sorted(names, key=int), strict=True)}
+        if all(paired[i] == g for i, g in known.items()):
+            known = paired
+    for number, group in known.items():
+        result.groups[group].status_enqueued, result.groups[group].status_completed = frontiers[number]
+    result.unmapped_status = sum(1 for i, (e, _) in frontiers.items() if i not in known and e > 0)
+
+
+def _older(entry: Any) -> dict[str, Any]:
+    """Complete an entry of an early version: p2p is told by its name, `retired` by its state."""
+    name = entry["profiling_name"]
+    pg_id = entry.get("pg_id", 0)
+    seq = entry.get("collective_seq_id", entry.get("seq_id"))
+    return {
+        "process_group": (str(pg_id), ""),
+        "pg_id": pg_id,
+        "is_p2p": _P2P.search(name) is not None,
+        "retired": False,
+        "state": "scheduled",
+        "time_discovered_completed_ns": None,
+        "p2p_seq_id": seq,
+        **entry,
+        "collective_seq_id": seq,
+    }
+
+
+def _host(dump: dict[Any, Any]) -> str | None:
+    for key in ("hostname", "host", "host_name"):
+        value = dump.get(key)
+        if isinstance(value, str) and value:
+            return value[:200]
+    return None
+
+
+def _frame(frame: Any) -> str:
+    if not isinstance(frame, dict):
+        return ""
+    return f"{str(frame.get('filename'))[:300]}:{str(frame.get('line'))[:12]} {str(frame.get('name'))[:200]}"
+
+
+def _int(value: Any) -> int | None:
+    """Read an integer below 2**62, also as text (the JSON form quotes some); else None."""
+    if type(value) is str and len(value) < 20:
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    return value if type(value) is int and abs(value) < 1 << 62 else None
+
+
+def _float(value: Any) -> float:
+    return float(value) if type(value) in {int, float} and abs(value) < 1e15 else float("nan")

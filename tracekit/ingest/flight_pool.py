@@ -1,0 +1,158 @@
+"""Worker processes that decode dumps under a bound on memory and time, and survive a file that breaks one.
+
+A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is
+replaced and the rest goes on. Results come back in the order of the files, whatever the number of workers.
+Used by `flight`.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+MEMORY = 3 << 29
+"""Address space a worker may take beyond what it starts with: 1.5 GiB."""
+SECONDS = 60.0
+"""Time for one file. A dump of 20 000 entries takes about a second."""
+_CHUNK = 16
+
+Handler = Callable[[str], Any]
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    todo: list[int] = field(default_factory=list)
+
+
+def decode_all(
+    paths: Sequence[str],
+    make_handler: Callable[[], Handler],
+    jobs: int,
+    done: Callable[[int], None] | None = None,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+) -> Iterator[tuple[int, Any]]:
+    """Yield (index, result) of `make_handler()(path)` for every path, as they finish.
+
+    `make_handler` runs once in each worker and so may keep caches there. A result is whatever the handler
+    returns,
+    or an Exception where the worker died.
+    """
+    chunks = [list(range(i, min(i + _CHUNK, len(paths)))) for i in range(0, len(paths), _CHUNK)]
+    chunks.reverse()
+    workers: list[_Worker] = []
+    try:
+        while chunks or workers:
+            while chunks and len(workers) < max(1, jobs):
+                workers.append(_start(paths, make_handler, seconds, memory))
+                _give(workers[-1], chunks)
+            for pipe in wait([w.pipe for w in workers]):
+                worker = next(w for w in workers if w.pipe is pipe)
+                try:
+                    index, result = worker.pipe.recv()
+                except (EOFError, OSError):
+                    _bury(worker, workers, chunks)
+                    yield worker.todo[0], _death(worker.process)
+                    continue
+                worker.todo.remove(index)
+                yield index, result
+                if done is not None:
+                    done(index)
+                if not worker.todo and not _give(worker, chunks):
+                    _retire(worker, workers)
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+
+
+def _start(paths: Sequence[str], make_handler: Callable[[], Handler], seconds: float, memory: int) -> _Worker:
+    context = get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_work, args=(theirs, ours, paths, make_handler, seconds, memory), daemon=True
+    )
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _give(worker: _Worker, chunks: list[list[int]]) -> bool:
+    if not chunks:
+        return False
+    worker.todo = chunks.pop()
+    worker.pipe.send(list(worker.todo))
+    return True
+
+
+def _bury(worker: _Worker, workers: list[_Worker], chunks: list[list[int]]) -> None:
+    worker.process.join()
+    worker.pipe.close()
+    workers.remove(worker)
+    if worker.todo[1:]:
+        chunks.append(worker.todo[1:])
+
+
+def _retire(worker: _Worker, workers: list[_Worker]) -> None:
+    worker.pipe.send(None)
+    worker.process.join()
+    worker.pipe.close()
+    workers.remove(worker)
+
+
+def _death(process: BaseProcess) -> Exception:
+    if process.exitcode == -signal.SIGALRM:
+        return MemoryError("pickle refused: it took longer to decode than any dump does")
+    return MemoryError(
+        "pickle refused: decoding it broke the process that tried (memory or nesting beyond bounds)"
+    )
+
+
+def _work(
+    pipe: Connection,
+    parent_end: Connection,
+    paths: Sequence[str],
+    make_handler: Callable[[], Handler],
+    seconds: float,
+    memory: int,
+) -> None:
+    parent_end.close()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills, even inside C code that never looks at signals
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _bound_memory(memory)
+    gc.disable()  # decoded dumps are trees: reference counts free them
+    gc.freeze()
+    handler = make_handler()
+    with contextlib.suppress(EOFError, OSError):
+        while (indices := pipe.recv()) is not None:
+            for index in indices:
+                signal.setitimer(signal.ITIMER_REAL, seconds)
+                try:
+                    result = handler(paths[index])
+                except MemoryError as error:
+                    result = MemoryError(f"pickle refused: more memory than any dump needs {error}".strip())
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                pipe.send((index, result))
+    os._exit(0)
+
+
+def _bound_memory(memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 (no path of the input)
+            pages = int(file.read().split()[0])
+    except OSError:
+        return  # not Linux: the bound on the file's size is all there is
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + memory
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))

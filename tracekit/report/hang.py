@@ -1,0 +1,203 @@
+"""`tracekit hang` as text and as JSON (contract `tracekit.hang/1`), from one finding.
+
+The verdict stands in the first line; then the culprits, each with the call and its stack; then what is
+doubtful.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from tracekit.hang_findings import Culprit, GroupRef, HangFinding
+from tracekit.report.json import quality_document, ranks_document
+
+HANG_SCHEMA = "tracekit.hang/1"
+_FRAMES = 12
+_RANKS = 24
+_TITLES = {
+    "hang": "hang",
+    "mismatch": "mismatch",
+    "none": "no hang",
+    "inconclusive": "inconclusive",
+}
+
+
+def hang_document(finding: HangFinding) -> dict[str, Any]:
+    """Give the finding as a JSON-ready dict."""
+    mesh = finding.mesh
+    return {
+        "schema": HANG_SCHEMA,
+        "ranks": ranks_document(finding.ranks),
+        "mesh": None
+        if mesh is None
+        else {
+            "order": list(mesh.order),
+            "sizes": {d: mesh.sizes[d] for d in mesh.order},
+            "source": mesh.source,
+        },
+        "verdict": finding.verdict,
+        "reason": finding.reason,
+        "quality": [quality_document(q) for q in finding.quality],
+        "culprits": [_culprit(c) for c in finding.culprits],
+        "first_group": finding.first_group,
+        "victims": list(finding.victims),
+    }
+
+
+def _culprit(culprit: Culprit) -> dict[str, Any]:
+    call = culprit.collective
+    document: dict[str, Any] = {
+        "rank": culprit.rank,
+        "host": culprit.host,
+        "kind": culprit.kind,
+        "group": {
+            "name": culprit.group.name,
+            "desc": culprit.group.desc,
+            "dim": culprit.group.dim,
+            "ranks": list(culprit.group.ranks),
+        },
+        "collective": {
+            "op": call.op,
+            "seq": call.seq,
+            "input_sizes": None if call.input_sizes is None else [list(s) for s in call.input_sizes],
+            "dtype": call.dtype,
+        },
+        "last_enqueued": culprit.last_enqueued,
+        "group_enqueued": culprit.group_enqueued,
+        "last_completed": culprit.last_completed,
+        "stack": list(culprit.stack),
+    }
+    if culprit.sides:
+        document["sides"] = [{"ranks": list(s.ranks), "call": s.text} for s in culprit.sides]
+    return document
+
+
+def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
+    """Give the answer for a terminal or a log, newline at the end."""
+    lines = [f"{_TITLES[finding.verdict]}: {_clean(finding.reason)}"]
+    lines.extend(_culprit_line(c) for c in finding.culprits[: None if verbose else 16])
+    if not verbose and len(finding.culprits) > 16:
+        lines.append(f"  … {len(finding.culprits) - 16} more culprits (--verbose)")
+    lines.extend(_sides(finding))
+    lines.extend(_stacks(finding.culprits))
+    ranks = finding.ranks
+    lines.append("")
+    lines.append(f"read {ranks.read} of {ranks.expected} ranks" + _some("; without a dump: ", ranks.missing))
+    if finding.mesh is not None:
+        sizes = ", ".join(f"{d}={finding.mesh.sizes[d]}" for d in finding.mesh.order)
+        lines.append(f"mesh {sizes} ({finding.mesh.source})")
+    if finding.victims:
+        lines.append(f"{len(finding.victims)} ranks wait" + _some(": ", finding.victims))
+    lines.extend(
+        f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[: None if verbose else 5]
+    )
+    if not verbose and len(ranks.rejected) > 5:
+        lines.append(f"rejected {len(ranks.rejected) - 5} more files (--verbose)")
+    for row in finding.quality:
+        path = f" {_clean(row.path)}" if row.path else ""
+        lines.append(
+            f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {_clean(row.detail)}".rstrip()
+        )
+    if verbose:
+        lines.extend(_verbose(finding))
+    return "\n".join(lines) + "\n"
+
+
+def _culprit_line(culprit: Culprit) -> str:
+    call = culprit.collective
+    at = f" on {_clean(culprit.host)}" if culprit.host else ""
+    shape = (
+        ""
+        if call.input_sizes is None
+        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:4])
+    )
+    dtype = f" {_clean(call.dtype)}" if call.dtype else ""
+    frontier = (
+        "no frontier known"
+        if culprit.last_enqueued is None
+        else f"enqueued {culprit.last_enqueued} of {culprit.group_enqueued}, "
+        f"completed {culprit.last_completed}"
+    )
+    return (
+        f"  rank {culprit.rank}{at}: {culprit.kind} at {_clean(call.op or 'call')} {call.seq}{shape}{dtype}, "
+        f"{_group(culprit.group)}: {frontier}"
+    )
+
+
+def _group(group: GroupRef) -> str:
+    desc = f" {_clean(group.desc)}" if group.desc else ""
+    dim = f" [{group.dim}]" if group.dim else ""
+    return f"group {_clean(group.name)}{desc}{dim}" + _some(" of ranks ", group.ranks)
+
+
+def _sides(finding: HangFinding) -> list[str]:
+    lines: list[str] = []
+    seen = set()
+    for culprit in finding.culprits:
+        if culprit.sides and culprit.sides not in seen:
+            seen.add(culprit.sides)
+            lines.append(
+                f"  call {culprit.collective.seq} of group {_clean(culprit.group.name)} as they made it:"
+            )
+            for side in culprit.sides:
+                who = _some("ranks ", side.ranks) or "other replicas"
+                lines.append(f"    {who}: {_clean(side.text)}")
+    return lines
+
+
+def _stacks(culprits: Iterable[Culprit]) -> list[str]:
+    """Stacks of the culprits' last calls, folded: one block for all ranks that share it."""
+    folded: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for culprit in culprits:
+        if culprit.stack:
+            folded[culprit.stack].append(culprit.rank)
+    lines = []
+    for stack, ranks in sorted(folded.items(), key=lambda item: (-len(item[1]), item[1])):
+        lines.append(f"  last recorded call, {len(ranks)} ranks here: {_some('', ranks)}")
+        lines.extend(f"    {_clean(frame)}" for frame in stack[:_FRAMES])
+    return lines
+
+
+def _verbose(finding: HangFinding) -> list[str]:
+    lines = [""]
+    if finding.groups:
+        lines.append("groups with outstanding calls (least-greatest over members):")
+        lines.append(f"  {'group':<48} {'enqueued':>17} {'completed':>17} {'waiting':>8}  behind")
+    for row in finding.groups:
+        name = f"{row.group.name} {row.group.desc}" + (f" [{row.group.dim}]" if row.group.dim else "")
+        behind = _some("", row.behind) + _some(" no dump: ", row.missing)
+        lines.append(
+            f"  {_clean(name)[:48]:<48} {_span(row.enqueued):>17} {_span(row.completed):>17} "
+            f"{row.waiting:>8}  {behind}".rstrip()
+        )
+    if finding.last_done:
+        lines.append("last completed collective:")
+        lines.extend(
+            f"  rank {d.rank}: {_clean(d.op or 'call')} {d.seq} of group {_clean(d.group)}"
+            for d in finding.last_done
+        )
+    lines.extend(f"assumed: {_clean(n)}" for n in finding.notes)
+    return lines
+
+
+def _span(pair: tuple[int, int]) -> str:
+    return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}-{pair[1]}"
+
+
+def _some(prefix: str, ranks: Iterable[int]) -> str:
+    """Ranks as text, runs drawn together, cut after some; nothing for none."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    if not runs:
+        return ""
+    shown = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:_RANKS]]
+    return prefix + ", ".join(shown) + (", …" if len(runs) > _RANKS else "")
+
+
+def _clean(text: str | None) -> str:
+    """Text from a dump, made harmless for a terminal: control characters are shown, not obeyed."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text or "")
