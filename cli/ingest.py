@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import click
-
 from tracekit_cli.slowrank import read
 
 
 @click.command(short_help="Traces to a Parquet run folder that other commands read as well.")
 @click.argument("traces", nargs=-1, required=True)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write; replaced if it is a run.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder to write; replaced if it is a run."
+)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes that read files.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def ingest(traces: tuple[str, ...], out: Path, jobs: int | None, quiet: bool) -> int:

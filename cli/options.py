@@ -39,7 +39,9 @@ def steps(_ctx: click.Context, _param: click.Parameter, text: str | None) -> lis
     return ranges
 
 
-def fail_on(verdicts: Sequence[str]) -> Callable[[click.Context, click.Parameter, str | None], frozenset[str]]:
+def fail_on(
+    verdicts: Sequence[str],
+) -> Callable[[click.Context, click.Parameter, str | None], frozenset[str]]:
     """Parse `--fail-on` against the verdicts of a command."""
 
     def parse(_ctx: click.Context, _param: click.Parameter, text: str | None) -> frozenset[str]:
@@ -55,22 +57,52 @@ def fail_on(verdicts: Sequence[str]) -> Callable[[click.Context, click.Parameter
 def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
     """Decorate a command with the options of every analysis of traces."""
     options = [
-        click.option("--mesh", callback=mesh, metavar="tp=8,cp=1,pp=16,dp=128", help="The mesh, inner to outer; inferred if left out."),
-        click.option("--order", callback=order, metavar="tp,cp,dp,pp", help="Axes inner to outer, where that is not as --mesh is written."),
-        click.option("--steps", callback=steps, metavar="3:8", help="Profiler steps to look at (3 to 7); all if left out."),
-        click.option("--fail-on", callback=fail_on(verdicts), metavar="VERDICTS", help="Exit 1 on these verdicts (joined by commas, or any), 4 if undecided."),
-    ]  # fmt: skip
+        click.option(
+            "--mesh",
+            callback=mesh,
+            metavar="tp=8,cp=1,pp=16,dp=128",
+            help="The mesh, inner to outer; inferred if left out.",
+        ),
+        click.option(
+            "--order",
+            callback=order,
+            metavar="tp,cp,dp,pp",
+            help="Axes inner to outer, where that is not as --mesh is written.",
+        ),
+        click.option(
+            "--steps",
+            callback=steps,
+            metavar="3:8",
+            help="Profiler steps to look at (3 to 7); all if left out.",
+        ),
+        click.option(
+            "--fail-on",
+            callback=fail_on(verdicts),
+            metavar="VERDICTS",
+            help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
+        ),
+    ]
     return _apply(options)
 
 
 def output() -> Callable[[Command], Command]:
     """Decorate a command with the options of every command that answers."""
     options = [
-        click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."),
+        click.option(
+            "--json",
+            "json_to",
+            metavar="FILE|-",
+            help="Write the answer as JSON; - is stdout, in place of text.",
+        ),
         click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
-        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes that read files; all cores for large input if left out."),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Processes that read files; by the size of the input if left out.",
+        ),
         click.option("--quiet", is_flag=True, help="No progress on stderr."),
-    ]  # fmt: skip
+    ]
     return _apply(options)
 
 

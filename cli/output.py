@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tracekit_cli import exit_codes
 
 from tracekit.errors import TracekitError, UsageError
-from tracekit_cli import exit_codes
 
 DEBUG = "TRACEKIT_DEBUG"
 
@@ -29,12 +29,16 @@ def emit(text: str, document: Callable[[], str], json_to: str | None) -> None:
 def write_file(path: Path, text: str) -> None:
     """Write under a temporary name and rename, so that a killed command leaves nothing half-written."""
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
             file.write(text)
         Path(file.name).chmod(0o644)
         Path(file.name).replace(path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}); name another file") from error
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror or error}); name another file"
+        ) from error
 
 
 @contextmanager
@@ -61,7 +65,8 @@ def reported(program: str) -> Iterator[None]:
         if os.environ.get(DEBUG):
             raise
         click.echo(
-            f"{program}: a fault of ours, please report it: {type(error).__name__}: {error} ({DEBUG}=1 shows where)", err=True
+            f"{program}: a fault of ours, please report it: {type(error).__name__}: {error} ({DEBUG}=1 shows where)",
+            err=True,
         )
         sys.exit(exit_codes.FAULT)
 

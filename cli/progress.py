@@ -20,7 +20,12 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
     if quiet:
         yield lambda _event: None
     elif console.is_terminal:
-        columns = (TextColumn("reading {task.fields[files]}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("reading {task.fields[files]}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("read", files="")
 
@@ -42,7 +47,8 @@ def _logger(console: Console) -> Callable[[ProgressEvent], None]:
         if now - last[0] >= _LOG_EVERY_S:
             last[0] = now
             share = 100 * event.done_bytes / max(event.total_bytes, 1)
-            text = f"reading: {event.done_files}/{event.total_files} files, {share:.0f} % of {event.total_bytes / 1e6:.0f} MB"
+            files = f"{event.done_files}/{event.total_files} files"
+            text = f"reading: {files}, {share:.0f} % of {event.total_bytes / 1e6:.0f} MB"
             console.print(text, markup=False, highlight=False)
 
     return log

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import get_args
 
 import click
+from tracekit_cli import exit_codes, options
+from tracekit_cli.output import emit
+from tracekit_cli.progress import reading
 
 from tracekit.analysis.slow_rank import analyse
 from tracekit.findings import Verdict
@@ -13,9 +16,6 @@ from tracekit.ingest import load
 from tracekit.report.json import dumps, slowrank_document
 from tracekit.report.text import slowrank_text
 from tracekit.store import Run
-from tracekit_cli import exit_codes, options
-from tracekit_cli.output import emit
-from tracekit_cli.progress import reading
 
 _PARALLEL_FROM = 64_000_000
 """Bytes of local input from which starting further processes pays."""

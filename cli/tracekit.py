@@ -1,7 +1,6 @@
 """The program `tracekit`."""
 
 import click
-
 from tracekit_cli.ingest import ingest
 from tracekit_cli.output import run
 from tracekit_cli.slowrank import slowrank

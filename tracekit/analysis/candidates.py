@@ -91,7 +91,7 @@ def long_stage(steps: Steps, mesh: Mesh, replayer: Replayer) -> Hypothesis | Non
     groups = [g for g in stage_rows(steps, mesh) if len(g)]
     if len(groups) < STAGE_MIN_PEERS or mesh.sizes["pp"] < STAGE_MIN_PEERS:
         return None
-    levels = np.array([np.nanmedian(steps.own[g], axis=0) for g in groups])
+    levels = np.array([_usual(steps.own[g]) for g in groups])
     found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * float(np.nanmean(steps.wall)))
     worst = int(np.nanargmax(found.mean))
     if not found.z[worst] > Z_LIMIT:
@@ -108,6 +108,13 @@ def long_stage(steps: Steps, mesh: Mesh, replayer: Replayer) -> Hypothesis | Non
     return Hypothesis(
         tuple(order), tuple(gain for _ in order), gain, tuple(float(found.z[worst]) for _ in order)
     )
+
+
+def _usual(own: F64) -> F64:
+    """Lower median of a stage's ranks, per step: one slow rank of two is no long stage."""
+    ordered = np.sort(own, axis=0)  # NaN last
+    known = np.maximum(np.isfinite(own).sum(axis=0), 1)
+    return np.asarray(ordered[(known - 1) // 2, np.arange(own.shape[1])])
 
 
 def everybody(steps: Steps, mesh: Mesh, replayer: Replayer) -> float:

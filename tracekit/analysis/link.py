@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.replay import Replayer
-from tracekit.analysis.robust import LINK_RATIO, MIN_LOST_SHARE, Z_LIMIT
+from tracekit.analysis.robust import LINK_RATIO, LINK_RATIO_OF_TWO, MIN_LOST_SHARE, Z_LIMIT
 from tracekit.mesh import Mesh
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import Steps
@@ -47,12 +47,12 @@ def slow_link(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer:
     slow: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
     tested: set[int] = set()
     for channels in families.values():
-        if len(channels) < 3:
+        if len(channels) < 2:
             continue
         tested.update(channels)
-        for channel, (here, peers, z) in _compare(channels, transfer).items():
-            slow[channel].append((here, peers, z))
-            cured[channels[channel]] = np.minimum(transfer[channels[channel]], peers)
+        for c, (here, peers, z) in _compare(channels, transfer).items():
+            slow[c].append((here, peers, z))
+            cured[channels[c]] = np.minimum(transfer[channels[c]], peers)
     if not slow:
         return None
     gain = replayer.step_ns(steps.own, steps.own) - replayer.step_ns(steps.own, steps.own, cured.tolist())
@@ -82,7 +82,8 @@ def _compare(
         between = 1.4826 * float(np.median([abs(v - peers) for v in others]))
         scale = max(float(np.hypot(noise, between)), 0.02 * peers, 1.0)
         z = (level[channel] - peers) / scale
-        if level[channel] > LINK_RATIO * peers and z > Z_LIMIT:
+        ratio = LINK_RATIO if len(others) > 1 else LINK_RATIO_OF_TWO
+        if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = (level[channel], peers, z)
     return slow
 

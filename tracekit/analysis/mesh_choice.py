@@ -1,4 +1,4 @@
-"""Which mesh an analysis works on: the user's, else what the process groups say, else a manifest's, else one flat group."""
+"""Which mesh an analysis works on: the user's, else what the groups say, else a manifest's, else one flat group."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -71,7 +71,9 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
     pairs: Counter[tuple[int, int]] = Counter()
     for rank, source in ops.per_rank.items():
         shown = (ops.exposed[ops.of(rank)] > 0).tolist()
-        rows = zip(source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True)
+        rows = zip(
+            source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
+        )
         before: dict[int, str] = {}
         for op, group, src, dst, waited in rows:
             if op in ("send", "recv"):
@@ -92,7 +94,9 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
         for g in run.groups
     ]  # fmt: skip
     known = {u.ranks for u in uses}
-    chains = [c for c in _components({p for p in pairs if not any(set(p) <= set(r) for r in p2p)}) if c not in known]
+    chains = [
+        c for c in _components({p for p in pairs if not any(set(p) <= set(r) for r in p2p)}) if c not in known
+    ]
     return uses + [GroupUse(c, (), 0, 1, frozenset({"p2p"})) for c in chains if len(c) < whole or not uses]
 
 
@@ -100,7 +104,9 @@ def _share(flags: list[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0
 
 
-def _carriers(groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]) -> dict[tuple[int, ...], int]:
+def _carriers(
+    groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]
+) -> dict[tuple[int, ...], int]:
     """The smallest group below the world that holds each pair of ranks that exchange messages, and how many they do."""
     homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     for ranks in groups:

@@ -153,9 +153,7 @@ def _rescale(lane: _Lane, own: npt.NDArray[np.float64], target: npt.NDArray[np.f
     return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
 
 
-def prepare(
-    ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eager: bool
-) -> Replayer:
+def prepare(ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eager: bool) -> Replayer:
     """Lanes of every run of consecutive analysed steps. `eager`: sends do not wait."""
     usual = _usual_transfer(ops, waits)
     duration = (ops.end - ops.start).astype(np.float64)
@@ -186,7 +184,9 @@ def _usual_transfer(ops: Operations, waits: Waits) -> F64:
     What waits for a rank that left no trace must not keep its recorded length when somebody else is cured.
     """
     token = ops.token[waits.first_row]
-    level = {t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])}
+    level = {
+        t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])
+    }
     return np.array([level.get(t, np.inf) for t in ops.token], np.float64)
 
 
@@ -195,14 +195,12 @@ def _runs(steps: Steps, ops: Operations) -> list[tuple[int, ...]]:
     if not steps.labelled:
         return [tuple(range(len(steps.numbers)))] if steps.numbers else []
     every = sorted({int(n) for n in np.unique(ops.step)})
+    whole = np.isfinite(steps.own)
     runs: list[list[int]] = []
     for column, number in enumerate(steps.numbers):
-        follows = (
-            column
-            and every.index(number) == every.index(steps.numbers[column - 1]) + 1
-            and (number == steps.numbers[column - 1] + 1)
-        )
-        if follows:
+        before = steps.numbers[column - 1] if column else number
+        follows = number == before + 1 and every.index(number) == every.index(before) + 1
+        if column and follows and (whole[:, column] == whole[:, column - 1]).all():
             runs[-1].append(column)
         else:
             runs.append([column])

@@ -30,8 +30,14 @@ IMBALANCE_LIMIT = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
 delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
 
+DATA_VARIATION = 0.05
+"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
+
 LINK_RATIO = 1.25
 """A link is slow when its transfers take this much longer than those of its peers for the same message."""
+
+LINK_RATIO_OF_TWO = 1.6
+"""The same where there is one peer only, whose own spread is unknown."""
 
 STAGE_MIN_PEERS = 2
 """Pipeline stages that are compared with each other: at least this many."""

@@ -13,7 +13,6 @@ from tracekit.errors import MeshError
 from tracekit.mesh.grid import DIMS, Mesh
 from tracekit.mesh.names import hinted_dims, is_foreign
 
-
 _MANY_CALLS = 24
 _MOSTLY = 0.6
 _ALTERNATING = 0.8
@@ -89,7 +88,7 @@ def infer(uses: Sequence[GroupUse], world: Sequence[int], order: Sequence[str] |
         return Inference(
             _flat(ranks), (*notes, "no group divides the world: taken as one data-parallel group"), flat=True
         )
-    named = _name(axes, families, ranks, order, notes)
+    named = _name(axes, order, notes)
     return Inference(_build(named, ranks), tuple(notes), flat=False)
 
 
@@ -198,11 +197,11 @@ def _two_colour(groups: list[GroupUse], hints: frozenset[str]) -> list[_Family]:
     for group in sorted(groups, key=lambda g: (repr(_use(g)), -g.collectives, g.ranks)):
         fits = [f for f in families if _disjoint([*f.groups, group])]
         alike = [f for f in fits if _use(f.groups[0]) == _use(group)]
-        target = (alike or fits or [None])[0]
-        if target is None:
-            families.append(_Family([group], hints))
+        chosen = alike or fits
+        if chosen:
+            chosen[0].groups.append(group)
         else:
-            target.groups.append(group)
+            families.append(_Family([group], hints))
     return families
 
 
@@ -281,8 +280,8 @@ def _axes(families: list[_Family], ranks: tuple[int, ...], notes: list[str]) -> 
         residual = _residual(dict.fromkeys(ranks, 0), axes, ranks)
         if residual is None:
             raise MeshError(
-                f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks unexplained; "
-                "give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
+                f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks "
+                "unexplained; give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
             )
         axes.append(_Family(residual, frozenset(), {r: n for n, g in enumerate(residual) for r in g.ranks}))
         notes.append(
@@ -319,11 +318,7 @@ def _residual(coarse: dict[int, int], inner: list[_Family], ranks: tuple[int, ..
 
 
 def _name(
-    axes: list[_Family],
-    families: list[_Family],
-    ranks: tuple[int, ...],
-    order: Sequence[str] | None,
-    notes: list[str],
+    axes: list[_Family], order: Sequence[str] | None, notes: list[str]
 ) -> list[tuple[str, list[_Family]]]:
     """Axis names inner to outer: description first, then behaviour, then position; equal names are merged."""
     if all(a.regular for a in axes):
@@ -336,7 +331,7 @@ def _name(
             names[i] = next(iter(axis.hints))
     free = [i for i in range(len(inner_first)) if i not in names]
     if free:
-        _guess(inner_first, free, names, families, order)
+        _guess(inner_first, free, names, order)
         told = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
         notes.append(f"axes without a telling description named by their use and position: {told}")
     merged: dict[str, list[_Family]] = {}
@@ -345,13 +340,7 @@ def _name(
     return list(merged.items())
 
 
-def _guess(
-    axes: list[_Family],
-    free: list[int],
-    names: dict[int, str],
-    families: list[_Family],
-    order: Sequence[str] | None,
-) -> None:
+def _guess(axes: list[_Family], free: list[int], names: dict[int, str], order: Sequence[str] | None) -> None:
     """Names for axes that nothing describes: p2p makes a pipeline, the outermost of the rest is data."""
     left = [d for d in (order or DIMS) if d not in names.values()]
     if order is not None and len(left) >= len(free):
@@ -374,8 +363,10 @@ def _guess(
 
 
 def _looks(axis: _Family) -> str:
-    """What an axis does: tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits
-    for them; context parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
+    """The axis whose habits these are.
+
+    Tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits for them; context
+    parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
     """
     shown = [g for g in axis.groups if g.collectives]
     if not shown or axis.calls < _MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= _MOSTLY:

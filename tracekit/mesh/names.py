@@ -27,7 +27,9 @@ def hinted_dims(descriptions: Iterable[str]) -> frozenset[str]:
     found = [dims for text in descriptions if (dims := _mentioned(text))]
     if not found:
         return frozenset()
-    least = min(len(dims) for dims in found)  # with cp = 1 a group is both the dp and the dp×cp group: the plain name tells
+    least = min(
+        len(dims) for dims in found
+    )  # with cp = 1 a group is both the dp and the dp×cp group: the plain name tells
     return frozenset().union(*(dims for dims in found if len(dims) == least))
 
 

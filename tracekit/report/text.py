@@ -49,7 +49,9 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
         lines.append(("cause", f"{finding.cause}: {_CAUSES[finding.cause]}"))
     for number, suspect in enumerate(finding.suspects):
         if number == 0 or verbose:
-            lines.extend(("evidence" if number == 0 else f"rank {suspect.rank}", t) for t in _evidence(suspect))
+            lines.extend(
+                ("evidence" if number == 0 else f"rank {suspect.rank}", t) for t in _evidence(suspect)
+            )
     if finding.path:
         lines.append(("path", " → ".join(_level(p) for p in finding.path)))
     if len(finding.suspects) > 1:
@@ -59,7 +61,10 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     lines.append(("steps", f"{_numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", _mesh(finding)))
     lines.append(("ranks", _ranks(finding)))
-    lines.extend(("rejected", f"{_plain(r.path)}: {_plain(r.reason)}") for r in finding.ranks.rejected[: None if verbose else _SHOWN])
+    lines.extend(
+        ("rejected", f"{_plain(r.path)}: {_plain(r.reason)}")
+        for r in finding.ranks.rejected[: None if verbose else _SHOWN]
+    )
     lines.extend(_quality(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", _plain(n)) for n in finding.notes)
@@ -107,7 +112,10 @@ def _level(level: PathLevel) -> str:
 def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str]]:
     shown = suspects if verbose else suspects[:_SHOWN]
     rows = [
-        ("suspect", f"{_who(s)}: {s.lost_ms_per_step:.1f} ms a step, {s.cause}, confidence {s.confidence:.2f}")
+        (
+            "suspect",
+            f"{_who(s)}: {s.lost_ms_per_step:.1f} ms a step, {s.cause}, confidence {s.confidence:.2f}",
+        )
         for s in shown
     ]
     if len(shown) < len(suspects):
@@ -117,7 +125,8 @@ def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str
 
 def _what_if(finding: SlowRankFinding) -> str:
     after = finding.what_if
-    return f"{after.step_ms:.1f} → {after.without_suspects_ms:.1f} ms a step without it (slowdown {after.slowdown:.3f}×)"
+    times = f"{after.step_ms:.1f} → {after.without_suspects_ms:.1f} ms a step"
+    return f"{times} without it (slowdown {after.slowdown:.3f}×)"
 
 
 def _mesh(finding: SlowRankFinding) -> str:
@@ -137,7 +146,10 @@ def _quality(rows: Sequence[Quality], *, verbose: bool) -> list[tuple[str, str]]
     kinds: dict[str, list[Quality]] = {}
     for row in rows:
         kinds.setdefault(row.kind, []).append(row)
-    return [("quality", _row(same[0]) if len(same) == 1 else f"{kind}: {len(same)} files") for kind, same in kinds.items()]
+    return [
+        ("quality", _row(same[0]) if len(same) == 1 else f"{kind}: {len(same)} files")
+        for kind, same in kinds.items()
+    ]
 
 
 def _row(row: Quality) -> str:

@@ -81,7 +81,10 @@ def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, floa
 def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
     """Absolute difference of common ends (rows: of a, of b) on the common clock."""
     return np.asarray(
-        np.abs((ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1]) - (ends[0] - clocks.offset[a] - clocks.rate[a] * ends[0]))
+        np.abs(
+            (ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1])
+            - (ends[0] - clocks.offset[a] - clocks.rate[a] * ends[0])
+        )
     )
 
 
@@ -93,11 +96,17 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
     """
     while True:
         delays = _message_delays(ops, clocks)
-        linked = [(min(len(v), len(delays.get((b, a), []))), a, b) for (a, b), v in delays.items() if (b, a) in delays]
+        linked = [
+            (min(len(v), len(delays.get((b, a), []))), a, b)
+            for (a, b), v in delays.items()
+            if (b, a) in delays
+        ]
         if not linked:
             return
         _, home, other = max(linked, key=lambda e: (e[0], -e[1], -e[2]))
-        gap = (min(delays[home, other]) - min(delays[other, home])) / 2  # how far the other island's clock is ahead
+        gap = (
+            min(delays[home, other]) - min(delays[other, home])
+        ) / 2  # how far the other island's clock is ahead
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
             clocks.island[rank] = home
@@ -159,7 +168,9 @@ def _walk(
         while todo:
             here = todo.pop()
             for there, shift, drift, lead in neighbours[here]:
-                if there not in offset:  # u_here = u_there + lead, and u_there − u_here = shift + drift · u_there
+                if (
+                    there not in offset
+                ):  # u_here = u_there + lead, and u_there − u_here = shift + drift · u_there
                     offset[there] = offset[here] + shift + rate[here] * lead
                     rate[there] = rate[here] + drift
                     island[there] = root

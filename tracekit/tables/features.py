@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.store import Run
 from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import _matches
+from tracekit.tables.operations import matches, truth
 from tracekit.tables.steps import Steps
 
 _LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
@@ -54,7 +54,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     source = ops.per_rank[rank]
     start = np.asarray(events.column("ts").to_numpy(), np.int64)
     end = start + np.asarray(events.column("dur").to_numpy(), np.int64)
-    cat = _matches(events, "cat", lambda v: v)
+    cat = matches(events, "cat", lambda v: v)
     exposed = ops.progress[rank].exposed
     idle = subtract(subtract(windows, exposed), source.busy)
     computing = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) if source.on_gpu else cat == "cpu_op"
@@ -62,7 +62,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     n = float(len(columns))
 
     def named(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> Intervals:
-        rows = where & np.asarray(_matches(events, "name", lambda v: bool(v and pattern.search(v))) == True, bool)  # noqa: E712
+        rows = where & truth(events, "name", pattern)
         return union(start[rows], end[rows])
 
     def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> float:
@@ -84,7 +84,8 @@ def _windows(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tu
     where = ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
-    return ends - steps.wall[steps.row(rank), columns].astype(np.int64), ends
+    begins = ends - steps.wall[steps.row(rank), columns].astype(np.int64)
+    return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # a late entry was not recorded
 
 
 def _by_window(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:

@@ -92,19 +92,21 @@ def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, t
     numbers: dict[tuple[object, ...], Channel] = {}
     members = {g.group: g.ranks for g in groups}
     everyone = tuple(r.rank for r in ranks)
+    anonymous = not any(len(g.ranks) > 1 for g in groups)
     result: list[int] = []
     for r in ranks:
         for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
+            key: tuple[object, ...]
+            who: tuple[int, ...]
             if op in ("send", "recv"):
-                key, who, p2p = ("p2p", src, dst), (src, dst), True
-            elif op == "other" or (op == "send_recv" and group != WORLD):
-                result.append(-1)  # coalesced point-to-point work that does not name its peers
-                continue
+                key, who = ("p2p", src, dst), (src, dst)
             else:
-                key, who, p2p = ("group", group), members.get(group, everyone), False
-            if len(who) < 2:
-                result.append(-1)
+                key, who = ("group", group), members.get(group, everyone)
+            coalesced = op == "other" or (op == "send_recv" and group != WORLD)
+            if coalesced or len(who) < 2 or (group == WORLD and not anonymous and key[0] == "group"):
+                result.append(-1)  # nobody to match with, or nobody can tell: a member list that was cut
                 continue
+            p2p = key[0] == "p2p"
             channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group))
             result.append(channel.number)
     return np.asarray(result, np.int64), tuple(numbers.values())

@@ -6,6 +6,7 @@ which the host launched it, so that a device running behind its host does not sm
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.store import Run
+from tracekit.store import Group, Run
 from tracekit.tables.intervals import I64, Intervals, union
 
 I32 = npt.NDArray[np.int32]
@@ -22,7 +23,7 @@ NO_STEP = -1
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "tid", "correlation", "external_id", "collective", "dtype",
-    "in_nelems", "out_nelems", "group", "src_rank", "dst_rank", "seq", "micro_batch",
+    "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank", "dst_rank", "seq",
 ]  # fmt: skip
 _COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
@@ -76,7 +77,34 @@ class RankOps:
 
 def read_rank(run: Run, rank: int) -> RankOps:
     """Operations and busy intervals of `rank`."""
-    return rank_ops(rank, run.events(rank, _COLUMNS))
+    events = run.events(rank, _COLUMNS)
+    mine = [g for g in run.groups if rank in g.ranks]
+    return rank_ops(rank, _resolve(events, mine))
+
+
+def _resolve(events: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """Fill in groups whose member list was cut, from other ranks' files: by size and name, where one group fits.
+
+    A file that lost its tail lost the table that completes its lists; the other members have it.
+    """
+    index = events.column_names.index("group")
+    lacking = pc.and_(pc.is_null(events.column(index)), pc.is_valid(events.column("group_size")))
+    rows = np.flatnonzero(np.asarray(lacking.to_numpy(zero_copy_only=False), bool))
+    if not len(rows) or not groups:
+        return events
+    group = _ints(events, "group", -1)
+    keys = events.select(["group_size", "pg_name", "pg_desc"]).take(pa.array(rows)).to_pylist()
+    known: dict[tuple[object, ...], int] = {}
+    for row, key in zip(rows, keys, strict=True):
+        size, name, desc = key["group_size"], key["pg_name"], key["pg_desc"]
+        if (size, name, desc) not in known:
+            fits = [g for g in groups if len(g.ranks) == size]
+            named = [g for g in fits if name in g.names and (not desc or desc in g.descs)]
+            chosen = named if len(named) == 1 else fits
+            known[size, name, desc] = chosen[0].group if len(chosen) == 1 else -1
+        group[row] = known[size, name, desc]
+    values = pa.array(group.astype(np.int32), mask=group < 0)
+    return events.set_column(index, events.schema.field(index), values)
 
 
 def rank_ops(rank: int, events: pa.Table) -> RankOps:
@@ -85,7 +113,7 @@ def rank_ops(rank: int, events: pa.Table) -> RankOps:
         return _nothing(rank)
     start = _ints(events, "ts", 0)
     end = start + _ints(events, "dur", 0)
-    cat = _matches(events, "cat", lambda c: c)
+    cat = matches(events, "cat", lambda c: c)
     kernel = np.isin(cat, ["kernel"])
     on_gpu = bool(kernel.any())
     steps = _step_spans(events, cat, start, end)
@@ -163,36 +191,41 @@ def _strings(column: pa.ChunkedArray) -> list[str | None]:
     return [str(v) if v is not None else None for v in column.to_pylist()]
 
 
-def _matches(events: pa.Table, column: str, of: object) -> npt.NDArray[np.object_]:
+def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> npt.NDArray[np.object_]:
     """`of(value)` for each row of a dictionary column, computed once a distinct value."""
     values = events.column(column).combine_chunks()
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
         values = values.unify_dictionaries().combine_chunks()
-    table = np.array([of(v) for v in values.dictionary.to_pylist()] + [None], dtype=object)  # type: ignore[operator]
+    table = np.empty(len(values.dictionary) + 1, np.object_)  # the last entry stands for null
+    for place, value in enumerate(values.dictionary.to_pylist()):
+        table[place] = of(value)
     index = np.asarray(pc.fill_null(values.indices, len(table) - 1).to_numpy(zero_copy_only=False), np.int64)
-    return table[index]
+    result: npt.NDArray[np.object_] = table[index]
+    return result
 
 
-def _truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
-    return np.asarray(_matches(events, column, lambda v: bool(v and pattern.search(v))) == True, bool)  # noqa: E712
+def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
+    """Whether each row of a dictionary column matches `pattern`."""
+    found = matches(events, column, lambda v: bool(v and pattern.search(v)))
+    return np.asarray([bool(v) for v in found.tolist()], bool)
 
 
 def _comm_mask(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
     """Rows that are communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace."""
     annotated = np.asarray(pc.is_valid(events.column("collective")).to_numpy(zero_copy_only=False), bool)
     if on_gpu:
-        return kernel & (annotated | _truth(events, "name", _COMM_KERNEL))
+        return kernel & (annotated | truth(events, "name", _COMM_KERNEL))
     if annotated.any():
         return annotated
-    return _truth(events, "name", re.compile(r"^gloo:"))
+    return truth(events, "name", re.compile(r"^gloo:"))
 
 
 def _step_spans(
     events: pa.Table, cat: npt.NDArray[np.object_], start: I64, end: I64
 ) -> dict[int, tuple[int, int]]:
-    number = _matches(events, "name", lambda v: int(m.group(1)) if v and (m := _STEP.match(v)) else None)
+    number = matches(events, "name", lambda v: int(m.group(1)) if v and (m := _STEP.match(v)) else None)
     spans: dict[int, tuple[int, int]] = {}
     for row in np.flatnonzero((number != None) & (cat != "gpu_user_annotation")):  # noqa: E711
         step = int(number[row])
@@ -249,7 +282,7 @@ def _busy(
     if on_gpu:
         rows = np.isin(cat, _COMPUTE_CATS) & ~comm
         return union(start[rows], end[rows])
-    rows = (cat == "cpu_op") & ~comm & ~_truth(events, "name", _NOT_COMPUTE)
+    rows = (cat == "cpu_op") & ~comm & ~truth(events, "name", _NOT_COMPUTE)
     return union(*_without_wrappers(start[rows], end[rows], start[comm], end[comm]))
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
 
-
 _SLACK_NS = 50_000
 _SLACK_SHARE = 0.02
 

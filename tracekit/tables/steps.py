@@ -12,6 +12,11 @@ from tracekit.tables.operations import NO_STEP
 F64 = npt.NDArray[np.float64]
 
 
+_ENOUGH_STEPS = 3
+_NEARLY_ALL = 0.8
+_MOST = 0.5
+
+
 @dataclass(frozen=True)
 class Steps:
     """Analysed steps, and per rank and step (rows as `ranks`, columns as `numbers`) times in ns; NaN is unknown."""
@@ -45,8 +50,9 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
     whole = _whole(ops, step, numbers)
     share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
     keep = [i for i in range(len(numbers)) if share[i] == 1.0]
-    if not keep and numbers:
-        keep = [i for i in range(len(numbers)) if share[i] == share.max() and share[i] >= 0.5]
+    for least in (_NEARLY_ALL, _MOST):  # a rank cut short must not cost everybody the steps it lacks
+        if len(keep) < _ENOUGH_STEPS:
+            keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
     chosen = [numbers[i] for i in keep]
     shape = (len(ops.ranks), len(chosen))
     own, wall, begin = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)

@@ -24,7 +24,9 @@ class Waits:
     transfer: I64  # per instance: from the last arrival to the end
     members: I64  # per instance: how many members were seen
     complete: npt.NDArray[np.bool_]  # per instance: all members were seen
-    timed: npt.NDArray[np.bool_]  # per instance: `transfer` is measured, not bounded (p2p across unaligned clocks)
+    timed: npt.NDArray[
+        np.bool_
+    ]  # per instance: `transfer` is measured, not bounded (p2p across unaligned clocks)
     last: I64  # per instance: index of the operation that came last
     first_row: I64  # per instance: index of its first operation
 
@@ -73,7 +75,14 @@ def _measure_p2p(
     timed: npt.NDArray[np.bool_], *, eager: bool,
 ) -> None:  # fmt: skip
     """Overwrites what durations alone cannot tell of sends and receives."""
-    pairs = begin[(np.diff(np.append(begin, len(rows))) == 2) & np.isin(ops.op[rows[begin]].astype(str), ["send", "recv"])] if len(begin) else begin
+    pairs = (
+        begin[
+            (np.diff(np.append(begin, len(rows))) == 2)
+            & np.isin(ops.op[rows[begin]].astype(str), ["send", "recv"])
+        ]
+        if len(begin)
+        else begin
+    )
     aligned = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         where = ops.of(rank)
@@ -91,6 +100,8 @@ def _measure_p2p(
         lead = int(aligned[send] - aligned[receive])  # how much earlier the receive was posted
         wait[receive] = min(max(lead, 0), taken)
         transfer[instance] = taken - wait[receive]
-        timed[instance] = lead > 0 or not eager  # else the message was there already, and only its copy was seen
+        timed[instance] = (
+            lead > 0 or not eager
+        )  # else the message was there already, and only its copy was seen
         wait[send] = 0 if eager else min(max(-lead, 0), int(ops.end[send] - ops.start[send]))
         last[instance] = send if lead > 0 or eager else receive
