@@ -16,7 +16,7 @@ import torch.distributed.tensor
 
 from reftrain.checkpoint import Checkpointer
 from reftrain.config import RunConfig
-from reftrain.hooks import HookList
+from reftrain.hooks import HookList, Hooks
 from reftrain.model.parameters import Part
 from reftrain.trainer import Trainer
 
@@ -119,3 +119,57 @@ def continued(
             for name in [key.partition(".")[2]]
         }
         return RankResult(loss, first, norm, held, {key: specs[key.partition(".")[2]].shape for key in held})
+
+
+def losses(rank: int, world: int, store: str, config: RunConfig) -> list[float]:
+    """Loss of every step of a run."""
+    with trainer(rank, world, store, config, HookList()) as made:
+        out = []
+        for step in range(config.steps):
+            got = made.compute_gradients(step)
+            made.apply_gradients(step, got.norm)
+            out.append(got.loss)
+        return out
+
+
+class Diary(Hooks):
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+
+    def step_begin(self, step):
+        self.notes.append(("step_begin", step))
+
+    def data_begin(self, step):
+        self.notes.append(("data_begin", step))
+
+    def data_end(self, step):
+        self.notes.append(("data_end", step))
+
+    def action_begin(self, action):
+        self.notes.append(("action_begin", str(action)))
+
+    def action_end(self, action):
+        self.notes.append(("action_end", str(action)))
+
+    def segment_begin(self, segment):
+        self.notes.append(("segment_begin", segment.name, segment.layer, segment.phase, segment.flops))
+
+    def segment_end(self, segment):
+        self.notes.append(("segment_end", segment.name, segment.layer, segment.phase, segment.flops))
+
+    def collective_begin(self, call):
+        self.notes.append(("collective_begin", call.axis, call.op, call.label, call.peer))
+
+    def collective_end(self, call):
+        self.notes.append(("collective_end", call.axis, call.op, call.label, call.peer))
+
+
+def diary(rank: int, world: int, store: str, config: RunConfig) -> list[tuple[Any, ...]]:
+    """Everything the hooks were told in one step."""
+    notes = Diary()
+    with trainer(rank, world, store, config, HookList([notes])) as made:
+        got = made.compute_gradients(0)
+        made.apply_gradients(0, got.norm)
+        return notes.notes
