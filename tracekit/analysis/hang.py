@@ -14,10 +14,11 @@ from tracekit.analysis.hang_describe import Describer, mesh_of
 from tracekit.analysis.hang_graph import Graph, build_graph
 from tracekit.analysis.hang_late import late_ranks
 from tracekit.analysis.hang_mismatch import Mismatch, mismatches
-from tracekit.analysis.hang_model import Group, build
+from tracekit.analysis.hang_model import Group, Row, build
 from tracekit.findings import Quality, RankCoverage
 from tracekit.hang_findings import Culprit, CulpritKind, HangFinding, HangVerdict
 from tracekit.ingest.flight import DumpSet
+from tracekit.ingest.flight_entry import STARTED, Signature
 from tracekit.mesh import Mesh
 
 
@@ -27,6 +28,7 @@ class _Roots:
 
     where: dict[int, tuple[CulpritKind, int, int]] = field(default_factory=dict)
     sides: dict[int, Mismatch] = field(default_factory=dict)
+    calls: dict[int, Signature] = field(default_factory=dict)  # where it is a send or receive: the peer's end
     doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -51,7 +53,10 @@ def analyse(
     describe = Describer(groups, graph, dumps, layout)
     missing = tuple(r for r in dumps.world if r not in dumps.dumps)
     roots = _roots(groups, graph, dumps, layout) if graph.stuck and not graph.moving else _Roots()
-    culprits = tuple(describe.culprit(r, *roots.where[r], roots.sides.get(r)) for r in sorted(roots.where))
+    culprits = tuple(
+        describe.culprit(r, *roots.where[r], roots.sides.get(r), roots.calls.get(r))
+        for r in sorted(roots.where)
+    )
     verdict, reason = _verdict(groups, graph, roots, culprits, dumps, describe, missing)
     first = describe.first(culprits)
     return HangFinding(
@@ -89,9 +94,9 @@ def _roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None)
     for rank, (number, seq) in host.items():
         roots.where.setdefault(rank, ("host_stalled", number, seq))
     if not roots.where:
-        _unstarted(graph, roots)
-    if not roots.where:
         _out_of_step(groups, graph, roots)
+    if not roots.where:
+        _unstarted(groups, graph, roots)
     if not roots.where and not roots.doubts:
         _missing(graph, dumps, roots)
     return roots
@@ -106,16 +111,34 @@ def _hosts(
         if graph.idle(rank) and rank not in roots.where:
             at = graph.hubs[_earliest(groups, graph, hubs)]
             found[rank] = (at.group, at.seq)
-    for rank in graph.awaited:
+    for rank, askers in graph.awaited.items():
         if rank in dumps.dumps and graph.idle(rank) and rank not in roots.where and rank not in found:
-            number = next(i for i, g in enumerate(groups) if g.mixed and rank in g.rows)
-            found[rank] = (number, max(r.enqueued for r in groups[number].rows.values()))
+            lost = _lost_pair(groups, graph, dumps, rank, askers - roots.where.keys())
+            if lost is not None:
+                found[rank], roots.calls[rank] = lost
     if not found and not roots.where:
         found = _idle_beside_missing(groups, graph, dumps)
     silent = all(d.backend == "gloo" and not d.p2p for d in dumps.dumps.values())
     if len(found) > 1 and silent and not any(g.mixed for g in groups):
         found = _closest(groups, found, mesh, roots)
     return found
+
+
+def _lost_pair(
+    groups: list[Group], graph: Graph, dumps: DumpSet, rank: int, askers: set[int]
+) -> tuple[tuple[int, int], Signature] | None:
+    """Find the oldest send or receive that others posted towards `rank` and it never met."""
+    best: tuple[int, int, int, Signature] | None = None
+    for asker in askers:
+        dump = dumps.dumps[asker]
+        for op in dump.p2p:
+            tail = dump.groups[op.group]
+            if tail.ranks[op.peer : op.peer + 1] != (rank,) or rank not in graph.pairs[asker]:
+                continue
+            number = next(i for i, g in enumerate(groups) if asker in g.rows and g.rows[asker].tail is tail)
+            entry = (op.created, op.seq, number, op.call)
+            best = entry if best is None else min(best, entry)
+    return None if best is None else ((best[2], best[1]), best[3])
 
 
 def _idle_beside_missing(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
@@ -162,59 +185,71 @@ def _closest(
     return kept
 
 
-def _unstarted(graph: Graph, roots: _Roots) -> None:
+def _unstarted(groups: list[Group], graph: Graph, roots: _Roots) -> None:
     """Blame devices that have not begun a call which others began, with nothing else to wait for."""
     for rank, hubs in graph.unstarted.items():
-        if all(graph.hubs[h].in_flight for h in graph.waits[rank]) and not graph.pairs.get(rank):
-            at = graph.hubs[hubs[0]]
+        own = [graph.hubs[h] for h in graph.waits[rank]]
+        begun = any(groups[h.group].rows[rank].state(h.seq) == STARTED for h in own)
+        if all(h.in_flight for h in own) and not begun and not graph.pairs.get(rank):
+            at = graph.hubs[_earliest(groups, graph, hubs, rank)]
             roots.where[rank] = ("device_stalled", at.group, at.seq)
 
 
 def _out_of_step(groups: list[Group], graph: Graph, roots: _Roots) -> None:
-    """Ranks in a circle of waiting: one that went past a call which everybody else in its place still makes.
+    """Name ranks in a circle of waiting that went past a call which everybody else in their place makes first.
 
-    A rank that is behind in one group and waits in another has left a call out if, of all ranks in those
-    places,
-    far more stand the other way round.
+    A rank that is behind in one group and waits in another has left a call out if all ranks in those places that
+    show an order make it before the other one, and they are many.
     """
     odd: dict[int, tuple[int, int]] = {}
-    stances: dict[tuple[tuple[str, int], int, tuple[str, int], int], tuple[set[int], set[int]]] = {}
+    stances: dict[tuple[tuple[str, int], int, tuple[str, int], int], tuple[set[int], int]] = {}
     for rank, hubs in graph.behind_in.items():
         for at in hubs:
             hub = graph.hubs[at]
-            group = groups[hub.group]
             for other in graph.waits.get(rank, ()):
                 ahead = graph.hubs[other]
-                if ahead.group == hub.group or not ahead.behind:
+                if ahead.group == hub.group:
                     continue
-                key = (group.role, hub.seq, groups[ahead.group].role, ahead.seq)
+                key = (groups[hub.group].role, hub.seq, groups[ahead.group].role, ahead.seq)
                 if key not in stances:
                     stances[key] = _stances(groups, *key)
-                like, unlike = stances[key]
-                if rank in like and 2 * len(like) <= len(unlike):
+                past, usual = stances[key]
+                if rank in past and 2 * len(past) <= usual:
                     odd[rank] = (hub.group, hub.seq)
     for rank, (number, seq) in odd.items():
         roots.where[rank] = ("host_stalled", number, seq)
     if odd:
         roots.notes.append(
-            "a circle of waiting: the ranks that passed a call which all others in their place made are named"
+            "a circle of waiting: named are ranks that passed a call which the others there made"
         )
 
 
 def _stances(
     groups: list[Group], lacks: tuple[str, int], seq: int, has: tuple[str, int], other: int
-) -> tuple[set[int], set[int]]:
-    """Find ranks that issued `other` on a role `has` but not `seq` on a role `lacks`; and the reverse."""
-    first: dict[int, bool] = {}
-    second: dict[int, bool] = {}
+) -> tuple[set[int], int]:
+    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not)."""
+    first: dict[int, Row] = {}
+    second: dict[int, Row] = {}
     for group in groups:
         for row in group.rows.values():
             if row.enqueued >= 0 and group.role == lacks:
-                first[row.rank] = row.enqueued >= seq
+                first[row.rank] = row
             if row.enqueued >= 0 and group.role == has:
-                second[row.rank] = row.enqueued >= other
-    both = first.keys() & second.keys()
-    return {r for r in both if second[r] and not first[r]}, {r for r in both if first[r] and not second[r]}
+                second[row.rank] = row
+    past: set[int] = set()
+    usual = 0
+    for rank in first.keys() & second.keys():
+        made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other
+        if made and passed:
+            at, then = first[rank].created(seq), second[rank].created(other)
+            if at is None or then is None:
+                continue
+            if at > then:
+                return past, 0
+        usual += made
+        if passed and not made:
+            past.add(rank)
+    return past, usual
 
 
 def _missing(graph: Graph, dumps: DumpSet, roots: _Roots) -> None:
@@ -284,11 +319,12 @@ def _verdict(
         return verdict, describe.sentence(culprits)
     if roots.doubts:
         return "inconclusive", roots.doubts[0]
-    flying = [h for h in graph.hubs if h.in_flight]
+    flying = [i for i, h in enumerate(graph.hubs) if h.in_flight]
     if flying:
-        group = groups[flying[0].group]
+        first = graph.hubs[_earliest(groups, graph, flying)]
+        group = groups[first.group]
         return "inconclusive", (
-            f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {flying[0].seq} and "
+            f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
             "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
             "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
         )

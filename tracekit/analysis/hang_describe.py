@@ -68,15 +68,21 @@ class Describer:
         return GroupRef(group.name, group.desc, "_".join(dims) if dims else None, group.ranks)
 
     def culprit(
-        self, rank: int, kind: CulpritKind, number: int, seq: int, mismatch: Mismatch | None
+        self,
+        rank: int,
+        kind: CulpritKind,
+        number: int,
+        seq: int,
+        mismatch: Mismatch | None,
+        pair: Signature | None = None,
     ) -> Culprit:
         """One culprit with everything known of it."""
         group = self._groups[number]
         row = group.rows.get(rank)
         dump = self._dumps.dumps.get(rank)
         call = row.call(seq) if row is not None and kind in {"device_stalled", "mismatched_call"} else None
-        call = call or (mismatch.expected if mismatch is not None else None) or group.call(seq)
-        known = row is not None and row.enqueued >= 0
+        call = pair or call or (mismatch.expected if mismatch is not None else None) or group.call(seq)
+        known = row is not None and row.enqueued >= 0 and pair is None
         return Culprit(
             rank=rank,
             host=dump.host if dump is not None else None,
@@ -84,7 +90,7 @@ class Describer:
             group=self.group(number),
             collective=_call(call, seq),
             last_enqueued=row.enqueued if row is not None and known else None,
-            group_enqueued=max((r.enqueued for r in group.rows.values()), default=seq),
+            group_enqueued=max([seq, *(r.enqueued for r in group.rows.values() if pair is None)]),
             last_completed=row.completed if row is not None and known else None,
             stack=dump.stack if dump is not None else (),
             sides=() if mismatch is None or kind != "mismatched_call" else self._sides(mismatch),
