@@ -11,21 +11,7 @@ import click
 from reftrain.config import RunConfig
 from reftrain.config_file import load
 from reftrain.errors import ConfigError, ReftrainError
-from reftrain.hooks import Hooks, StepMetrics
-from reftrain.launcher import check_environment, launch
-
-
-class Progress(Hooks):
-    """One line a step on stderr, from rank 0."""
-
-    def step_end(self, metrics: StepMetrics) -> None:
-        """Write step, loss, speed and, where the peak is known, MFU."""
-        mfu = "" if metrics.mfu is None else f"  MFU {metrics.mfu:.1%}"
-        click.echo(
-            f"step {metrics.step}  loss {metrics.loss:.4f}  grad norm {metrics.grad_norm:.3g}  "
-            f"{metrics.tokens_per_s:,.0f} tokens/s  {metrics.step_s:.2f} s{mfu}",
-            err=True,
-        )
+from reftrain.world import check_environment
 
 
 def parse_mesh(text: str) -> dict[str, Any]:
@@ -146,6 +132,10 @@ def run(
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
+    from reftrain.launcher import launch
+
+    from tracekit_cli.reftrain_progress import Progress
+
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
 
 

@@ -7,7 +7,6 @@ import contextlib
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,19 +19,10 @@ from reftrain.errors import ConfigError, MachineError
 from reftrain.hooks import HookList, Hooks, StepMetrics
 from reftrain.throughput import mfu, peak_bytes
 from reftrain.trainer import Trainer, barrier
+from reftrain.world import World
 
 MakeHooks = Callable[[int], Sequence[Hooks]]
 """Makes the hooks of a rank, in its own process."""
-
-
-@dataclass(frozen=True)
-class World:
-    """Where a process stands: its rank, its place on its machine, and where all meet (init_method)."""
-
-    rank: int
-    local_rank: int
-    size: int
-    meeting: str
 
 
 def choose_device(config: RunConfig, local_rank: int) -> torch.device:

@@ -13,8 +13,7 @@ from tracekit_cli import reftrain as command
 
 from reftrain.checkpoint import finished
 from reftrain.errors import ConfigError
-from reftrain.launcher import world_from_environment
-from reftrain.train import World
+from reftrain.world import World, world_from_environment
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 

@@ -1,0 +1,123 @@
+"""The examples in launch/ are right: their flags exist, and their ranks make the mesh of their configuration.
+
+A dry run: the launchers themselves are replaced by programs that write down how they were called; `reftrain
+run --dry-run` then answers in the world that such a call makes.
+"""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from reftrain.config_file import load
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "launch"
+CONFIG = LAUNCH / "llama3-8b.toml"
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Run a script with `torchrun` and `srun` replaced; return the arguments they got."""
+    log = tmp_path / "arguments"
+    for program in ("torchrun", "srun"):
+        path = tmp_path / program
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {log}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def call(*command):
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", *map(str, command)], check=True, cwd=ROOT, env=environment, timeout=30)
+        return log.read_text().splitlines()
+
+    return call
+
+
+def dry_run(arguments, **environment):
+    """Answer of `reftrain` in one rank's environment; `arguments` begin with the program's name."""
+    assert arguments[0] == "reftrain"
+    done = subprocess.run(
+        [sys.executable, "-m", "tracekit_cli.reftrain", *arguments[1:], "--dry-run"],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_torchrun_script(recorded):
+    options = get_args_parser().parse_args(recorded(LAUNCH / "torchrun.sh", 8, "node0"))
+    size = int(options.nnodes) * int(options.nproc_per_node)
+    assert size == load(CONFIG, {}).mesh.world_size
+    assert options.rdzv_endpoint == "node0:29500"
+    assert options.no_python
+    command = [options.training_script, *options.training_script_args]
+    code, said = dry_run(command, RANK="63", LOCAL_RANK="7", WORLD_SIZE=str(size))
+    assert (code, said) == (0, "would join as rank 63 (local 7) of 64 at env://\n")
+    code, said = dry_run(command, RANK="0", LOCAL_RANK="0", WORLD_SIZE="8")
+    assert code == 2
+    assert "64 ranks, but 8 were started" in said
+
+
+def test_slurm_script(recorded):
+    script = LAUNCH / "slurm.sbatch"
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\d+)$", script.read_text(), re.MULTILINE))
+    size = int(asked["nodes"]) * int(asked["ntasks-per-node"])
+    assert size == load(CONFIG, {}).mesh.world_size
+    assert asked["gpus-per-node"] == asked["ntasks-per-node"]
+    flag, *command = recorded(script)
+    assert flag == "--kill-on-bad-exit=1"
+    code, said = dry_run(
+        command,
+        SLURM_PROCID="9",
+        SLURM_LOCALID="1",
+        SLURM_NTASKS=str(size),
+        SLURM_JOB_ID="7",
+        MASTER_ADDR="node0",
+    )
+    assert (code, said) == (0, "would join as rank 9 (local 1) of 64 at tcp://node0:20007\n")
+
+
+def test_slurm_finds_the_first_node(tmp_path):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames node[3-4]" ] && printf "node3\\nnode4\\n"\n')
+    scontrol.chmod(0o755)
+    world = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "64",
+        "SLURM_JOB_NODELIST": "node[3-4]",
+    }
+    command = ["reftrain", "run", str(CONFIG)]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert dry_run(command, **world, PATH=path) == (
+        0,
+        "would join as rank 0 (local 0) of 64 at tcp://node3:20000\n",
+    )
+    code, said = dry_run(command, **world)
+    assert code == 2
+    assert (
+        said == "reftrain: MASTER_ADDR: is not set and scontrol is missing; export MASTER_ADDR in the job\n"
+    )
+
+
+def test_kubernetes_objects():
+    """Read without a YAML library: the file keeps to one value a line where this looks."""
+    text = (LAUNCH / "kubernetes.yaml").read_text()
+    command = re.search(r"command:\n((?: +- \S.*\n)+)", text)[1]
+    program, *arguments = [line.strip().removeprefix("- ") for line in command.splitlines()]
+    assert program == "torchrun"
+    numbered = [a.replace("$(JOB_COMPLETION_INDEX)", "7") for a in arguments]
+    options = get_args_parser().parse_args(numbered)
+    pods = int(re.search(r"completions: (\d+)", text)[1])
+    assert pods == int(re.search(r"parallelism: (\d+)", text)[1]) == int(options.nnodes)
+    assert int(options.nproc_per_node) == int(re.search(r"nvidia.com/gpu: (\d+)", text)[1])
+    assert pods * int(options.nproc_per_node) == load(CONFIG, {}).mesh.world_size
+    assert options.master_addr == "reftrain-0.reftrain", "the first pod under the headless service"
+    started = [options.training_script, *options.training_script_args]
+    local = [a.replace("/config/", f"{LAUNCH}/") for a in started]
+    code, _ = dry_run(local, RANK="5", LOCAL_RANK="5", WORLD_SIZE="64")
+    assert code == 0
