@@ -132,9 +132,9 @@ def run(
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from reftrain.launcher import launch
-
     from tracekit_cli.reftrain_progress import Progress
+
+    from reftrain.launcher import launch
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
 

@@ -15,14 +15,15 @@ TOLERANCE = 1e-5
 BASE = {"numerics": {"policy": "fp32"}, "data": {"batch_size": 12, "seq_len": 48}, "model": {"layers": 2}}
 FOUR_D = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
 DEEP = {"layers": 8, "dim": 32, "ffn_dim": 64}
+PAIRS = {"micro_batch_size": 2}
 EXTRAS = {"bias": True, "qk_norm": True, "fused_qkv": True}
 
 LAYOUTS: dict[str, dict[str, dict[str, object]]] = {
     "one process": {},
     "accumulation 3": {"data": {"micro_batch_size": 4}},
-    "tp2": {"mesh": {"tp": 2}},
+    "tp2": {"mesh": {"tp": 2}, "data": PAIRS},
     "tp2 without SP": {"mesh": {"tp": 2, "sequence_parallel": False}},
-    "tp4": {"mesh": {"tp": 4}},
+    "tp4": {"mesh": {"tp": 4}, "data": PAIRS},
     "tp4 without SP": {"mesh": {"tp": 4, "sequence_parallel": False}},
     "tp4 copied kv heads": {"mesh": {"tp": 4}, "model": {"kv_heads": 2}},
     "tp2 bias, qk norm, fused": {"mesh": {"tp": 2}, "model": EXTRAS},
@@ -48,6 +49,12 @@ LAYOUTS: dict[str, dict[str, dict[str, object]]] = {
         "model": DEEP,
         "pipeline": {"virtual_stages": 2, "consecutive": 5},
     },
+    "pp3 v2, k=3 of m=4": {
+        "mesh": {"pp": 3},
+        "model": DEEP,
+        "data": {"micro_batch_size": 3},
+        "pipeline": {"virtual_stages": 2, "consecutive": 3},
+    },
     "pp4 all forward all backward": {
         "mesh": {"pp": 4},
         "model": DEEP,
@@ -59,15 +66,17 @@ LAYOUTS: dict[str, dict[str, dict[str, object]]] = {
         "pipeline": {"virtual_stages": 2, "balanced": True, "consecutive": 3},
     },
     "cp2": {"mesh": {"cp": 2}},
-    "cp4 all-gather": {"mesh": {"cp": 4}},
-    "cp4 ring": {"mesh": {"cp": 4}, "numerics": {"cp_method": "ring"}},
+    "cp4 all-gather": {"mesh": {"cp": 4}, "data": PAIRS},
+    "cp4 ring": {"mesh": {"cp": 4}, "numerics": {"cp_method": "ring"}, "data": PAIRS},
+    "cp3 ring recomputed": {"mesh": {"cp": 3}, "numerics": {"cp_method": "ring", "recompute": "selective"}},
+    "cp2 dp4 HSDP 2x2 (shards of 4)": {"mesh": {"cp": 2, "dp": 4, "zero": 2, "dp_shard": 2}},
     "cp2 dp2 ZeRO-0": {"mesh": {"cp": 2, "dp": 2, "zero": 0}},
     "tp2 cp2 selective recomputation": {"mesh": {"tp": 2, "cp": 2}, "numerics": {"recompute": "selective"}},
     "tp2 cp2 full recomputation ZeRO-3": {
         "mesh": {"tp": 2, "cp": 2, "zero": 3},
         "numerics": {"recompute": "full"},
     },
-    "4D ZeRO-1": {"mesh": {**FOUR_D, "zero": 1}},
+    "4D ZeRO-1": {"mesh": {**FOUR_D, "zero": 1}, "data": PAIRS},
     "4D ZeRO-2": {"mesh": {**FOUR_D, "zero": 2}},
     "4D ZeRO-3": {"mesh": {**FOUR_D, "zero": 3}},
     "4D order tp,dp,cp,pp": {"mesh": {**FOUR_D, "order": ["tp", "dp", "cp", "pp"]}},

@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 
+from reftrain.config_file import load
 from reftrain.mesh import coordinates, rank_at
+from tests.reftrain import workers
 
 SIZES = {"tp": 2, "cp": 3, "pp": 4, "dp": 5}
 
@@ -24,4 +26,27 @@ def test_default_order_is_tp_cp_pp_dp():
         "cp": 1,
         "pp": 2,
         "dp": 1,
+    }
+
+
+def test_groups_are_described_as_torchtitan_does(ranks):
+    config = load(None, {"mesh": {"tp": 2, "cp": 2, "pp": 2, "dp": 2}, "model": {"layers": 2}})
+    of_rank = ranks.run(workers.groups, 16, config)
+    assert of_rank[6] == {
+        "tp": ("mesh_tp", (6, 7)),
+        "cp": ("mesh_cp", (4, 6)),
+        "pp": ("mesh_pp", (2, 6)),
+        "dp": ("mesh_dp", (6, 14)),
+        "dp_cp": ("mesh_dp_cp", (4, 6, 12, 14)),
+    }
+
+
+def test_order_moves_the_groups(ranks):
+    mesh = {"tp": 2, "dp": 2, "pp": 2, "order": ["pp", "tp", "dp", "cp"]}
+    of_rank = ranks.run(workers.groups, 8, load(None, {"mesh": mesh, "model": {"layers": 2}}))
+    assert {name: members for name, (_, members) in of_rank[0].items()} == {
+        "pp": (0, 1),
+        "tp": (0, 2),
+        "dp": (0, 4),
+        "dp_cp": (0, 4),
     }

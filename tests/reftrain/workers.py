@@ -34,10 +34,13 @@ class RankResult:
 
 
 @contextlib.contextmanager
-def trainer(rank: int, world: int, store: str, config: RunConfig, hooks: HookList) -> Iterator[Trainer]:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def trainer(
+    rank: int, world: int, store: str, config: RunConfig, hooks: HookList, device: str = "cpu"
+) -> Iterator[Trainer]:
+    backend = "gloo" if device == "cpu" else "nccl"
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
     try:
-        yield Trainer(config, hooks, torch.device("cpu"))
+        yield Trainer(config, hooks, torch.device(device))
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -173,3 +176,13 @@ def diary(rank: int, world: int, store: str, config: RunConfig) -> list[tuple[An
         got = made.compute_gradients(0)
         made.apply_gradients(0, got.norm)
         return notes.notes
+
+
+def groups(rank: int, world: int, store: str, config: RunConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Description and members of this rank's process group on each axis of more than one rank."""
+    with trainer(rank, world, store, config, HookList()) as made:
+        axes = (made.mesh.tp, made.mesh.cp, made.mesh.pp, made.mesh.dp, made.mesh.dp_cp)
+        for axis in axes:
+            if axis.group is not None and tuple(dist.get_process_group_ranks(axis.group)) != axis.ranks:
+                raise AssertionError(f"{axis.name} has another order than its group")
+        return {a.name: (a.group.group_desc, a.ranks) for a in axes if a.group is not None}
