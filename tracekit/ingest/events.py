@@ -19,7 +19,7 @@ from tracekit.ingest.columns import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, 
 from tracekit.ingest.lenient import EventReader
 from tracekit.ingest.redelimit import Redelimiter
 
-WINDOW = 1 << 21  # bytes handed to pyarrow at a time
+WINDOW = 1 << 22  # bytes handed to pyarrow at a time
 SMALL = 1 << 12  # bytes below which narrowing down costs more than reading event by event
 MAX_BURST = 1 << 12  # events read one by one before pyarrow is tried again
 TEXT = 1 << 16  # bytes decoded at a time when reading one by one

@@ -116,7 +116,7 @@ def _finish(
     common: dict[str, Any] = {"label": source.label, "rank": rank}
     if record.failed:
         return _refused(stream, record, common)
-    if not record.phases:
+    if not record.phases and not record.truncated:
         reason = "a JSON array without trace events" if record.bare else "its `traceEvents` is empty"
         return FileResult(status="foreign" if record.bare else "rejected", reason=reason, **common)
     if rank is None:

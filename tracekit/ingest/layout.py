@@ -8,9 +8,7 @@ import json
 import re
 from typing import Any
 
-MAX_HEADER = (
-    1 << 26
-)  # bytes before the events, and after them; a 100 000-rank pg_config needs a tenth of that
+MAX_HEADER = 1 << 25  # bytes before the events, and behind them; 100 000 ranks of groups need a third of that
 TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
 COLON = re.compile(rb"\s*:\s*")
 
@@ -42,7 +40,7 @@ class HeaderScanner:
         return False
 
     def _walk(self) -> bool:
-        view = bytes(self.buffer)
+        view = self.buffer
         while match := TOKEN.search(view, self._at):
             if match["open"] is not None:
                 self._at = match.start()
@@ -65,7 +63,7 @@ class HeaderScanner:
             self._at = match.end()
         return False
 
-    def _array(self, view: bytes, key_at: int, value_at: int) -> bool:
+    def _array(self, view: bytearray, key_at: int, value_at: int) -> bool:
         if view[value_at : value_at + 1] != b"[":
             self.failed = "`traceEvents` is not an array"
             return True

@@ -4,6 +4,7 @@ A value of the wrong type is dropped and counted, never the whole event; an even
 """
 
 import json
+import re
 from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from typing import Any
@@ -12,6 +13,7 @@ from tracekit.ingest.columns import ARGS, KEPT_PHASES, TOP, Field
 from tracekit.schema import DICT
 
 INT64 = range(-(2**63), 2**63)
+HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no undecodable byte
 MAX_DIGITS = 400  # of a number: enough for any double, few enough to stay cheap
 
 
@@ -90,9 +92,7 @@ class EventReader:
             text.encode()
         except UnicodeEncodeError:  # bytes that were no UTF-8, or half a surrogate pair
             self._issues["bad_utf8"] += 1
-            text = text.encode("utf-8", "surrogateescape" if _escaped(text) else "replace").decode(
-                "utf-8", "replace"
-            )
+            text = HALF_PAIR.sub("\ufffd", text).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return text
 
     def _number(self, value: Any) -> int | None:
@@ -133,10 +133,6 @@ class EventReader:
 
 def _decimal(text: str) -> Decimal:
     return Decimal(text) if len(text) <= MAX_DIGITS else Decimal("Infinity")
-
-
-def _escaped(text: str) -> bool:
-    return all(not 0xD800 <= ord(c) <= 0xDFFF or 0xDC80 <= ord(c) <= 0xDCFF for c in text)
 
 
 def _compact(value: Any) -> str:

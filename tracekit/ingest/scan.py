@@ -14,6 +14,8 @@ import pyarrow as pa
 from tracekit.ingest.events import EventBuffer
 from tracekit.ingest.layout import MAX_HEADER, HeaderScanner
 
+HOPELESS = 100_000  # array elements that are no events, before the first that is
+
 
 @dataclass
 class ScanRecord:
@@ -42,6 +44,9 @@ def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch
     del header.buffer[header.start :]
     yield from events.drain(final=False)
     while not events.ended and (more := next(blocks, None)) is not None:
+        if not record.phases and record.issues["malformed_event"] > HOPELESS:
+            record.failed = "its `traceEvents` hold no events"
+            return
         events.feed(more)
         yield from events.drain(final=False)
     if not events.ended:

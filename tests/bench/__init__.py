@@ -1,0 +1,1 @@
+"""Measurements beside other tools, run by `make bench`; nothing here is a test."""

@@ -1,0 +1,88 @@
+"""`make bench`: ingest beside HTA's default parser in interleaved rounds, then a 3 GB file under 1 GB.
+
+Every figure is from a process of its own, imports not counted; ratios are of medians over the rounds.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import traces
+
+CONTENDERS = (("hta", 1), ("hta", 2), ("ours", 1), ("ours", 2))
+GIB = 1 << 30
+
+
+def measure(who: str, jobs: int, paths: list[Path]) -> dict[str, float]:
+    """Run one contender in a fresh process."""
+    command = [sys.executable, "-m", "tests.bench.measure", who, str(jobs), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command[2:5])} failed: {done.stderr.strip().splitlines()[-1:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compare(title: str, paths: list[Path], json_bytes: int, rounds: int) -> None:
+    """Interleaved rounds of all contenders on the same files, and a table of their medians."""
+    contenders = CONTENDERS if len(paths) > 1 else tuple(c for c in CONTENDERS if c[1] == 1)
+    found: dict[tuple[str, int], list[dict[str, float]]] = {c: [] for c in contenders}
+    for _ in range(rounds):
+        for contender in contenders:
+            found[contender].append(measure(*contender, paths))
+    print(f"\n{title}: {json_bytes / 1e6:.0f} MB of JSON, medians of {rounds} interleaved rounds")
+    print(
+        f"{'':20}{'seconds':>9}{'MB/s':>8}{'x HTA, 1 process':>18}{'peak MiB':>10}{'of the JSON':>13}{'events':>10}"
+    )
+    base = statistics.median(r["seconds"] for r in found["hta", 1])
+    for (who, jobs), runs in found.items():
+        seconds = statistics.median(r["seconds"] for r in runs)
+        peak = max(r["peak_mib"] for r in runs)
+        share = peak * (1 << 20) / json_bytes
+        label = f"{'tracekit' if who == 'ours' else 'HTA'}, {jobs} process{'es' if jobs > 1 else ''}"
+        print(
+            f"{label:20}{seconds:9.2f}{json_bytes / 1e6 / seconds:8.0f}{base / seconds:18.1f}{peak:10.0f}"
+            f"{share:12.1f}x{runs[0]['events']:10.0f}"
+        )
+
+
+def big(folder: Path, size: int) -> None:
+    """A file of `size` bytes: time and peak memory."""
+    if shutil.disk_usage(folder).free < 2 * size:
+        print(f"\nno room for a file of {size / GIB:.0f} GiB; left out")
+        return
+    path = folder / "rank_0.json"
+    events = traces.big(path, size)
+    found = measure("ours", 1, [path])
+    assert found["events"] == events
+    print(
+        f"\none file of {path.stat().st_size / 1e9:.2f} GB, {events / 1e6:.1f} M events with a duration: "
+        f"{found['seconds']:.1f} s, {size / 1e6 / found['seconds']:.0f} MB/s, peak {found['peak_mib']:.0f} MiB "
+        f"({'within' if found['peak_mib'] <= 1024 else 'ABOVE'} the limit of 1024)"
+    )
+    path.unlink()
+
+
+def main() -> None:
+    """Parse the few options and run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--big-gb", type=float, default=3.0, help="size of the large file; 0 leaves it out")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as name:
+        folder = Path(name)
+        text, what = traces.base_text()
+        paths = traces.as_ranks(text, folder, 8)
+        compare(f"one rank, {what}", paths[:1], len(text), options.rounds)
+        compare("8 copies as 8 ranks", paths, 8 * len(text), options.rounds)
+        if options.big_gb:
+            big(folder, int(options.big_gb * 1e9))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""One measurement in a process of its own: `python -m tests.bench.measure WHO JOBS FILE…` prints JSON."""
+
+import importlib
+import json
+import logging
+import resource
+import sys
+import time
+import warnings
+
+
+def ours(jobs: int, paths: list[str]) -> int:
+    """Ingest with tracekit; returns the events read."""
+    from tracekit.ingest import load
+
+    return sum(r.events for r in load(paths, jobs=jobs).ranks)
+
+
+def hta(jobs: int, paths: list[str]) -> int:
+    """Parse with HTA's default parser, on one process or on its pool of one process a core."""
+    from hta.common.trace import Trace
+
+    trace = Trace(trace_files=dict(enumerate(paths)))
+    trace.parse_traces(use_multiprocessing=jobs > 1)
+    return sum(len(frame) for frame in trace.traces.values())
+
+
+def main() -> None:
+    """Import first, then time the work; peak memory is the process's and its children's, as if all at once."""
+    who, jobs, paths = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    importlib.import_module("hta.common.trace" if who == "hta" else "tracekit.ingest")
+    start = time.perf_counter()
+    events = {"ours": ours, "hta": hta}[who](jobs, paths)
+    seconds = time.perf_counter() - start
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    peak = own + (jobs * child if jobs > 1 else 0)
+    print(json.dumps({"seconds": seconds, "peak_mib": peak / 1024, "events": events}))
+
+
+if __name__ == "__main__":
+    main()

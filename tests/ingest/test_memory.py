@@ -1,0 +1,67 @@
+"""Memory does not grow with the file: not with its length, not with what it unpacks to."""
+
+import gzip
+import subprocess
+import sys
+
+from tests.ingest.sample import LAYOUTS, document, event, kernel
+
+MEASURE = """
+import resource, sys
+from tracekit.errors import InputError
+from tracekit.ingest import load, write
+write.RUN_ROWS, write.CHUNK_ROWS, write.GROUP_ROWS = 1 << 15, 1 << 12, 1 << 15
+try:
+    print(load([sys.argv[1]]).ranks[0].events, end=" ")
+except InputError as error:
+    print(str(error).split(": ")[-1].replace(" ", "_"), end=" ")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def measured(path):
+    """Events kept, or the reason of refusal, and peak resident MiB of a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True
+    )
+    answer, peak = done.stdout.split()
+    return answer, int(peak)
+
+
+def long_trace(path, repeats):
+    """A trace of `repeats` times 2000 events, out of order in time as Kineto writes them."""
+    args = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1]", "Group size": 2}
+    listed = [event(i) for i in range(1000)] + [
+        kernel(i, **(args if i % 50 == 0 else {})) for i in range(1000)
+    ]
+    head, rest = LAYOUTS["kineto"](document(listed)).split('"traceEvents": [\n')
+    events, tail = rest.split("\n  ],")
+    with gzip.open(path, "wt", 1) as file:
+        file.write(head + '"traceEvents": [\n' + events)
+        for _ in range(repeats - 1):
+            file.write(",\n" + events)
+        file.write("\n  ]," + tail)
+    return path
+
+
+def test_resident_memory_is_flat_in_the_length_of_the_file(tmp_path):
+    few, small = measured(long_trace(tmp_path / "a.json.gz", 40))
+    many, large = measured(long_trace(tmp_path / "b.json.gz", 400))
+    assert (few, many) == ("80000", "800000")
+    assert large < small + 60  # ten times the file, some 170 MB more of JSON
+
+
+def test_what_unpacks_to_gigabytes_of_nothing_stays_small(tmp_path):
+    for name, head, block in (
+        ("a", b'{"x": "', b"0" * (1 << 20)),
+        ("b", b'{"traceEvents": [{"name": "', b"0" * (1 << 20)),
+        ("c", b'{"traceEvents": [', b"[" * (1 << 20)),
+        ("d", b"", b" " * (1 << 20)),
+    ):
+        with gzip.open(tmp_path / f"rank_0{name}.json.gz", "wb", 1) as file:
+            file.write(head)
+            for _ in range(700):
+                file.write(block)
+        answer, peak = measured(tmp_path / f"rank_0{name}.json.gz")
+        assert not answer.isdecimal()
+        assert peak < 450
