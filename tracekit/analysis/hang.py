@@ -95,7 +95,13 @@ def _roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None)
         roots.where.setdefault(rank, ("host_stalled", number, seq))
     if not roots.where:
         _out_of_step(groups, graph, roots)
-    if not roots.where:
+    paired = {r for g in groups if g.mixed for r in g.rows}
+    cut = [r for r, d in dumps.dumps.items() if d.cut and (not d.has_status or r in paired)]
+    if not roots.where and cut:
+        roots.doubts.append(
+            f"the rings of {len(cut)} ranks have lost outstanding calls; record more (TORCH_FR_BUFFER_SIZE)"
+        )
+    if not roots.where and not roots.doubts:
         _unstarted(groups, graph, roots)
     if not roots.where and not roots.doubts:
         _missing(graph, dumps, roots)

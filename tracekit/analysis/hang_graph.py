@@ -124,10 +124,22 @@ def _hub(
 
 def _device(group: Group, row: Row, furthest: int) -> bool:
     """Tell whether some call that this rank issued but has not done is done elsewhere, and needed it."""
-    seqs = [int(s) for s in row.tail.seq if row.completed < s <= furthest]
-    if row.front not in seqs:
-        seqs.append(row.front)
-    return any(synchronising(row.call(s) or group.call(s)) for s in seqs)
+    span = range(row.front, min(furthest, row.enqueued) + 1)
+    if any(synchronising(c) for s, c in zip(row.tail.seq, row.tail.calls, strict=True) if s in span):
+        return True
+    if synchronising(group.call(row.front)):
+        return True
+    # the ring has lost the calls: more of them than this group ever makes in a row without one that synchronises
+    longest = current = 0
+    some = False
+    for other in group.rows.values():
+        for call in other.tail.calls:
+            free = not synchronising(call)
+            current = current + 1 if free else 0
+            some, longest = some or not free, max(longest, current)
+        current = 0
+    lost = not any(row.call(s) or group.call(s) for s in span)
+    return some and lost and len(span) > longest + 1
 
 
 def _moving(graph: Graph, number: int, group: Group) -> None:

@@ -144,9 +144,7 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
         return enqueued, tail.status_completed
     if dump.backend == "gloo":  # calls run on threads and may finish out of order: the oldest open one counts
         return enqueued, tail.entry_completed
-    return enqueued, max(
-        tail.status_completed, tail.entry_completed if tail.entry_completed < enqueued else 0
-    )
+    return enqueued, max(tail.status_completed, tail.entry_completed if tail.entry_seen_done else 0)
 
 
 def _undo_timeouts(group: Group) -> None:

@@ -43,6 +43,7 @@ class GroupTail:
     status_completed: int = -1
     entry_enqueued: int = -1  # greatest sequence number among entries
     entry_completed: int = -1  # all entries up to here are done
+    entry_seen_done: bool = False  # and the ring still holds that call: it is no mere upper bound
     has_p2p: bool = False
     seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
     state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
@@ -84,6 +85,9 @@ class RankDump:
     timed: bool = False  # start times are recorded
     wrapped: bool = False  # the ring has overwritten entries
     has_status: bool = False
+    cut: bool = (
+        False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
+    )
     unmapped_status: int = 0
     last_created: int = 0
     stack: tuple[str, ...] = ()  # of the last entry
@@ -150,6 +154,7 @@ class Reducer:
         ids: dict[int, int] = {}
         coalesced: dict[tuple[int, bool, int], int] = {}
         lowest = None
+        oldest = DONE
         for given in entries:
             try:
                 entry = given if "retired" in given and "is_p2p" in given else _older(given)
@@ -179,9 +184,13 @@ class Reducer:
                 result.malformed += 1
                 continue
             if lowest is None:
-                lowest = entry.get("record_id")
+                lowest, oldest = entry.get("record_id"), state
         result.entries = len(entries) - result.malformed
         result.wrapped = bool(_int(lowest))
+        # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
+        last = _int(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
+        whole = last is not None and last - (_int(lowest) or 0) + 1 == len(entries)
+        result.cut = result.wrapped and oldest != DONE and whole
         for group, row in rows.items():
             self._tail(result, group, row, coalesced)
         self._pairs(result, p2p, coalesced)
@@ -209,6 +218,7 @@ class Reducer:
             seqs = [r[0] for r in rows]
         tail.entry_enqueued = int(seqs[-1])
         tail.entry_completed = min((s for s, state, _ in rows if state != DONE), default=seqs[-1] + 1) - 1
+        tail.entry_seen_done = seqs[0] <= tail.entry_completed
         kept: dict[int, Any] = {}
         for seq, state, entry in rows[-4 * TAIL :]:
             if seq in kept:
