@@ -1,14 +1,14 @@
 """A simulator of hung jobs that leaves flight-recorder dumps with a known culprit.
 
-Every rank runs a 4D-parallel training program (TP and CP collectives in layers, p2p between pipeline stages, DP and
-world collectives at the step's end) on a host that runs ahead of its device by at most `window` operations. One fault is
-planted; then everything runs until nothing moves. Seeds below 1 000 000 are for development.
+Every rank runs a 4D-parallel training program (TP and CP collectives in layers, p2p between pipeline
+stages, DP and world collectives at the step's end) on a host that runs ahead of its device by at most
+`window` operations. One fault is planted; then everything runs until nothing moves. Seeds below 1 000 000
+are for development.
 """
 
 import pickle
 import random
 from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
 
 AXES = ("tp", "cp", "pp", "dp")
@@ -19,6 +19,7 @@ DESCS = {
     "dp": "DATA_PARALLEL_GROUP",
     "world": "default_pg",
 }
+MESHES = [(2, 2, 2, 2), (2, 1, 4, 2), (4, 1, 2, 2), (1, 2, 2, 4), (2, 2, 1, 4), (8, 1, 2, 1)]
 FAULTS = ("host_stall", "crash", "device_unseen", "device_unstarted", "wrong_size", "wrong_op", "skip")
 
 
@@ -123,7 +124,9 @@ def plant(ranks, fault, axis, rng):
         (r.rank, i)
         for r in ranks
         for i, op in enumerate(r.program)
-        if op.axis == axis and i > 2 * len(r.program) // 3 and (op.peer < 0 or fault in {"host_stall", "crash"})
+        if op.axis == axis
+        and i > 2 * len(r.program) // 3
+        and (op.peer < 0 or fault in {"host_stall", "crash"})
     ]
     if not choices:
         return None
@@ -177,7 +180,13 @@ def run(ranks, window):
                 key = (op.group, counts[op.group])
             calls.setdefault(key, []).append((r.rank, op))
     keys = {id(op): key for key, parts in calls.items() for _, op in parts}
-    streams = {r.rank: {"main": [o for o in r.program if o.axis != "dp"], "dp": [o for o in r.program if o.axis == "dp"]} for r in ranks}
+    streams = {
+        r.rank: {
+            "main": [o for o in r.program if o.axis != "dp"],
+            "dp": [o for o in r.program if o.axis == "dp"],
+        }
+        for r in ranks
+    }
     heads = {(r.rank, s): 0 for r in ranks for s in ("main", "dp")}
     moved = True
     while moved:
@@ -208,14 +217,26 @@ def run(ranks, window):
                         other.seen = owner.blind < 0 or other.record < owner.blind
                     moved = True
         for r in ranks:
-            while r.first_open < len(r.issued) and r.issued[r.first_open].done and r.issued[r.first_open].seen:
+            while (
+                r.first_open < len(r.issued) and r.issued[r.first_open].done and r.issued[r.first_open].seen
+            ):
                 r.first_open += 1
 
 
-def make(seed, fault="random", axis="random", sizes=None, ring=2000, active_only=False, timed=None, status=True, drop=True):
+def make(
+    seed,
+    fault="random",
+    axis="random",
+    sizes=None,
+    ring=2000,
+    active_only=False,
+    timed=None,
+    status=True,
+    drop=True,
+):
     """One case; `fault` None is a healthy job dumped after its last step."""
     rng = random.Random(seed)
-    sizes = sizes or dict(zip(AXES, rng.choice([(2, 2, 2, 2), (2, 1, 4, 2), (4, 1, 2, 2), (1, 2, 2, 4), (2, 2, 1, 4), (8, 1, 2, 1)]), strict=True))  # fmt: skip
+    sizes = sizes or dict(zip(AXES, rng.choice(MESHES), strict=True))
     fault = rng.choice(FAULTS) if fault == "random" else fault
     live = [a for a in AXES if sizes[a] > 1]
     axis = rng.choice(live) if axis == "random" else axis
@@ -263,26 +284,43 @@ def dump(rank, sizes, ring, active_only, timed, status, rng):
             continue
         p2p = op.peer >= 0
         me = op.group.index(rank.rank)
-        way = f"nccl:{op.name} {me}{'->' if op.name == 'send' else '<-'}{op.group.index(op.peer)}" if p2p else f"nccl:{op.name}"
+        way = (
+            f"nccl:{op.name} {me}{'->' if op.name == 'send' else '<-'}{op.group.index(op.peer)}"
+            if p2p
+            else f"nccl:{op.name}"
+        )
         state = "completed" if done else "started" if timed and op.started else "scheduled"
         created = 10**18 + op.record * 1_000_000 + skew
         entries.append(
             {
                 "frames": [{"name": op.axis, "filename": "train.py", "line": 10 + len(op.name)}],
-                "record_id": op.record, "pg_id": ids[key], "process_group": (named[key], DESCS[op.axis]),
-                "collective_seq_id": 0 if p2p else op.seq, "p2p_seq_id": op.seq if p2p else 0, "op_id": op.seq,
-                "profiling_name": way, "time_created_ns": created,
-                "input_sizes": [[op.size]], "input_dtypes": ["BFloat16"], "output_sizes": [[op.size * 2]], "output_dtypes": ["BFloat16"],
-                "state": state, "time_discovered_started_ns": created + 5 if timed and op.started else None,
+                "record_id": op.record,
+                "pg_id": ids[key],
+                "process_group": (named[key], DESCS[op.axis]),
+                "collective_seq_id": 0 if p2p else op.seq,
+                "p2p_seq_id": op.seq if p2p else 0,
+                "op_id": op.seq,
+                "profiling_name": way,
+                "time_created_ns": created,
+                "input_sizes": [[op.size]],
+                "input_dtypes": ["BFloat16"],
+                "output_sizes": [[op.size * 2]],
+                "output_dtypes": ["BFloat16"],
+                "state": state,
+                "time_discovered_started_ns": created + 5 if timed and op.started else None,
                 "time_discovered_completed_ns": created + 9 if done else None,
-                "retired": done, "timeout_ms": 600000, "is_p2p": p2p,
-            }  # fmt: skip
+                "retired": done,
+                "timeout_ms": 600000,
+                "is_p2p": p2p,
+            }
         )
     assert last >= 0
     result = {
         "version": "2.9",
         "nccl_version": "2.27.3",
-        "pg_config": {named[k]: {"name": named[k], "desc": DESCS[k[0]], "ranks": str(list(k[1]))} for k in used},
+        "pg_config": {
+            named[k]: {"name": named[k], "desc": DESCS[k[0]], "ranks": str(list(k[1]))} for k in used
+        },
         "entries": entries[-ring:],
     }
     if status:
@@ -295,7 +333,3 @@ def dump(rank, sizes, ring, active_only, timed, status, rng):
             for k in used
         }
     return result
-
-
-def grid(sizes_list, faults, axes):
-    return list(product(sizes_list, faults, axes))

@@ -14,7 +14,8 @@ from tracekit.analysis.hang_describe import Describer, mesh_of
 from tracekit.analysis.hang_graph import Graph, build_graph
 from tracekit.analysis.hang_late import late_ranks
 from tracekit.analysis.hang_mismatch import Mismatch, mismatches
-from tracekit.analysis.hang_model import Group, Row, build
+from tracekit.analysis.hang_model import Group, build
+from tracekit.analysis.hang_order import out_of_step
 from tracekit.findings import Quality, RankCoverage
 from tracekit.hang_findings import Culprit, CulpritKind, HangFinding, HangVerdict
 from tracekit.ingest.flight import DumpSet
@@ -31,6 +32,12 @@ class _Roots:
     calls: dict[int, Signature] = field(default_factory=dict)  # where it is a send or receive: the peer's end
     doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def skipped(self, found: dict[int, tuple[int, int]]) -> None:
+        """Take ranks that left a call out."""
+        for rank, (group, seq) in found.items():
+            self.where[rank] = ("host_stalled", group, seq)
+            self.notes.append(f"a circle of waiting: rank {rank} passed a call that its peers make first")
 
 
 def analyse(
@@ -94,7 +101,7 @@ def _roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None)
     for rank, (number, seq) in host.items():
         roots.where.setdefault(rank, ("host_stalled", number, seq))
     if not roots.where:
-        _out_of_step(groups, graph, roots)
+        roots.skipped(out_of_step(groups, graph, dumps))
     paired = {r for g in groups if g.mixed for r in g.rows}
     cut = [r for r, d in dumps.dumps.items() if d.cut and (not d.has_status or r in paired)]
     if not roots.where and cut:
@@ -102,7 +109,7 @@ def _roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None)
             f"the rings of {len(cut)} ranks have lost outstanding calls; record more (TORCH_FR_BUFFER_SIZE)"
         )
     if not roots.where and not roots.doubts:
-        _unstarted(groups, graph, roots)
+        _unstarted(groups, graph, dumps, roots)
     if not roots.where and not roots.doubts:
         _missing(graph, dumps, roots)
     return roots
@@ -191,71 +198,21 @@ def _closest(
     return kept
 
 
-def _unstarted(groups: list[Group], graph: Graph, roots: _Roots) -> None:
+def _unstarted(groups: list[Group], graph: Graph, dumps: DumpSet, roots: _Roots) -> None:
     """Blame devices that have not begun a call which others began, with nothing else to wait for."""
     for rank, hubs in graph.unstarted.items():
+        at = _earliest(groups, graph, sorted(graph.waits[rank]), rank)
+        if at not in hubs:  # something it issued before is outstanding: it may wait there
+            continue
+        hub = graph.hubs[at]
         own = [graph.hubs[h] for h in graph.waits[rank]]
-        begun = any(groups[h.group].rows[rank].state(h.seq) == STARTED for h in own)
-        if all(h.in_flight for h in own) and not begun and not graph.pairs.get(rank):
-            at = graph.hubs[_earliest(groups, graph, hubs, rank)]
-            roots.where[rank] = ("device_stalled", at.group, at.seq)
-
-
-def _out_of_step(groups: list[Group], graph: Graph, roots: _Roots) -> None:
-    """Name ranks in a circle of waiting that went past a call which everybody else in their place makes first.
-
-    A rank that is behind in one group and waits in another has left a call out if all ranks in those places that
-    show an order make it before the other one, and they are many.
-    """
-    odd: dict[int, tuple[int, int]] = {}
-    stances: dict[tuple[tuple[str, int], int, tuple[str, int], int], tuple[set[int], int]] = {}
-    for rank, hubs in graph.behind_in.items():
-        for at in hubs:
-            hub = graph.hubs[at]
-            for other in graph.waits.get(rank, ()):
-                ahead = graph.hubs[other]
-                if ahead.group == hub.group:
-                    continue
-                key = (groups[hub.group].role, hub.seq, groups[ahead.group].role, ahead.seq)
-                if key not in stances:
-                    stances[key] = _stances(groups, *key)
-                past, usual = stances[key]
-                if rank in past and 2 * len(past) <= usual:
-                    odd[rank] = (hub.group, hub.seq)
-    for rank, (number, seq) in odd.items():
-        roots.where[rank] = ("host_stalled", number, seq)
-    if odd:
-        roots.notes.append(
-            "a circle of waiting: named are ranks that passed a call which the others there made"
+        began = any(groups[h.group].rows[rank].state(h.seq) == STARTED for h in own)
+        issued = groups[hub.group].rows[rank].created(hub.seq)
+        before = any(
+            issued is None or p.created < issued or p.state == STARTED for p in dumps.dumps[rank].p2p
         )
-
-
-def _stances(
-    groups: list[Group], lacks: tuple[str, int], seq: int, has: tuple[str, int], other: int
-) -> tuple[set[int], int]:
-    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not)."""
-    first: dict[int, Row] = {}
-    second: dict[int, Row] = {}
-    for group in groups:
-        for row in group.rows.values():
-            if row.enqueued >= 0 and group.role == lacks:
-                first[row.rank] = row
-            if row.enqueued >= 0 and group.role == has:
-                second[row.rank] = row
-    past: set[int] = set()
-    usual = 0
-    for rank in first.keys() & second.keys():
-        made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other
-        if made and passed:
-            at, then = first[rank].created(seq), second[rank].created(other)
-            if at is None or then is None:
-                continue
-            if at > then:
-                return past, 0
-        usual += made
-        if passed and not made:
-            past.add(rank)
-    return past, usual
+        if not began and not before:
+            roots.where[rank] = ("device_stalled", hub.group, hub.seq)
 
 
 def _missing(graph: Graph, dumps: DumpSet, roots: _Roots) -> None:

@@ -1,0 +1,115 @@
+"""Nobody innocent is blamed: renumbered, renamed, with victims' files gone, with the ring cut, on real dumps too."""
+
+import dataclasses
+import itertools
+import pickle
+import random
+
+import pytest
+
+from tests.hang.conftest import REAL
+from tests.hang.simulate import Case, make
+from tracekit.analysis.hang import analyse
+from tracekit.ingest.flight import load_dumps
+
+VISIBLE = ("host_stall", "device_unseen", "wrong_op", "crash")
+
+
+def renumbered(case, rng):
+    """The same job with ranks called otherwise."""
+    world = len(case.dumps) + (case.fault == "crash")
+    new = list(range(world))
+    rng.shuffle(new)
+    dumps = {}
+    for rank, dump in case.dumps.items():
+        config = {}
+        order = {}
+        for name, group in dump["pg_config"].items():
+            old = [int(n) for n in group["ranks"].strip("[]").split(",")]
+            ranks = sorted(new[r] for r in old)
+            order[name] = {i: ranks.index(new[r]) for i, r in enumerate(old)}
+            config[name] = {**group, "ranks": str(ranks)}
+        entries = [{**e, "profiling_name": renamed(e, order[e["process_group"][0]])} for e in dump["entries"]]
+        dumps[new[rank]] = {**dump, "pg_config": config, "entries": entries}
+    culprit = None if case.culprit is None else new[case.culprit]
+    return Case(case.sizes, case.fault, case.axis, culprit, case.timed, dumps)
+
+
+def renamed(entry, place):
+    if not entry["is_p2p"]:
+        return entry["profiling_name"]
+    verb, way = entry["profiling_name"].split(" ")
+    arrow = "->" if "->" in way else "<-"
+    me, peer = (place[int(n)] for n in way.split(arrow))
+    return f"{verb} {me}{arrow}{peer}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_renumbered_ranks_give_the_renumbered_answer(judge, seed):
+    fault = VISIBLE[seed % 4]
+    rng = random.Random(seed)
+    case = renumbered(make(seed, fault), rng)
+    assert {c.rank for c in judge(case).culprits} == {case.culprit}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_may_be_called_anything(judge, seed):
+    fault = ("host_stall", "device_unseen", "wrong_op")[seed % 3]
+    case = make(seed, fault)
+    rng = random.Random(seed)
+    names = rng.sample(range(10_000), len(case.dumps))
+    odd = Case(
+        case.sizes,
+        case.fault,
+        case.axis,
+        case.culprit,
+        case.timed,
+        dict(zip(names, case.dumps.values(), strict=True)),
+    )
+    assert {c.rank for c in judge(odd, name="host-{}.pickle").culprits} == {case.culprit}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(8))
+def test_victims_files_may_be_missing(judge, seed, count):
+    case = make(seed, ("host_stall", "device_unseen")[seed % 2])
+    rng = random.Random(seed)
+    drop = rng.sample([r for r in case.dumps if r != case.culprit], count)
+    assert {c.rank for c in judge(case, drop=drop).culprits} <= {case.culprit}
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_ring_cut_to_five_entries(judge, seed):
+    case = make(seed, VISIBLE[seed % 4], ring=5, status=seed % 3 > 0)
+    assert {c.rank for c in judge(case).culprits} <= {case.culprit}
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_real_hangs(real, name):
+    culprits, kind = REAL[name]
+    finding = analyse(load_dumps([str(real / name)]))
+    assert finding.verdict == "hang"
+    assert {c.rank for c in finding.culprits} == culprits
+    assert {c.kind for c in finding.culprits} == {kind}
+    assert set(finding.victims) == set(range(16)) - culprits
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("cut", [None, 5])
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_real_hangs_without_any_one_or_two_victims(real, name, cut, tmp_path):
+    culprits, _ = REAL[name]
+    for path in (real / name).glob("_dump_*"):
+        dump = pickle.loads(path.read_bytes())
+        dump["entries"] = dump["entries"][-cut:] if cut else dump["entries"]
+        (tmp_path / path.name).write_bytes(pickle.dumps(dump))
+    dumps = load_dumps([str(tmp_path)])
+    victims = sorted(set(range(16)) - culprits)
+    named = 0
+    for drop in [(), *itertools.combinations(victims, 1), *itertools.combinations(victims, 2)]:
+        left = {r: d for r, d in dumps.dumps.items() if r not in drop}
+        found = {c.rank for c in analyse(dataclasses.replace(dumps, dumps=left)).culprits}
+        assert found <= culprits, drop
+        named += found == culprits
+    assert named >= 90

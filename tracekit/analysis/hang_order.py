@@ -1,0 +1,90 @@
+"""Circles of waiting: who went past a call which everybody else in the same place makes first.
+
+A rank that leaves a collective out runs on and soon waits itself, so that nobody in the circle is idle. But ranks of
+one place in the mesh run one program: those that made both calls, or only the first, show the order. Used by `hang`.
+"""
+
+from collections import defaultdict
+
+from tracekit.analysis.hang_graph import Graph
+from tracekit.analysis.hang_model import Group, Row
+from tracekit.ingest.flight import DumpSet
+
+
+def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
+    """Find ranks that left a call out, with its group and number.
+
+    Such a rank is behind in one group and has issued a later call, which all ranks in those places that show an
+    order issue after the one it lacks; and they are many.
+    """
+    odd: dict[int, tuple[int, int]] = {}
+    stances: dict[tuple[tuple[str, int], int, tuple[str, int], int], tuple[set[int], int]] = {}
+    for rank, hubs in graph.behind_in.items():
+        for at in hubs:
+            hub = graph.hubs[at]
+            for other in graph.waits.get(rank, ()):
+                ahead = graph.hubs[other]
+                if ahead.group == hub.group:
+                    continue
+                key = (groups[hub.group].role, hub.seq, groups[ahead.group].role, ahead.seq)
+                if key not in stances:
+                    stances[key] = _stances(groups, *key)
+                past, usual = stances[key]
+                if rank in past and 2 * len(past) <= usual:
+                    odd[rank] = (hub.group, hub.seq)
+    return odd or _past_by_pairs(groups, graph, dumps)
+
+
+def _past_by_pairs(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
+    """Find the same where the later call is a send or receive, still outstanding on ranks of the same stage."""
+    same: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for rank, dump in dumps.dumps.items():
+        for op in dump.p2p:
+            same[dump.groups[op.group].desc, op.text, op.seq].append((rank, op.created))
+    rows: dict[tuple[tuple[str, int], int], Row] = {
+        (g.role, r.rank): r for g in groups for r in g.rows.values() if r.enqueued >= 0
+    }
+    odd: dict[int, tuple[int, int]] = {}
+    for users in same.values():
+        for rank, _ in users:
+            for at in graph.behind_in.get(rank, ()):
+                hub = graph.hubs[at]
+                role = groups[hub.group].role
+                past = [r for r, _ in users if (role, r) in rows and rows[role, r].enqueued < hub.seq]
+                order = [
+                    (rows[role, r].created(hub.seq), t)
+                    for r, t in users
+                    if (role, r) in rows and rows[role, r].enqueued >= hub.seq
+                ]
+                usual = [made is not None and made < t for made, t in order]
+                if usual and all(usual) and len(past) <= len(usual):
+                    odd[rank] = (hub.group, hub.seq)
+    return odd
+
+
+def _stances(
+    groups: list[Group], lacks: tuple[str, int], seq: int, has: tuple[str, int], other: int
+) -> tuple[set[int], int]:
+    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not)."""
+    first: dict[int, Row] = {}
+    second: dict[int, Row] = {}
+    for group in groups:
+        for row in group.rows.values():
+            if row.enqueued >= 0 and group.role == lacks:
+                first[row.rank] = row
+            if row.enqueued >= 0 and group.role == has:
+                second[row.rank] = row
+    past: set[int] = set()
+    usual = 0
+    for rank in first.keys() & second.keys():
+        made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other
+        if made and passed:
+            at, then = first[rank].created(seq), second[rank].created(other)
+            if at is None or then is None:
+                continue
+            if at > then:
+                return past, 0
+        usual += made
+        if passed and not made:
+            past.add(rank)
+    return past, usual
