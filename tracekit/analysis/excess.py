@@ -54,10 +54,11 @@ def rank_excess(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh) -> Exce
 
 def _longest_single(ops: Operations, steps: Steps, mesh: Mesh) -> F64:
     """Per rank, the largest excess over its peers before any one operation; the late entry counts as one. ns."""
-    parts = segments(ops, steps)
+    groups = stage_rows(steps, mesh)
+    parts = segments(ops, steps, groups)
     if not parts.shape[1] or not np.isfinite(parts).any():
         return np.zeros(len(steps.ranks))
-    over = parts - median_of_others(parts, stage_rows(steps, mesh))
+    over = parts - median_of_others(parts, groups)
     longest = np.max(np.where(np.isfinite(over), over, -np.inf), axis=1)
     return np.where(np.isfinite(longest), longest, 0.0)
 
@@ -85,23 +86,27 @@ def _z_of_coming_last(ops: Operations, waits: Waits, steps: Steps, rank: int) ->
     return float(norm.isf(max(float(binom.sf(last - 1, len(trials), chance)), 1e-300)))
 
 
-def segments(ops: Operations, steps: Steps) -> F64:
-    """Own time before each operation of the analysed steps (ranks × operations), NaN where ranks differ in number.
+def segments(ops: Operations, steps: Steps, groups: Rows) -> F64:
+    """Own time before each operation of the analysed steps, ns; rows as in `steps`, one column an operation.
 
-    The k-th column is the work between the posts of the (k−1)-th and the k-th operation of the rank.
+    The k-th column is the work between the posts of the (k−1)-th and the k-th operation of the rank. Rows of a
+    group that has fewer operations end in NaN, and so does a rank that has not as many as its peers.
     """
-    rows = []
+    parts = []
     for i, rank in enumerate(steps.ranks):
         where = ops.of(rank)
         labels = ops.step[where]
         keep = np.isin(labels, steps.numbers) if steps.labelled else np.ones(len(labels), bool)
         posts = ops.at_start[where][keep].astype(np.float64)
-        begin = steps.begin[i, 0] if len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0]) else posts[:1]
-        rows.append(np.diff(posts, prepend=begin))
-    width = int(np.median([len(r) for r in rows])) if rows else 0
-    return np.array([r if len(r) == width else np.full(width, np.nan) for r in rows]).reshape(
-        len(rows), width
-    )
+        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
+        parts.append(np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1]))
+    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
+    for rows in groups:
+        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
+        for row in rows:
+            if len(parts[row]) == usual:
+                result[row, :usual] = parts[row]
+    return result
 
 
 def with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
@@ -141,17 +146,16 @@ class Dispersion:
 
 def dispersion(ops: Operations, steps: Steps, mesh: Mesh, blocks: int = 8) -> Dispersion:
     """Overdispersion of own time between peers: variance of blocks against the sum of their operations' variances."""
-    parts = segments(ops, steps)
     groups = [g for g in stage_rows(steps, mesh) if len(g) >= 2]
-    if parts.shape[1] < 2 * blocks or not groups:
-        return Dispersion(1.0, 0.0)
-    cuts = np.linspace(0, parts.shape[1], blocks * len(steps.numbers) + 1).astype(int)
+    parts = segments(ops, steps, groups)
     whole, single, level = 0.0, 0.0, 0.0
     for rows in groups:
-        values = parts[rows]
+        values = parts[rows][:, np.isfinite(parts[rows]).any(axis=0)]
         values = values[np.isfinite(values).all(axis=1)]
-        if len(values) < 2:
+        if len(values) < 2 or values.shape[1] < 2 * blocks:
             continue
+        cuts = np.linspace(0, values.shape[1], blocks * len(steps.numbers) + 1).astype(int)
+        cuts = np.unique(cuts)
         deviation = values - values.mean(axis=0)
         deviation -= deviation.mean(
             axis=1, keepdims=True

@@ -22,12 +22,34 @@ def waited_for_missing(case: Case) -> float:
     analysed = np.isin(ops.step, case.steps.numbers) if case.steps.labelled else np.ones(len(ops.step), bool)
     absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
     partial = (ops.channel >= 0) & absent[np.maximum(ops.channel, 0)]
+    single = _usual_message(case)
     for i in np.flatnonzero(partial & analysed):
-        least = waits.transfer[ops.instance[i]] if ops.instance[i] >= 0 else ops.end[i] - ops.start[i]
-        lost[int(ops.rank[i])] += min(float(least), float(ops.exposed[i])) - usual.get(
-            ops.token[i], float(least)
-        )
+        if ops.channels[int(ops.channel[i])].p2p:
+            least = float(ops.end[i] - ops.start[i])
+            should = single.get((str(ops.op[i]), *_stages(case, int(ops.channel[i]))), least)
+        else:
+            least = float(
+                waits.transfer[ops.instance[i]] if ops.instance[i] >= 0 else ops.end[i] - ops.start[i]
+            )
+            should = usual.get(ops.token[i], least)
+        lost[int(ops.rank[i])] += min(least, float(ops.exposed[i])) - should
     return max(lost.values(), default=0.0) / len(case.steps.numbers)
+
+
+def _stages(case: Case, channel: int) -> tuple[int, int]:
+    """Pipeline stages of source and destination."""
+    source, destination = case.ops.channels[channel].members
+    return case.mesh.coords(source)["pp"], case.mesh.coords(destination)["pp"]
+
+
+def _usual_message(case: Case) -> dict[tuple[str, int, int], float]:
+    """Mean duration of sends and receives between two stages where both ends were seen: bubbles are in it; ns."""
+    ops = case.ops
+    spent: dict[tuple[str, int, int], list[float]] = {}
+    for i in np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), ["send", "recv"])):
+        key = (str(ops.op[i]), *_stages(case, int(ops.channel[i])))
+        spent.setdefault(key, []).append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
+    return {k: float(np.mean(v)) for k, v in spent.items()}
 
 
 def _usual_least(ops: Operations, waits: Waits) -> dict[str, float]:

@@ -19,6 +19,8 @@ from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
 _POST, _NEED = 0, 1
+BLOCKS = 8
+"""Parts of a step in which peers are compared where work moves between ranks within the step."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,8 @@ class _Lane:
     kinds: list[int]
     readings: npt.NDArray[np.float64]  # own time of each event
     events: list[int]  # operation of each event
-    knots: npt.NDArray[
-        np.float64
-    ]  # own-time readings at the begins of the run's steps, and the end of the last
+    knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
+    blocks: F64  # the same, each step cut into BLOCKS parts with equally many operations
     start: float  # aligned wall time at the begin of the run
 
 
@@ -49,15 +50,32 @@ class Replayer:
         """Mean step time when the own times `own` (ranks × steps) become `target`."""
         total, count = 0.0, 0
         for columns, lanes in self.runs:
-            scaled = [
-                _rescale(lane, own[lane.row, list(columns)], target[lane.row, list(columns)])
-                for lane in lanes
-            ]
-            finish = self._run(lanes, scaled, transfer or self.transfer)
-            begin = float(np.median([lane.start for lane in lanes]))
-            total += float(np.median(finish)) - begin
+            chosen = list(columns)
+            ratios = [_ratio(own[lane.row, chosen], target[lane.row, chosen]) for lane in lanes]
+            scaled = [_rescale(lane, lane.knots, ratio) for lane, ratio in zip(lanes, ratios, strict=True)]
+            total += self._span(lanes, scaled, transfer or self.transfer)
             count += len(columns)
         return total / max(count, 1)
+
+    def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
+        """Mean step time if all rows of each group had, in each part of each step, their median own time."""
+        total, count = 0.0, 0
+        for columns, lanes in self.runs:
+            scaled = []
+            for lane in lanes:
+                peers = next((g for g in groups if lane.row in g), np.array([lane.row]))
+                widths = [np.diff(other.blocks) for other in lanes if other.row in peers]
+                ratio = _ratio(np.diff(lane.blocks), np.median(widths, axis=0))
+                scaled.append(_rescale(lane, lane.blocks, ratio))
+            total += self._span(lanes, scaled, self.transfer)
+            count += len(columns)
+        return total / max(count, 1)
+
+    def _span(
+        self, lanes: Sequence[_Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
+    ) -> float:
+        finish = self._run(lanes, scaled, transfer)
+        return float(np.median(finish)) - float(np.median([lane.start for lane in lanes]))
 
     def _run(
         self, lanes: Sequence[_Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
@@ -142,12 +160,14 @@ class Replayer:
         gaps[i] = 0.0  # already spent on the way to this need
 
 
-def _rescale(lane: _Lane, own: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> list[float]:
-    """Own time between consecutive events, each step stretched from `own` to `target`; the tail comes last."""
-    ratio = np.where(
-        np.isfinite(own) & (own > 0) & np.isfinite(target), target / np.where(own > 0, own, 1), 1.0
-    )
-    knots = lane.knots
+def _ratio(own: F64, target: F64) -> F64:
+    """By what each part of a rank's own time is stretched; unknown parts are left alone."""
+    known = np.isfinite(own) & (own > 0) & np.isfinite(target)
+    return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
+
+
+def _rescale(lane: _Lane, knots: F64, ratio: F64) -> list[float]:
+    """Own time between consecutive events, each part between `knots` stretched by `ratio`; the tail comes last."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
     points = np.concatenate([[knots[0]], np.clip(lane.readings, knots[0], knots[-1]), [knots[-1]]])
     return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
@@ -223,14 +243,20 @@ def _lane(ops: Operations, steps: Steps, clocks: Clocks, rank: int, columns: tup
     begins = steps.begin[row, list(columns)]
     knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
     knots = np.maximum.accumulate(knots)
-    return _Lane(
-        row,
-        kind[order].tolist(),
-        reading,
-        event.tolist(),
-        knots,
-        _begin_wall(ops, clocks, rank, rows, knots[0]),
-    )
+    posts = [ops.at_start[rows[labels[rows - where.start] == steps.numbers[c]]] for c in columns]
+    start = _begin_wall(ops, clocks, rank, rows, knots[0])
+    return _Lane(row, kind[order].tolist(), reading, event.tolist(), knots, _blocks(knots, posts), start)
+
+
+def _blocks(knots: F64, posts: Sequence[I64]) -> F64:
+    """`knots` with every step cut after each eighth of its operations."""
+    parts = []
+    for begin, end, readings in zip(knots[:-1], knots[1:], posts, strict=True):
+        cuts = readings[np.linspace(0, len(readings), BLOCKS, endpoint=False).astype(int)[1:]].astype(
+            np.float64
+        )
+        parts.append(np.concatenate([[begin], np.clip(cuts, begin, end)]))
+    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
 
 
 def _begin_wall(ops: Operations, clocks: Clocks, rank: int, rows: I64, reading: float) -> float:

@@ -31,6 +31,10 @@ def _follows_data(case: Case) -> bool:
         for r in rows
         if (f := read_features(case.run, case.ops, case.steps, case.steps.ranks[r])) is not None
     ]
+    if not read:
+        return False
+    most = max(len(f.busy_by_step) for f in read)
+    read = [f for f in read if len(f.busy_by_step) == most]  # ranks that have all steps whole
     if len(read) < 2:
         return False
     attention = np.array([f.attention_by_step for f in read])

@@ -10,15 +10,13 @@ from tracekit.analysis.case import Case
 from tracekit.analysis.cause import explain
 from tracekit.analysis.descent import descend
 from tracekit.analysis.excess import stage_rows
+from tracekit.analysis.habits import features_of, late_loaders, only_attention, peers_of
 from tracekit.analysis.link import SlowLink, slow_link
 from tracekit.analysis.missing import waited_for_missing
 from tracekit.analysis.robust import MIN_LOST_SHARE, STEP_SHARE, confidence
 from tracekit.analysis.uneven import uneven_data
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
-from tracekit.tables.features import read_features
 from tracekit.units import ms
-
-_PEERS_READ = 6
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,17 @@ def decide(case: Case) -> Answer:
         return _link_answer(case, link)
     if best == "stage" and stage:
         uneven = uneven_data(case)
-        return _uneven_answer(case, uneven) if uneven > stage.gain else _stage_answer(case, stage)
+        if uneven > stage.gain:
+            return _uneven_answer(case, uneven)
+        loading = late_loaders(case, stage.rows)
+        return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
     return _rank_answer(case, ranks) if ranks else _nobody(case)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
+    """Slow ranks, unless only their attention is longer: that is the documents they were dealt."""
+    if only_attention(case, found.rows):
+        return _uneven_answer(case, found.gain)
     suspects = []
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
         cause, evidence = _explain(case, row, found.rows)
@@ -92,6 +96,20 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     )
     path = descend(case.ops, case.waits, case.steps, case.mesh, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _loader_answer(case: Case, found: Hypothesis, rows: Sequence[int]) -> Answer:
+    """A stage that is long because its ranks wait for data: the loaders are at fault, not the partition."""
+    suspects = []
+    for row in rows:
+        _, evidence = _explain(case, row, found.rows, other_stages=True)
+        suspects.append(_suspect(case, row, found.gain, found.z[0], "dataloader", evidence))
+    named = ", ".join(str(s.rank) for s in suspects[:6])
+    reason = (
+        f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
+    )
+    path = descend(case.ops, case.waits, case.steps, case.mesh, suspects[0].rank)
+    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
 
 
 def _link_answer(case: Case, link: SlowLink) -> Answer:
@@ -143,20 +161,12 @@ def _uneven_answer(case: Case, gain: float) -> Answer:
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
 
 
-def _explain(case: Case, row: int, suspects: Sequence[int]) -> tuple[Cause, tuple[Evidence, ...]]:
-    rank = case.steps.ranks[row]
-    stage = next(g for g in stage_rows(case.steps, case.mesh) if row in g)
-    others = [int(r) for r in stage if r not in suspects and np.isfinite(case.steps.own[r]).any()]
-    others = others[:: max(1, len(others) // _PEERS_READ)][:_PEERS_READ]
-    mine = read_features(case.run, case.ops, case.steps, rank)
-    peers = [
-        f
-        for r in others
-        if (f := read_features(case.run, case.ops, case.steps, case.steps.ranks[r])) is not None
-    ]
-    if mine is None:
-        return "unknown", ()
-    return explain(mine, peers)
+def _explain(
+    case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
+) -> tuple[Cause, tuple[Evidence, ...]]:
+    mine = features_of(case, row)
+    peers = peers_of(case, row, suspects, other_stages=other_stages)
+    return explain(mine, peers) if mine is not None else ("unknown", ())
 
 
 def _suspect(

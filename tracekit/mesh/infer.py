@@ -15,7 +15,7 @@ from tracekit.mesh.names import hinted_dims, is_foreign
 
 _MANY_CALLS = 24
 _MOSTLY = 0.6
-_ALTERNATING = 0.8
+_ALTERNATING = 0.93
 
 
 @dataclass(frozen=True)
@@ -177,13 +177,17 @@ def _split(groups: list[GroupUse], hints: frozenset[str]) -> list[_Family]:
     """Groups of one size and description as partitions."""
     if _disjoint(groups):
         return [_Family(groups, hints)]
+    everybody = {r for g in groups for r in g.ranks}
     for key in (lambda g: _pattern(g.ranks), _use):
         parts: dict[object, list[GroupUse]] = {}
         for group in groups:
             parts.setdefault(key(group), []).append(group)
-        seen = {r for g in groups for r in g.ranks}
-        if all(_disjoint(part) and len(part) * len(part[0].ranks) == len(seen) for part in parts.values()):
-            return [_Family(parts[k], hints) for k in sorted(parts, key=repr)]
+        whole = [k for k, p in parts.items() if _disjoint(p) and len(p) * len(p[0].ranks) == len(everybody)]
+        if whole:  # the rest (ends of the pipeline that share embeddings, say) forms families of its own
+            rest = [g for k, p in parts.items() if k not in whole for g in p]
+            return [_Family(parts[k], hints) for k in sorted(whole, key=repr)] + (
+                _split(rest, hints) if rest else []
+            )
     return _two_colour(groups, hints)
 
 

@@ -236,12 +236,13 @@ def _step_spans(
 
 
 def _label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
-    """The step that each time falls into; time between two steps belongs to the earlier one."""
+    """The step that each time falls into; time between two steps belongs to the earlier one, none is after the last."""
     if not steps:
         return np.full(len(times), NO_STEP, np.int32)
     numbers = sorted(steps, key=lambda s: steps[s][0])
     index = np.searchsorted([steps[s][0] for s in numbers], times, side="right") - 1
-    return np.where(index >= 0, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
+    inside = (index >= 0) & (times <= steps[numbers[-1]][1])
+    return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 
 def _argument_rows(events: pa.Table, rows: I64) -> I64:
