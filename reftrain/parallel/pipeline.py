@@ -135,11 +135,12 @@ class PipelineExecutor:
         tensor = (self._input_grads.pop(key) if output is None else output.detach()).contiguous()
         self._sent.append(_Sent(axis.send(tensor, receiver, str(action)), tensor, output))
 
-    def _reap(self, *, wait: bool) -> None:
-        """Release what has been sent."""
+    def _reap(self, *, wait: bool, arrived: torch.Tensor | None = None) -> None:
+        """Release what has been sent: all when waiting, else what is complete or known to have `arrived`."""
         waiting = []
         for sent in self._sent:
-            if not wait and not sent.work.is_completed():
+            known = arrived is not None and sent.output is arrived
+            if not (wait or known or sent.work.is_completed()):
                 waiting.append(sent)
                 continue
             sent.work.wait()
@@ -177,6 +178,7 @@ class PipelineExecutor:
             step_loss(forward.output, self._divisor).backward()  # type: ignore[no-untyped-call]
         else:
             grad, buffer = self._take(Action(Kind.RECV_GRADIENT, stage, action.micro_batch))
+            self._reap(wait=False, arrived=forward.output)
             backward_through(forward.output, grad)
         for used in (buffer, forward.buffer):
             if used is not None:

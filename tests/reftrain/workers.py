@@ -1,6 +1,7 @@
 """What the pooled ranks do: one process group, one trainer, one answer."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from reftrain.checkpoint import Checkpointer
 from reftrain.config import RunConfig
@@ -186,3 +189,52 @@ def groups(rank: int, world: int, store: str, config: RunConfig) -> dict[str, tu
             if axis.group is not None and tuple(dist.get_process_group_ranks(axis.group)) != axis.ranks:
                 raise AssertionError(f"{axis.name} has another order than its group")
         return {a.name: (a.group.group_desc, a.ranks) for a in axes if a.group is not None}
+
+
+class Communication(TorchDispatchMode):
+    """Counts every collective that reaches torch.distributed, FSDP2's included: (operation, format)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            tensors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+            self.seen[func._schema.name.removeprefix("c10d::"), str(tensors[0].dtype)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def communication(rank: int, world: int, store: str, config: RunConfig) -> Counter[tuple[str, str]]:
+    """Collectives of the second step (the first makes FSDP2's buffers)."""
+    with trainer(rank, world, store, config, HookList()) as made:
+        made.apply_gradients(0, made.compute_gradients(0).norm)
+        with Communication() as mode:
+            made.apply_gradients(1, made.compute_gradients(1).norm)
+        return mode.seen
+
+
+class Outputs(Hooks):
+    """Sizes of stage outputs while their backward runs."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+        self.executor: Any = None
+        self.now: tuple[str, torch.Tensor] | None = None
+
+    def action_begin(self, action):
+        if action.kind == "B":
+            self.now = str(action), self.executor._forwards[action.stage, action.micro_batch].output
+
+    def segment_begin(self, segment):
+        if segment.phase == "backward" and self.now:
+            name, output = self.now
+            self.sizes[name] = output.numel()
+
+
+def outputs_in_backward(rank: int, world: int, store: str, config: RunConfig) -> dict[str, int]:
+    hook = Outputs()
+    with trainer(rank, world, store, config, HookList([hook])) as made:
+        hook.executor = made.executor
+        made.compute_gradients(0)
+        return hook.sizes
