@@ -86,13 +86,13 @@ def build(dumps: DumpSet) -> list[Group]:
                 nameless[tail.name, tail.desc].append((dump, tail))
             elif len(tail.ranks) > 1 and _member(tail.ranks, dump.rank):
                 keyed[tail.ranks, tail.name, tail.desc].append((dump, tail))
-    groups = [_group(ranks, uses) for (ranks, _, _), uses in _merged(keyed).items()]
+    groups = [_group(ranks, uses, dumps) for (ranks, _, _), uses in _merged(keyed).items()]
     for uses in nameless.values():
         ranks = tuple(sorted({d.rank for d, _ in uses}))
         if uses[0][1].desc == "default_pg":
             ranks = dumps.world
         if len(ranks) > 1:
-            groups.append(_group(ranks, uses, guessed=True))
+            groups.append(_group(ranks, uses, dumps, guessed=True))
     return sorted(groups, key=lambda g: (g.ranks[0], len(g.ranks), g.ranks[-1], g.name))
 
 
@@ -120,13 +120,17 @@ def _merged(
     return keyed
 
 
-def _group(ranks: tuple[int, ...], uses: list[tuple[RankDump, GroupTail]], *, guessed: bool = False) -> Group:
+def _group(
+    ranks: tuple[int, ...], uses: list[tuple[RankDump, GroupTail]], dumps: DumpSet, *, guessed: bool = False
+) -> Group:
     group = Group(ranks, uses[0][1].name, uses[0][1].desc, guessed=guessed)
     group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
     for dump, tail in uses:
         group.rows[dump.rank] = Row(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
     if any(d.backend == "gloo" for d, _ in uses):
         _undo_timeouts(group)
+        if any(r not in dumps.dumps for r in ranks):
+            _undo_resets(group, uses)
     return group
 
 
@@ -154,6 +158,20 @@ def _undo_timeouts(group: Group) -> None:
     for row in group.rows.values():
         if least >= 0 and row.completed == least + 1 and synchronising(row.call(least + 1)):
             row.completed = least
+
+
+def _undo_resets(group: Group, uses: list[tuple[RankDump, GroupTail]]) -> None:
+    """Undo completions by error: on Gloo a call also reads as done when a member died in it.
+
+    So the very last call of a rank, in a group one of whose members left no dump, is no completion unless another
+    member went on after it.
+    """
+    furthest = max((r.enqueued for r in group.rows.values()), default=-1)
+    for dump, tail in uses:
+        row = group.rows[dump.rank]
+        last = 0 <= dump.last_group < len(dump.groups) and dump.groups[dump.last_group] is tail
+        if last and row.completed == row.enqueued == furthest and synchronising(row.call(furthest)):
+            row.completed -= 1
 
 
 def synchronising(call: Signature | None) -> bool:

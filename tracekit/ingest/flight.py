@@ -105,8 +105,10 @@ class _Handler:
             if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
                 return NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
             dump = self._reducer.reduce(path, decoded)
-        except (InputError, MemoryError) as error:
-            return InputError(str(error) or "more memory than any dump needs")
+        except MemoryError:
+            raise
+        except InputError as error:
+            return InputError(str(error))
         except OSError as error:
             return InputError(f"cannot be read ({error.strerror or error})")
         except Exception as error:  # noqa: BLE001 (whatever a crafted file provokes, it alone is refused)

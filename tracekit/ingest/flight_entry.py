@@ -90,6 +90,7 @@ class RankDump:
     )
     unmapped_status: int = 0
     last_created: int = 0
+    last_group: int = -1  # index into groups, of the last entry
     stack: tuple[str, ...] = ()  # of the last entry
 
 
@@ -195,7 +196,7 @@ class Reducer:
             self._tail(result, group, row, coalesced)
         self._pairs(result, p2p, coalesced)
         if entries:
-            self._last(result, entries[-1])
+            self._last(result, entries[-1], index)
         return ids
 
     def _unlisted(self, result: RankDump, entry: Any, index: dict[str, int]) -> int:
@@ -279,12 +280,15 @@ class Reducer:
             self._p2p[text] = (match[1] == "send", int(match[2]), int(match[4])) if match else None
         return self._p2p[text]
 
-    def _last(self, result: RankDump, entry: Any) -> None:
+    def _last(self, result: RankDump, entry: Any, index: dict[str, int]) -> None:
         if not isinstance(entry, dict):
             return
         name = str(entry.get("profiling_name", ""))
         result.backend = name.partition(":")[0][:16]
         result.last_created = _int(entry.get("time_created_ns")) or 0
+        group = entry.get("process_group")
+        if isinstance(group, (list, tuple)) and group and isinstance(group[0], str):
+            result.last_group = index.get(group[0], -1)
         frames = entry.get("frames")
         if isinstance(frames, (list, tuple)):
             result.stack = tuple(text for f in frames[:64] if (text := _frame(f)))

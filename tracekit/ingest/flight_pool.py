@@ -6,6 +6,7 @@ Used by `flight`.
 """
 
 import contextlib
+import faulthandler
 import gc
 import os
 import resource
@@ -22,6 +23,8 @@ MEMORY = 3 << 29
 SECONDS = 60.0
 """Time for one file. A dump of 20 000 entries takes about a second."""
 _CHUNK = 16
+_SPENT = 75
+"""Exit code of a worker that ended itself after a file took all its memory."""
 
 Handler = Callable[[str], Any]
 
@@ -60,8 +63,14 @@ def decode_all(
                 try:
                     index, result = worker.pipe.recv()
                 except (EOFError, OSError):
-                    _bury(worker, workers, chunks)
-                    yield worker.todo[0], _death(worker.process)
+                    _bury(worker, workers)
+                    if worker.process.exitcode != _SPENT:
+                        lost = worker.todo.pop(0)
+                        yield lost, _death(worker.process)
+                        if done is not None:
+                            done(lost)
+                    if worker.todo:
+                        chunks.append(worker.todo)
                     continue
                 worker.todo.remove(index)
                 yield index, result
@@ -95,12 +104,10 @@ def _give(worker: _Worker, chunks: list[list[int]]) -> bool:
     return True
 
 
-def _bury(worker: _Worker, workers: list[_Worker], chunks: list[list[int]]) -> None:
+def _bury(worker: _Worker, workers: list[_Worker]) -> None:
     worker.process.join()
     worker.pipe.close()
     workers.remove(worker)
-    if worker.todo[1:]:
-        chunks.append(worker.todo[1:])
 
 
 def _retire(worker: _Worker, workers: list[_Worker]) -> None:
@@ -127,6 +134,7 @@ def _work(
     memory: int,
 ) -> None:
     parent_end.close()
+    faulthandler.disable()  # a file that crashes the worker is reported as refused, not as a traceback
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills, even inside C code that never looks at signals
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _bound_memory(memory)
@@ -139,8 +147,11 @@ def _work(
                 signal.setitimer(signal.ITIMER_REAL, seconds)
                 try:
                     result = handler(paths[index])
-                except MemoryError as error:
-                    result = MemoryError(f"pickle refused: more memory than any dump needs {error}".strip())
+                except MemoryError:
+                    pipe.send(
+                        (index, MemoryError("pickle refused: it takes more memory than any dump needs"))
+                    )
+                    os._exit(_SPENT)  # what is left of the address space may not do for the next file
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send((index, result))
     os._exit(0)

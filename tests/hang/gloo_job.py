@@ -1,0 +1,67 @@
+"""A real job of four ranks on Gloo (tp 2 × dp 2) that hangs; every rank writes its dump before any timeout.
+
+Run as `python gloo_job.py RANK PORT FOLDER KIND`.
+"""
+
+import os
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+CULPRIT = 3
+STALL_S = 1.5
+
+
+def dump(rank, folder, ends):
+    """The recorder's pickle with the members of the groups, which Gloo leaves out."""
+    world = dist.distributed_c10d._world
+    content = pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
+    config = {}
+    for group, ranks in world.pg_group_ranks.items():
+        if group not in world.pg_names:  # a group that this rank is no member of
+            continue
+        name = world.pg_names[group]
+        config[name] = {"name": name, "desc": group.group_desc, "ranks": str(sorted(ranks))}
+    content["pg_config"] = config
+    (folder / f"dump_{rank}.pkl").write_bytes(pickle.dumps(content))
+    text = torch._C._distributed_c10d._dump_fr_trace_json()
+    (ends / f"rank_{rank}.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def main(rank, port, folder, kind):
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
+    ends = folder.parent / "json"
+    ends.mkdir(exist_ok=True)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=4)
+    tp = [dist.new_group(r, group_desc="TENSOR_MODEL_PARALLEL_GROUP") for r in ([0, 1], [2, 3])][rank // 2]
+    dp = [dist.new_group(r, group_desc="DATA_PARALLEL_GROUP") for r in ([0, 2], [1, 3])][rank % 2]
+
+    def work():
+        for step in range(5):
+            for layer in range(3):
+                here = rank == CULPRIT and step == 4 and layer == 1
+                if here and kind == "host_stall":
+                    time.sleep(60)
+                if here and kind == "crash":
+                    os._exit(1)
+                if here and kind == "skip":
+                    continue
+                size = 24 if here and kind == "wrong_size" else 16
+                dist.all_reduce(torch.ones(size), group=tp)
+                dist.broadcast(torch.ones(4), src=2 * (rank // 2), group=tp)
+            dist.all_reduce(torch.ones(64), group=dp)
+        dist.all_reduce(torch.ones(1))
+
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(STALL_S)
+    dump(rank, folder, ends)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
