@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
@@ -83,17 +85,23 @@ class Run:
         table = table.unify_dictionaries()
         if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
             return table
-        rows = pa.array(record.groups, pa.int32())
+        numbers = np.array(record.groups, np.int32)
+        rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
         local = table.column("group")
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
 
     def save_manifest(self) -> None:
         """Write `manifest.json` and `groups.parquet` into the run's folder."""
-        pq.write_table(
-            pa.table({k: [asdict(g)[k] for g in self.groups] for k in GROUPS.names}, schema=GROUPS),
-            self.folder / "groups.parquet",
-        )
+        lines = "".join(json.dumps(asdict(g)) + "\n" for g in self.groups).encode()
+        groups = pa.Table.from_batches([], schema=GROUPS)
+        if lines:  # by way of JSON, because pyarrow.table() imports pandas where it is installed
+            groups = read_json(
+                pa.BufferReader(lines),
+                read_options=ReadOptions(use_threads=False, block_size=len(lines) + 64),
+                parse_options=ParseOptions(explicit_schema=GROUPS),
+            ).cast(GROUPS)
+        pq.write_table(groups, self.folder / "groups.parquet")
         manifest = {
             "schema": RUN_SCHEMA,
             "world_size": self.world_size,

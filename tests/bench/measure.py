@@ -8,6 +8,8 @@ import sys
 import time
 import warnings
 
+WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
 
 def ours(jobs: int, paths: list[str]) -> int:
     """Ingest with tracekit; returns the events read."""
@@ -31,13 +33,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     importlib.import_module("hta.common.trace" if who == "hta" else "tracekit.ingest")
+    before = sum(sum(resource.getrusage(who)[:2]) for who in WHO)
     start = time.perf_counter()
     events = {"ours": ours, "hta": hta}[who](jobs, paths)
     seconds = time.perf_counter() - start
+    cpu = sum(sum(resource.getrusage(who)[:2]) for who in WHO) - before
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak = own + (jobs * child if jobs > 1 else 0)
-    print(json.dumps({"seconds": seconds, "peak_mib": peak / 1024, "events": events}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_mib": peak / 1024, "events": events}))
 
 
 if __name__ == "__main__":

@@ -109,9 +109,10 @@ def test_a_missing_end_and_bad_rows_are_counted(tmp_path):
     del listed[gone]
     listed[0] |= {"start_ts": float("nan")}
     listed[1] |= {"duration": -1.0}
+    listed[2] |= {"start_ts": None}
     run = load([write(tmp_path / "a.parquet", listed)])
     assert [(q.kind, q.count) for q in run.quality] == [
-        ("malformed_event", 1), ("negative_duration", 1), ("unpaired_p2p", 1)
+        ("malformed_event", 2), ("negative_duration", 1), ("unpaired_p2p", 2)
     ]  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.ingest.arrays import MINUS_ONE, from_numpy, to_numpy
+
 MAX_RANKS = 1 << 20  # members of a group; more is a fault of the file
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
 
@@ -71,13 +73,13 @@ class MembershipCodes:
             codes[rows] = np.asarray(mine, np.int32)[inverse.reshape(-1)]
             for code, count in enumerate(np.bincount(codes[rows])):
                 self.counts[code] += int(count)
-        return pa.array(codes)
+        return from_numpy(codes)
 
 
 def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    present = column.is_valid().to_numpy(zero_copy_only=False)
+    present = to_numpy(column.is_valid())
     values = column.indices if pa.types.is_dictionary(column.type) else column
-    return values.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), present
+    return to_numpy(values.cast(pa.int64()).fill_null(MINUS_ONE)).astype(np.int64), present
 
 
 def listed_groups(info: Any) -> list[ListedGroup]:

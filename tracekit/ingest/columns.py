@@ -11,9 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.ingest.arrays import (
+    FALSE,
+    NO_INT64,
+    NO_STRING,
+    TRUE,
+    from_ints,
+    from_numpy,
+    from_strings,
+    to_numpy,
+)
 from tracekit.schema import DICT
 
 KEPT_PHASES = ("X", "B", "E")
+STORED = from_strings(KEPT_PHASES)
+OWN_ROWS = from_strings(["Trace"])[0]
 
 
 class Field(NamedTuple):
@@ -109,7 +121,7 @@ def text_key(key: str) -> str:
 def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
     """Make a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration."""
     phase = one_chunk(table.column("ph"))
-    keep = pc.is_in(phase, value_set=pa.array(KEPT_PHASES))
+    keep = pc.is_in(phase, value_set=STORED)
     for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
         phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
     rows = table if keep.true_count == len(table) else table.filter(keep)
@@ -120,7 +132,7 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         issues["integer_overflow"] += overflowed
     columns = [times["ts"], times["dur"]]
     own = (
-        pc.equal(one_chunk(rows.column("cat")), "Trace") if dialect.texts else None
+        pc.equal(one_chunk(rows.column("cat")), OWN_ROWS) if dialect.texts else None
     )  # Kineto's words for ids
 
     def read(holder: Any, field: Field, key: str) -> pa.Array:
@@ -158,16 +170,14 @@ def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
         micros = pc.round(micros, ndigits=SCALES[0], round_mode="half_to_even")
         micros = micros.cast(pa.decimal128(38, SCALES[0]), safe=False)
     if len(micros) == 0:
-        return pa.array([], pa.int64()), 0
+        return pa.nulls(0, pa.int64()), 0
     words = np.frombuffer(micros.buffers()[1], dtype=np.int64)  # little-endian 128-bit integers
     words = words.reshape(-1, 2)[micros.offset : micros.offset + len(micros)]
     low, high = words[:, 0], words[:, 1]
-    null = micros.is_null().to_numpy(zero_copy_only=False)
+    null = to_numpy(micros.is_null())
     overflow = (high != low >> 63) & ~null
     null |= overflow
-    values = pa.py_buffer(np.ascontiguousarray(low))
-    validity = None if not null.any() else pa.array(~null).buffers()[1]
-    return pa.Array.from_buffers(pa.int64(), len(low), [validity, values]), int(overflow.sum())
+    return from_numpy(low, null), int(overflow.sum())
 
 
 def _first(spellings: list[pa.Array]) -> pa.Array:
@@ -182,11 +192,11 @@ def _whole(values: pa.Array, issues: Counter[str]) -> pa.Array:
     fraction = pc.not_equal(rounded, values)
     words = np.frombuffer(rounded.cast(pa.decimal128(38, 0), safe=False).buffers()[1], dtype=np.int64)
     words = words.reshape(-1, 2)[: len(values)]
-    wide = (words[:, 1] != words[:, 0] >> 63) & values.is_valid().to_numpy(zero_copy_only=False)
+    wide = (words[:, 1] != words[:, 0] >> 63) & to_numpy(values.is_valid())
     issues["non_integer_value"] += fraction.true_count
     issues["integer_overflow"] += int(wide.sum())
-    lost = pc.or_kleene(fraction, pa.array(wide))
-    return pc.if_else(pc.fill_null(lost, fill_value=True), pa.scalar(None, pa.int64()), pa.array(words[:, 0]))
+    lost = pc.or_kleene(fraction, from_numpy(wide))
+    return pc.if_else(pc.fill_null(lost, fill_value=TRUE), NO_INT64, from_numpy(words[:, 0]))
 
 
 def _with_texts(values: pa.Array, texts: pa.Array, own: pa.Array | None, issues: Counter[str]) -> pa.Array:
@@ -194,9 +204,9 @@ def _with_texts(values: pa.Array, texts: pa.Array, own: pa.Array | None, issues:
     if texts.null_count == len(texts):
         return values
     number = pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")
-    words = pc.and_kleene(pc.invert(number), pc.invert(pc.fill_null(own, fill_value=False)))
+    words = pc.and_kleene(pc.invert(number), pc.invert(pc.fill_null(own, fill_value=FALSE)))
     issues["non_integer_value"] += words.true_count
-    parsed = pc.if_else(number, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+    parsed = pc.if_else(number, texts, NO_STRING).cast(pa.int64())
     return pc.coalesce(values, parsed.cast(values.type))
 
 
@@ -214,7 +224,7 @@ def _encode(values: pa.Array, target: pa.DataType, issues: Counter[str]) -> pa.A
         words = [w.as_py() for w in encoded.dictionary.cast(pa.binary())]
         texts = [w.decode("utf-8", "replace") for w in words]
         issues["bad_utf8"] += sum(w != t.encode() for w, t in zip(words, texts, strict=True))
-        encoded = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
+        encoded = pa.DictionaryArray.from_arrays(encoded.indices, from_strings(texts))
         encoded = encoded.cast(pa.string()).dictionary_encode()
     return encoded
 
@@ -223,7 +233,6 @@ def from_rows(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """Make a SCANNED batch of rows that the lenient reader made."""
     arrays = []
     for field in SCANNED:
-        kind = pa.string() if field.type == DICT else field.type
-        array = pa.array([row.get(field.name) for row in rows], kind)
-        arrays.append(array.dictionary_encode() if field.type == DICT else array)
+        values = [row.get(field.name) for row in rows]
+        arrays.append(from_strings(values).dictionary_encode() if field.type == DICT else from_ints(values))
     return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)

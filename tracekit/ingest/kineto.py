@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tracekit.findings import Quality
 from tracekit.ingest import identify
+from tracekit.ingest.arrays import NO_INT32, ZERO, from_ints, from_numpy, to_numpy
 from tracekit.ingest.collective_args import ListedGroup, MembershipCodes, listed_groups, members_of
 from tracekit.ingest.pairs import Pairing
 from tracekit.ingest.repair import LIMIT, Repair
@@ -50,7 +51,7 @@ class _Groups:
             if ranks is None and said.names_a_group:
                 issues["group_members_unknown"] += codes.counts[code]
             numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
-        return pa.array(numbers, pa.int32())
+        return from_ints(numbers, np.int32)
 
     def table(self) -> tuple[FileGroup, ...]:
         return tuple(FileGroup(r, tuple(sorted(n)), tuple(sorted(d))) for r, (n, d) in self.found.items())
@@ -69,7 +70,7 @@ def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out
             for paired in pairing.apply(batch):
                 repaired = repair.batch(paired)
                 if repaired.num_rows:
-                    ts = repaired.column("ts").to_numpy()
+                    ts = to_numpy(repaired.column("ts"))
                     span = [min(span[0], int(ts.min())), max(span[1], int(ts.max()))]
                     writer.add(_events(repaired, codes, record.issues))
         pairing.close()
@@ -86,7 +87,7 @@ def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str])
         issues["integer_overflow"] += lost
     for name in ("src_rank", "dst_rank"):
         if columns[name].null_count < len(batch):
-            columns[name] = pc.if_else(pc.less(columns[name], 0), pa.scalar(None, pa.int32()), columns[name])
+            columns[name] = pc.if_else(pc.less(columns[name], ZERO), NO_INT32, columns[name])
     columns["group"] = codes.encode(batch)
     columns["micro_batch"] = pa.nulls(len(batch), pa.int32())
     return pa.RecordBatch.from_arrays([columns[f.name] for f in EVENTS], schema=EVENTS)
@@ -168,9 +169,7 @@ def _refused(stream: ByteStream, record: ScanRecord, common: dict[str, Any]) -> 
 
 def _numbered(table: pa.Table, numbers: pa.Array) -> pa.Table:
     codes = table.column("group").combine_chunks()
-    if isinstance(codes, pa.ChunkedArray):
-        codes = pa.concat_arrays(codes.chunks) if codes.num_chunks else pa.array([], pa.int32())
-    index = pc.if_else(pc.less(codes, 0), pa.scalar(None, pa.int32()), codes)
+    index = pc.if_else(pc.less(codes, ZERO), NO_INT32, codes)
     group = numbers.take(index) if len(numbers) else pa.nulls(table.num_rows, pa.int32())
     at = table.schema.get_field_index("group")
     return table.set_column(at, EVENTS.field("group"), group)
@@ -179,7 +178,7 @@ def _numbered(table: pa.Table, numbers: pa.Array) -> pa.Table:
 def _shift(table: pa.Table, base: int) -> pa.Table:
     if not base:
         return table
-    shifted = pa.array(table.column("ts").to_numpy() + np.int64(base))
+    shifted = from_numpy(to_numpy(table.column("ts")) + np.int64(base))
     return table.set_column(0, EVENTS.field("ts"), shifted)
 
 

@@ -7,10 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.parquet as pq
 
 from tracekit.findings import Quality, Rejected
+from tracekit.ingest.arrays import from_ints
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
 from tracekit.ingest.write import CHUNK_ROWS, EventWriter
 from tracekit.schema import EVENTS
@@ -167,7 +168,7 @@ def _place(claims: list[Claim], path: Path) -> list[FileGroup]:
     writer = EventWriter(path)
     at = EVENTS.get_field_index("group")
     for _, table in claims:
-        rows = pa.array([places[g.ranks] for g in table.groups], pa.int32())
+        rows = from_ints([places[g.ranks] for g in table.groups], np.int32)
         with pq.ParquetFile(table.path) as file:
             for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
                 writer.add(

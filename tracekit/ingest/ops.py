@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.findings import Quality
+from tracekit.ingest.arrays import MINUS_ONE, ZERO, from_ints, from_numpy, from_strings, to_numpy
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
 from tracekit.ingest.source import ByteStream, Source
 from tracekit.ingest.write import in_order, write_table
@@ -33,6 +34,7 @@ COLLECTIVES = (
     ("broadcast", "broadcast"),
 )
 COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
+MAX_ORDINAL = 1 << 20  # operations of one type in a step
 GAP = NS_PER_MS  # between steps laid one after another
 
 
@@ -125,18 +127,18 @@ class _Table:
     def _usable(self, table: pa.Table) -> pa.Table:
         ok = np.ones(table.num_rows, bool)
         for name in ("start_ts", "duration"):
-            values = table.column(name).cast(pa.float64()).to_numpy()
+            values = to_numpy(table.column(name).cast(pa.float64()))
             ok &= np.isfinite(values) & (np.abs(np.nan_to_num(values)) < 1e9)
-        for name in ("dp_rank", "stage", "step", "optype"):
-            ok &= table.column(name).is_valid().to_numpy()
+        for name in REQUIRED:
+            ok &= to_numpy(table.column(name).is_valid())
         for name in ("dp_rank", "stage"):
-            values = table.column(name).cast(pa.int64()).fill_null(0).to_numpy()
+            values = to_numpy(table.column(name).cast(pa.int64()).fill_null(ZERO))
             ok &= (values >= 0) & (values < 1 << 20)
         if not ok.all():
             self.quality.append(Quality("malformed_event", self._label, int((~ok).sum()), "row dropped"))
         if not ok.any():
             raise ValueError("no usable row")
-        return table.filter(pa.array(ok))
+        return table.filter(from_numpy(ok))
 
     def _places(self) -> dict[tuple[int, int], int]:
         places: dict[tuple[int, int], int] = {}
@@ -167,6 +169,10 @@ class _Table:
 
     def _ordinals(self, seq: "np.ndarray[Any, Any] | None") -> "np.ndarray[Any, Any]":
         """Count each operation among those of its type, step and rank, by `seq_id` or by start."""
+        if seq is not None and seq.min() >= 0 and seq.max() < MAX_ORDINAL:
+            instances = np.stack([self._rank, self._step, self._type, seq], axis=1)
+            if len(np.unique(instances, axis=0)) == len(seq):
+                return seq  # a lost row must not shift those behind it
         key = self._start if seq is None else seq
         order = np.lexsort((self._start, key, self._type, self._step, self._rank))
         same = np.ones(len(order), bool)
@@ -252,7 +258,7 @@ class _Table:
             "device": np.zeros(len(rows), np.int64),
             "stream": stream,
             "collective": [k.collective for k in kinds],
-            "group_size": [sizes.get(int(g)) for g in group],
+            "group_size": from_ints([sizes.get(int(g)) for g in group]),
             "group": _or_null(group),
             "pg_desc": [k.axis for k in kinds],
             "src_rank": _or_null(np.where(send & (peer >= 0), rank, np.where(recv, peer, -1))),
@@ -277,12 +283,12 @@ class _Table:
         starts = [int(self._start[r].min()) for r in mine]
         ends = [int((self._start + self._dur)[r].max()) for r in mine]
         columns = {
-            "ts": starts,
-            "dur": [e - s for s, e in zip(starts, ends, strict=True)],
+            "ts": np.array(starts),
+            "dur": np.array(ends) - np.array(starts),
             "cat": ["user_annotation"] * len(mine),
             "name": [f"ProfilerStep#{s}" for s in steps.tolist()],
-            "pid": [rank] * len(mine),
-            "tid": [-1] * len(mine),
+            "pid": np.full(len(mine), rank),
+            "tid": np.full(len(mine), -1),
         }
         return _events(columns, len(mine))
 
@@ -299,17 +305,17 @@ class _Table:
 
 
 def _ints(table: pa.Table, name: str) -> "np.ndarray[Any, Any]":
-    column = table.column(name).cast(pa.int64()).fill_null(-1)
-    return np.array(column.to_numpy(), np.int64)
+    column = table.column(name).cast(pa.int64()).fill_null(MINUS_ONE)
+    return np.array(to_numpy(column), np.int64)
 
 
 def _nanoseconds(table: pa.Table, name: str) -> "np.ndarray[Any, Any]":
-    seconds = table.column(name).cast(pa.float64()).to_numpy()
+    seconds = to_numpy(table.column(name).cast(pa.float64()))
     return np.asarray(np.rint(seconds * NS_PER_S), np.int64)
 
 
 def _or_null(values: "np.ndarray[Any, Any]") -> pa.Array:
-    return pa.array(values, mask=values < 0)
+    return from_numpy(values, values < 0)
 
 
 def _events(columns: dict[str, Any], count: int) -> pa.Table:
@@ -319,9 +325,9 @@ def _events(columns: dict[str, Any], count: int) -> pa.Table:
         if values is None:
             arrays.append(pa.nulls(count, field.type))
         elif pa.types.is_dictionary(field.type):
-            arrays.append(pa.array(values, pa.string()).dictionary_encode())
+            arrays.append(from_strings(values).dictionary_encode())
         else:
-            array = values if isinstance(values, pa.Array) else pa.array(values)
+            array = values if isinstance(values, pa.Array) else from_numpy(values)
             arrays.append(array.cast(field.type))
     return pa.Table.from_arrays(arrays, schema=EVENTS)
 

@@ -6,7 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.ingest.arrays import from_strings
 from tracekit.ingest.columns import from_rows
+
+COMPLETE = from_strings(["X"])[0]
 
 
 class Pairing:
@@ -18,7 +21,7 @@ class Pairing:
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return the batch's complete events, and those completed by its ends."""
-        complete = pc.equal(batch.column("ph"), "X")
+        complete = pc.equal(batch.column("ph"), COMPLETE)
         if complete.true_count == batch.num_rows:
             return [batch]
         done = [row for half in batch.filter(pc.invert(complete)).to_pylist() if (row := self._half(half))]

@@ -7,13 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracekit.ingest.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
 from tracekit.units import NS_PER_S
 
 LONGEST = (
     24 * 3600 * NS_PER_S
 )  # no event of a training step lasts a day; recorders that wrap around write more
 LIMIT = 2**62  # sums of a start, a base time and a duration stay within 64 bits below this
-COMMS_RECORD = "record_param_comms"
+COMMS_RECORD, KERNEL = from_strings(["record_param_comms", "kernel"])
 
 
 @dataclass
@@ -27,20 +28,20 @@ class Repair:
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Missing and negative durations become 0; starts beyond reason are dropped."""
-        ts = batch.column("ts").to_numpy()
+        ts = to_numpy(batch.column("ts"))
         wild = np.abs(ts) >= LIMIT
         if wild.any():
             self.issues["absurd_timestamp"] += int(wild.sum())
-            batch = batch.filter(pa.array(~wild))
-            ts = batch.column("ts").to_numpy()
+            batch = batch.filter(from_numpy(~wild))
+            ts = to_numpy(batch.column("ts"))
         missing = batch.column("dur").null_count
         self.issues["missing_duration"] += missing
-        dur = batch.column("dur").fill_null(0).to_numpy()
+        dur = to_numpy(batch.column("dur").fill_null(ZERO))
         negative = dur < 0
         if missing or negative.any():
             self.issues["negative_duration"] += int(negative.sum())
             dur = np.maximum(dur, 0)
-            batch = batch.set_column(1, "dur", pa.array(dur))
+            batch = batch.set_column(1, "dur", from_numpy(dur))
         sane = dur <= LONGEST
         self.issues["absurd_duration"] += int((~sane).sum())
         if sane.any():
@@ -49,21 +50,21 @@ class Repair:
 
     def in_order(self, table: pa.Table) -> pa.Table:
         """Absurd durations end with the window; of nested communication records the outer stays."""
-        dur = table.column("dur").to_numpy()
+        dur = to_numpy(table.column("dur"))
         if dur.max(initial=0) > LONGEST:
-            room = np.maximum(self.window_end - table.column("ts").to_numpy(), 0)
+            room = np.maximum(self.window_end - to_numpy(table.column("ts")), 0)
             dur = np.where(dur > LONGEST, np.minimum(dur, room), dur)
-            table = table.set_column(1, table.schema.field("dur"), pa.array(dur))
+            table = table.set_column(1, table.schema.field("dur"), from_numpy(dur))
         self._count_overlaps(table)
         return self._without_nested(table)
 
     def _without_nested(self, table: pa.Table) -> pa.Table:
         rows = np.flatnonzero(
-            pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=False).to_numpy()
+            to_numpy(pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=FALSE))
         )
         if not len(rows):
             return table
-        few = table.select(["ts", "dur", "pid", "tid"]).take(pa.array(rows))
+        few = table.select(["ts", "dur", "pid", "tid"]).take(from_numpy(rows))
         inner = []
         for row, ts, dur, pid, tid in zip(rows.tolist(), *(c.to_pylist() for c in few.columns), strict=True):
             end = self._outer.get((pid, tid))
@@ -76,15 +77,15 @@ class Repair:
         self.issues["nested_communication_record"] += len(inner)
         keep = np.ones(table.num_rows, bool)
         keep[inner] = False
-        return table.filter(pa.array(keep))
+        return table.filter(from_numpy(keep))
 
     def _count_overlaps(self, table: pa.Table) -> None:
         """Kernels of one stream run one after another; those that overlap by more than 1 µs are counted."""
-        kernels = pc.fill_null(pc.equal(table.column("cat"), "kernel"), fill_value=False)
+        kernels = pc.fill_null(pc.equal(table.column("cat"), KERNEL), fill_value=FALSE)
         rows = table.select(["ts", "dur", "device", "stream"]).filter(kernels)
         if not rows.num_rows:
             return
-        ts, dur, device, stream = (c.fill_null(-1).to_numpy() for c in rows.columns)
+        ts, dur, device, stream = (to_numpy(c.cast(pa.int64()).fill_null(MINUS_ONE)) for c in rows.columns)
         order = np.lexsort((np.arange(len(ts)), stream, device))
         ts, end = ts[order], (ts + dur)[order]
         change = np.flatnonzero(np.diff(device[order]) | np.diff(stream[order])) + 1

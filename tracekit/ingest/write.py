@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracekit.ingest.arrays import NO_INT64, ZERO, from_numpy, to_numpy
 from tracekit.schema import DICT, EVENTS
 
 RUN_ROWS = 1 << 19  # rows sorted at a time: some 100 MB
@@ -69,12 +70,12 @@ class EventWriter:
 
 def in_order(table: pa.Table) -> pa.Table:
     """`table` sorted by start, longest first, ties as they were."""
-    ts = table.column("ts").to_numpy()
-    dur = table.column("dur").to_numpy()
+    ts = to_numpy(table.column("ts"))
+    dur = to_numpy(table.column("dur"))
     later = np.diff(ts)
     if np.all((later > 0) | ((later == 0) & (np.diff(dur) <= 0))):
         return table
-    return table.take(pa.array(np.lexsort((-dur, ts))))
+    return table.take(from_numpy(np.lexsort((-dur, ts))))
 
 
 class _Cursor:
@@ -99,7 +100,7 @@ class _Cursor:
     def take_to(self, bound: int) -> Iterator[pa.RecordBatch]:
         """Rows that start at `bound` or before."""
         while self.chunk is not None:
-            count = int(np.searchsorted(self.chunk.column("ts").to_numpy(), bound, side="right"))
+            count = int(np.searchsorted(to_numpy(self.chunk.column("ts")), bound, side="right"))
             if count:
                 yield self.chunk.slice(0, count)
             if count < self.chunk.num_rows:
@@ -145,9 +146,9 @@ def to_int32(column: pa.Array) -> tuple[pa.Array, int]:
     """Cast, with values that 32 bits do not hold nulled and counted."""
     if column.null_count == len(column):
         return pa.nulls(len(column), pa.int32()), 0
-    values = column.fill_null(0).to_numpy()
+    values = to_numpy(column.fill_null(ZERO))
     wide = np.abs(values) >= 2**31
     lost = int(wide.sum())
     if lost:
-        column = pc.if_else(pa.array(wide), pa.scalar(None, pa.int64()), column)
+        column = pc.if_else(from_numpy(wide), NO_INT64, column)
     return column.cast(pa.int32()), lost
