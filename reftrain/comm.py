@@ -38,7 +38,7 @@ class Axis:
         """Reduce in place over the axis and return the tensor (contiguous)."""
         if self.size == 1:
             return tensor
-        call = CollectiveCall(self.name, "all_reduce", label, tensor)
+        call = CollectiveCall(self.name, "all_reduce", label, tensor, self.group, tensor.numel())
         self.hooks.collective_begin(call)
         dist.all_reduce(tensor, op=op, group=self.group)
         self.hooks.collective_end(call)
@@ -49,7 +49,7 @@ class Axis:
         if self.size == 1:
             return tensor.unsqueeze(0)
         out = tensor.new_empty((self.size, *tensor.shape))
-        call = CollectiveCall(self.name, "all_gather", label, tensor)
+        call = CollectiveCall(self.name, "all_gather", label, tensor, self.group, out.numel())
         self.hooks.collective_begin(call)
         dist.all_gather_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)
@@ -60,46 +60,66 @@ class Axis:
         if self.size == 1:
             return tensor.squeeze(0)
         out = tensor.new_empty(tensor.shape[1:])
-        call = CollectiveCall(self.name, "reduce_scatter", label, tensor)
+        call = CollectiveCall(self.name, "reduce_scatter", label, tensor, self.group, out.numel())
         self.hooks.collective_begin(call)
         dist.reduce_scatter_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)
         return out
 
+    def _message(self, op: str, tensor: torch.Tensor, index: int, label: str) -> CollectiveCall:
+        return CollectiveCall(self.name, op, label, tensor, self.group, tensor.numel(), self.ranks[index])
+
     def exchange(
         self, tensor: torch.Tensor, to_index: int, buffer: torch.Tensor, from_index: int, label: str
-    ) -> list[dist.Work]:
-        """Start sending a contiguous tensor to one rank and receiving from another, as one batch."""
-        to_peer, from_peer = self.ranks[to_index], self.ranks[from_index]
-        send = CollectiveCall(self.name, "send", label, tensor, to_peer)
-        receive = CollectiveCall(self.name, "recv", label, buffer, from_peer)
+    ) -> None:
+        """Send a contiguous tensor to one rank and receive from another, as one batch; complete on return."""
+        send = self._message("send", tensor, to_index, label)
+        receive = self._message("recv", buffer, from_index, label)
         self.hooks.collective_begin(send)
         self.hooks.collective_begin(receive)
         works: list[dist.Work] = dist.batch_isend_irecv(
             [
-                dist.P2POp(dist.isend, tensor, to_peer, self.group),
-                dist.P2POp(dist.irecv, buffer, from_peer, self.group),
+                dist.P2POp(dist.isend, tensor, self.ranks[to_index], self.group),
+                dist.P2POp(dist.irecv, buffer, self.ranks[from_index], self.group),
             ]
         )
         self.hooks.collective_end(receive)
         self.hooks.collective_end(send)
-        return works
+        self.hooks.wait_begin(receive)
+        for work in works:
+            work.wait()
+        self.hooks.wait_end(receive)
 
-    def send(self, tensor: torch.Tensor, index: int, label: str) -> dist.Work:
+    def send(self, tensor: torch.Tensor, index: int, label: str) -> "Message":
         """Start sending a contiguous tensor to the rank at `index` of the axis."""
-        return self._point_to_point("send", tensor, index, label)
+        return self._issue(self._message("send", tensor, index, label))
 
-    def receive(self, buffer: torch.Tensor, index: int, label: str) -> dist.Work:
+    def receive(self, buffer: torch.Tensor, index: int, label: str) -> "Message":
         """Start receiving into `buffer` from the rank at `index` of the axis."""
-        return self._point_to_point("recv", buffer, index, label)
+        return self._issue(self._message("recv", buffer, index, label))
 
-    def _point_to_point(self, op: str, tensor: torch.Tensor, index: int, label: str) -> dist.Work:
-        peer = self.ranks[index]
-        call = CollectiveCall(self.name, op, label, tensor, peer)
+    def _issue(self, call: CollectiveCall) -> "Message":
         self.hooks.collective_begin(call)
-        issue = dist.isend if op == "send" else dist.irecv
-        work = issue(tensor, peer, group=self.group)
+        issue = dist.isend if call.op == "send" else dist.irecv
+        work = issue(call.tensor, call.peer, group=self.group)
         self.hooks.collective_end(call)
         if work is None:
             raise AssertionError(f"rank is not on axis {self.name}")
-        return work
+        return Message(work, call, self.hooks)
+
+
+class Message:
+    """A message under way."""
+
+    def __init__(self, work: dist.Work, call: CollectiveCall, hooks: Hooks) -> None:
+        self._work, self._call, self._hooks = work, call, hooks
+
+    def is_completed(self) -> bool:
+        """Whether it is known to have gone or come; on Gloo only a wait makes a send known."""
+        return self._work.is_completed()
+
+    def wait(self) -> None:
+        """Wait until it has gone or come."""
+        self._hooks.wait_begin(self._call)
+        self._work.wait()
+        self._hooks.wait_end(self._call)

@@ -12,8 +12,9 @@ Order of calls in a run:
 
 Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*:
 stretches of the rank's own computation that contain no collective of the tensor, context or pipeline axis.
-Collectives issued by the trainer itself are announced by `collective_begin` and `collective_end`; those
-that FSDP2 issues are not (see `torch.distributed` for these).
+All communication is announced by `collective_begin` and `collective_end`, FSDP2's gathers and reduce-scatters
+too; only the all-reduce between HSDP's replicas is not. A message is begun and ended when it is issued;
+where the trainer waits for it, `wait_begin` and `wait_end` say so.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.distributed as dist
 
 if TYPE_CHECKING:
     from reftrain.config import RunConfig
@@ -61,14 +63,17 @@ class CollectiveCall:
     """One communication call of the trainer: on which axis, what, for which tensor of the model.
 
     `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter, send
-    or recv; `label` says what for, e.g. `layers.3.attention.wo`; `peer` is the global rank of the other end
-    of a send or recv.
+    or recv; `label` says what for, e.g. `layers.3.attention.wo`; `tensor` is what this rank puts in (or, of a
+    recv, where it goes), `elements_out` the count of elements it gets; `peer` is the global rank of the
+    other end of a send or recv.
     """
 
     axis: str
     op: str
     label: str
     tensor: torch.Tensor
+    group: dist.ProcessGroup | None
+    elements_out: int
     peer: int | None = None
 
 
@@ -129,6 +134,12 @@ class Hooks:
 
     def collective_end(self, call: CollectiveCall) -> None:
         """Run when a blocking call has returned, or an asynchronous one has been issued."""
+
+    def wait_begin(self, call: CollectiveCall) -> None:
+        """Run before the trainer waits for a message sent or received earlier."""
+
+    def wait_end(self, call: CollectiveCall) -> None:
+        """Run when that message has gone or come."""
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Run when the optimiser has stepped and the figures are known."""
@@ -192,6 +203,16 @@ class HookList(Hooks):
         """See `Hooks`."""
         for hook in reversed(self.hooks):
             hook.collective_end(call)
+
+    def wait_begin(self, call: CollectiveCall) -> None:
+        """See `Hooks`."""
+        for hook in self.hooks:
+            hook.wait_begin(call)
+
+    def wait_end(self, call: CollectiveCall) -> None:
+        """See `Hooks`."""
+        for hook in reversed(self.hooks):
+            hook.wait_end(call)
 
     def step_end(self, metrics: StepMetrics) -> None:
         """See `Hooks`."""

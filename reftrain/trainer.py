@@ -135,7 +135,7 @@ class Trainer:
             if number % mesh.pp.size != mesh.pp.index:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
-            stages[number] = ShardedStage(stage, mesh.fsdp_mesh, config.mesh.zero, policy)
+            stages[number] = ShardedStage(stage, mesh.fsdp_mesh, config.mesh.zero, policy, self.hooks)
             stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
         return stages
 

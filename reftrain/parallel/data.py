@@ -7,15 +7,66 @@ loss is divided by the global count of valid tokens once, before backward.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 
+from reftrain.hooks import CollectiveCall, Hooks
 from reftrain.model.decoder import Stage
 from reftrain.model.parameters import initial_values, shard_part, specs_of
+
+
+class AnnouncedAllGather(DefaultAllGather):
+    """FSDP2's all-gather, announced to the hooks."""
+
+    def __init__(self, hooks: Hooks, label: str) -> None:
+        super().__init__()
+        self.hooks, self.label = hooks, label
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Gather the weights of one unit."""
+        call = CollectiveCall("dp_cp", "all_gather", self.label, input_tensor, group, output_tensor.numel())
+        self.hooks.collective_begin(call)
+        work = super().__call__(output_tensor, input_tensor, group, async_op)
+        self.hooks.collective_end(call)
+        return work
+
+
+class AnnouncedReduceScatter(DefaultReduceScatter):
+    """FSDP2's reduce-scatter, announced to the hooks."""
+
+    def __init__(self, hooks: Hooks, label: str) -> None:
+        super().__init__()
+        self.hooks, self.label = hooks, f"{label}.grad"
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work:
+        """Reduce the gradients of one unit."""
+        call = CollectiveCall(
+            "dp_cp", "reduce_scatter", self.label, input_tensor, group, output_tensor.numel()
+        )
+        self.hooks.collective_begin(call)
+        work = super().__call__(output_tensor, input_tensor, group, op, async_op)
+        self.hooks.collective_end(call)
+        return work
 
 
 def mixed_precision(
@@ -32,21 +83,28 @@ def mixed_precision(
 class ShardedStage:
     """A stage whose parameters FSDP2 shards over a mesh: (shard,) or (replicate, shard)."""
 
-    def __init__(self, stage: Stage, mesh: DeviceMesh, zero: int, policy: MixedPrecisionPolicy) -> None:
+    def __init__(
+        self, stage: Stage, mesh: DeviceMesh, zero: int, policy: MixedPrecisionPolicy, hooks: Hooks
+    ) -> None:
         self.specs = specs_of(stage)
         self.zero = zero
         for layer in stage.layers.values():
             fully_shard(layer, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
         fully_shard(stage, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
         self.module: nn.Module = stage
-        for module in self._wrapped():
+        several = mesh.size(mesh.ndim - 1) > 1
+        for name, module in self._wrapped():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
+            if several:
+                label = name or "stage"
+                module.set_custom_all_gather(AnnouncedAllGather(hooks, label))
+                module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label))
 
-    def _wrapped(self) -> Iterator[FSDPModule]:
-        for module in self.module.modules():
+    def _wrapped(self) -> Iterator[tuple[str, FSDPModule]]:
+        for name, module in self.module.named_modules():
             if isinstance(module, FSDPModule):
-                yield module
+                yield name, module
 
     def arm(self, *, reduce: bool, last: bool) -> None:
         """Say of the next backward whether it reduces gradients and whether it is the step's last."""

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch.autograd import Variable
 
-from reftrain.comm import Axis
+from reftrain.comm import Axis, Message
 from reftrain.hooks import HookList
 from reftrain.loss import step_loss
 from reftrain.model.batch import LocalBatch
@@ -33,7 +32,7 @@ class _Forward:
 class _Sent:
     """A message under way: the tensor must live, and its graph output may be released, when it has gone."""
 
-    work: dist.Work
+    work: Message
     tensor: torch.Tensor
     output: torch.Tensor | None
 
@@ -89,7 +88,7 @@ class PipelineExecutor:
 
     def _start_step(self, batches: Sequence[LocalBatch], divisor: int) -> None:
         self._batches, self._divisor = batches, divisor
-        self._received: dict[Action, tuple[torch.Tensor, dist.Work]] = {}
+        self._received: dict[Action, tuple[torch.Tensor, Message]] = {}
         self._handed: dict[Action, torch.Tensor] = {}
         self._forwards: dict[tuple[int, int], _Forward] = {}
         self._input_grads: dict[tuple[int, int], torch.Tensor] = {}

@@ -36,18 +36,28 @@ class RankPool:
     """Ranks waiting for work."""
 
     def __init__(self, size: int) -> None:
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
+        self._size = size
+        self._context = mp.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOAD)
         self.folder = tempfile.TemporaryDirectory(prefix="reftrain-test-")
         self._numbers = itertools.count()
+        self._start()
+
+    def _start(self) -> None:
         self.connections, self.processes = [], []
-        for _ in range(size):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs,), daemon=True)
+        for _ in range(self._size):
+            ours, theirs = self._context.Pipe()
+            process = self._context.Process(target=serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self.connections.append(ours)
             self.processes.append(process)
+
+    def _stop(self) -> None:
+        for connection, process in zip(self.connections, self.processes, strict=True):
+            process.kill()
+            process.join()
+            connection.close()
 
     def run(
         self, function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 120
@@ -56,6 +66,14 @@ class RankPool:
         store = str(Path(self.folder.name) / f"store{next(self._numbers)}")
         for rank, connection in enumerate(self.connections[:world_size]):
             connection.send((function, (rank, world_size, store, *arguments)))
+        try:
+            return self._collect(world_size, timeout)
+        except RankFailedError:  # the others may still wait for it: nobody's next answer could be trusted
+            self._stop()
+            self._start()
+            raise
+
+    def _collect(self, world_size: int, timeout: float) -> list[Any]:
         results = []
         for rank, connection in enumerate(self.connections[:world_size]):
             if not connection.poll(timeout):
@@ -67,10 +85,9 @@ class RankPool:
         return results
 
     def close(self) -> None:
-        for connection, process in zip(self.connections, self.processes, strict=True):
+        for connection in self.connections:
             connection.send(None)
+        for process in self.processes:
             process.join(5)
-            process.kill()
-            process.join()
-            connection.close()
+        self._stop()
         self.folder.cleanup()
