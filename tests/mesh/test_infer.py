@@ -1,0 +1,201 @@
+"""The mesh from process groups alone, as launchers make them and in every numbering of ranks."""
+
+from math import prod
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.mesh.uses import AXIS_KINDS, STYLES, grid, groups, members, relabelled, same_lines
+from tracekit.errors import MeshError
+from tracekit.mesh import DIMS, GroupUse, infer
+
+ORDERS = (("tp", "cp", "pp", "dp"), ("tp", "cp", "dp", "pp"))
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SIZES = st.fixed_dictionaries({d: st.sampled_from([1, 2, 2, 3, 4]) for d in DIMS}).filter(
+    lambda s: 4 <= prod(s.values()) <= 48 and sum(n > 1 for n in s.values()) >= 2
+)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tp": 2, "cp": 2, "pp": 2, "dp": 2},
+        {"tp": 4, "pp": 3, "dp": 2},
+        {"cp": 2, "dp": 4},
+        {"tp": 8, "dp": 2},
+        {"pp": 4, "dp": 4},
+    ],
+)
+def test_named_groups_give_the_mesh_in_either_order(style, order, sizes):
+    truth = grid(order, **sizes)
+    found = infer(groups(truth, style=style), range(truth.world_size))
+    assert found.mesh.sizes == truth.sizes
+    assert [d for d in found.mesh.order if truth.sizes[d] > 1] == [d for d in order if truth.sizes[d] > 1]
+    assert all(found.mesh.coords(r) == truth.coords(r) for r in range(truth.world_size))
+    assert not found.flat
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_groups_along_several_axes_are_unions_not_axes(style):
+    truth = grid(tp=2, cp=2, pp=2, dp=2)
+    kinds = [*AXIS_KINDS, "dp_cp", "tp_cp", "mp"]
+    found = infer(groups(truth, kinds, style), range(16))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_dp_is_what_a_union_has_beyond_cp(style):
+    truth = grid(tp=2, cp=2, dp=4)
+    found = infer(groups(truth, ["tp", "cp", "dp_cp"], style), range(16))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
+def test_the_group_of_everybody_is_no_axis():
+    truth = grid(tp=2, dp=4)
+    world = GroupUse(tuple(range(8)), ("default_pg",), collectives=9)
+    assert infer([*groups(truth), world], range(8)).mesh.sizes == truth.sizes
+
+
+def test_expert_and_embedding_groups_are_ignored_with_a_word():
+    truth = grid(tp=2, pp=2, dp=4)
+    extra = [
+        GroupUse((0, 1, 4, 5), ("EXPERT_MODEL_PARALLEL_GROUP",), 12),
+        GroupUse((2, 3, 6, 7), ("EXPERT_MODEL_PARALLEL_GROUP",), 12),
+        *(GroupUse(g, ("EMBEDDING_GROUP",), 1) for g in members(truth, ["pp"])[:3]),
+    ]
+    found = infer([*groups(truth, style="megatron"), *extra], range(16))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+    (note,) = found.notes
+    assert "ignored" in note
+    assert "EXPERT_MODEL_PARALLEL_GROUP" in note
+
+
+def test_an_axis_that_nobody_made_groups_for_is_what_the_rest_leaves():
+    truth = grid(tp=2, pp=2, dp=2)
+    found = infer(groups(truth, ["tp", "pp"]), range(8))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+    assert any("without groups of its own" in n for n in found.notes)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"tp": 2, "cp": 2, "pp": 2, "dp": 2},
+        {"tp": 4, "dp": 2},
+        {"tp": 2, "pp": 2, "dp": 3},
+        {"cp": 2, "pp": 2, "dp": 2},
+    ],
+)
+def test_anonymous_groups_are_named_by_what_they_do(order, sizes):
+    truth = grid(order, **sizes)
+    found = infer(groups(truth, style=None), range(truth.world_size))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+    assert any("named by their use and position" in n for n in found.notes)
+
+
+def test_order_names_the_axes_that_nothing_describes():
+    truth = grid(("pp", "tp", "cp", "dp"), pp=2, tp=2, cp=2, dp=2)
+    idle = [GroupUse(u.ranks) for u in groups(truth, style=None)]
+    found = infer(idle, range(16), ("pp", "tp", "cp", "dp"))
+    assert found.mesh.sizes == truth.sizes
+    assert found.mesh.order == ("pp", "tp", "cp", "dp")
+    assert same_lines(found.mesh, truth)
+
+
+def test_a_pipeline_that_only_exchanges_messages_is_the_pp_axis():
+    truth = grid(tp=2, pp=4)
+    chains = [GroupUse(g, (), 0, 1, frozenset({"p2p"})) for g in members(truth, ["pp"])]
+    found = infer([*groups(truth, ["tp"]), *chains], range(8))
+    assert found.mesh.sizes == {"tp": 2, "cp": 1, "pp": 4, "dp": 1}
+    assert same_lines(found.mesh, truth)
+
+
+@pytest.mark.parametrize(
+    ("descs", "dim"),
+    [
+        (("mesh_tp",), "tp"),
+        (("PIPELINE_MODEL_PARALLEL_GROUP",), "pp"),
+        (("default_pg", "mesh_cp"), "cp"),
+        (("mesh_dp_shard",), "dp"),
+    ],
+)
+def test_a_world_of_one_axis_is_what_its_description_says(descs, dim):
+    found = infer([GroupUse(tuple(range(4)), descs, 10)], range(4))
+    assert found.mesh.sizes == dict.fromkeys(DIMS, 1) | {dim: 4}
+    assert not found.flat
+
+
+@pytest.mark.parametrize("uses", [[], [GroupUse((0, 1, 2, 3), ("default_pg",), 10)]])
+def test_a_world_that_nothing_divides_is_flat_and_says_so(uses):
+    found = infer(uses, range(4))
+    assert found.flat
+    assert found.mesh.sizes == {"tp": 1, "cp": 1, "pp": 1, "dp": 4}
+    assert any("taken as one data-parallel group" in n for n in found.notes)
+
+
+def test_groups_that_contradict_each_other_ask_for_the_flag():
+    """Each pair of axes fits, but tp and dp of one half are twisted: the cp index of a rank is no longer defined."""
+    pairs = {
+        "mesh_tp": [(0, 1), (2, 3), (4, 5), (6, 7)],
+        "mesh_cp": [(0, 2), (1, 3), (4, 6), (5, 7)],
+        "mesh_dp": [(0, 4), (1, 5), (2, 7), (3, 6)],
+    }
+    uses = [GroupUse(g, (desc,), 5) for desc, mine in pairs.items() for g in mine]
+    with pytest.raises(MeshError, match="contradict each other; give the mesh, as in --mesh"):
+        infer(uses, range(8))
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_family_seen_in_part_is_completed_by_its_pattern(lost):
+    truth = grid(tp=2, pp=2, dp=2)
+    uses = [u for u in groups(truth) if u.ranks != truth.line(2 * lost, ["tp"])]
+    found = infer(uses, range(8))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
+@pytest.mark.parametrize("lost", range(16))
+def test_groups_that_only_a_lost_rank_would_show_are_not_needed(lost):
+    """The files of the other ranks list their own groups only, so groups of a lost rank's peers still stand there."""
+    truth = grid(("tp", "cp", "dp", "pp"), tp=2, cp=2, pp=2, dp=2)
+    uses = [u for u in groups(truth) if set(u.ranks) != {lost}]
+    hidden = truth.line(lost, ["tp"])
+    found = infer([u for u in uses if u.ranks != hidden], range(16))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
+@QUICK
+@given(SIZES, st.sampled_from(ORDERS), st.sampled_from(sorted(STYLES)), st.randoms(use_true_random=False))
+def test_any_numbering_of_ranks_gives_the_same_mesh(sizes, order, style, random):
+    truth = grid(order, **sizes)
+    labels = list(range(truth.world_size))
+    random.shuffle(labels)
+    uses = relabelled(groups(truth, style=style), labels)
+    random.shuffle(uses)
+    found = infer(uses, range(truth.world_size))
+    assert found.mesh.sizes == truth.sizes
+    for r in range(truth.world_size):
+        for d in DIMS:
+            assert found.mesh.line(labels[r], [d]) == tuple(sorted(labels[o] for o in truth.line(r, [d])))
+
+
+@QUICK
+@given(SIZES, st.sampled_from(ORDERS), st.randoms(use_true_random=False))
+def test_the_order_in_which_groups_are_seen_does_not_matter(sizes, order, random):
+    truth = grid(order, **sizes)
+    uses = groups(truth, style=None)
+    before = infer(uses, range(truth.world_size))
+    random.shuffle(uses)
+    after = infer(uses, range(truth.world_size))
+    assert (after.mesh, after.notes) == (before.mesh, before.notes)
