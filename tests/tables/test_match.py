@@ -1,0 +1,121 @@
+"""The same communication on every rank: by sequence number, by step, by the best shift, by source and destination."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tables.rows import comm, gemm, group, matched, partners, recv, send, step
+
+PAIR = group(0, 0, 1)
+
+
+def both(*ordinals):
+    """Instances of ranks 0 and 1 by ordinal."""
+    return [[(0, a), (1, b)] for a, b in ordinals]
+
+
+def test_sequence_numbers_decide_whatever_the_order_and_the_window():
+    ops = matched(
+        {
+            0: [comm(0, 1, 0, seq=5), comm(2, 1, 0, seq=6), comm(4, 1, 0, seq=7)],
+            1: [comm(0, 1, 0, seq=6), comm(2, 1, 0, seq=7), comm(4, 1, 0, seq=8)],
+        },
+        PAIR,
+    )
+    assert partners(ops) == both((1, 0), (2, 1))
+    assert (ops.unmatched, ops.mismatched) == (2, 0)
+
+
+def test_coalesced_calls_that_share_a_sequence_number_match_by_their_order():
+    rows = [comm(0, 1, 0, seq=5), comm(2, 1, 0, seq=5), comm(4, 1, 0, seq=6)]
+    assert partners(matched({0: rows, 1: rows}, PAIR)) == both((0, 0), (1, 1), (2, 2))
+
+
+def test_without_sequence_numbers_the_ordinal_in_the_step_decides():
+    full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
+    late = [step(0, 4, 6), step(1, 10, 10), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
+    assert partners(matched({0: full, 1: late}, PAIR)) == both((1, 0), (2, 1), (3, 2))
+
+
+def test_a_cut_tail_leaves_the_matches_of_a_step_in_order():
+    full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
+    cut = full[:-1]
+    assert partners(matched({0: full, 1: cut}, PAIR)) == both((0, 0), (1, 1), (2, 2))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize("clock", [0, 1e6])
+def test_ragged_windows_without_steps_are_aligned_by_their_ends(lost, clock):
+    gaps = [3, 11, 4, 19, 8, 6, 14, 5]
+    begin = [sum(gaps[:i]) for i in range(len(gaps))]
+    full = [comm(t, 1, 0) for t in begin]
+    ragged = [comm(clock + t, 1, 0) for t in begin[lost:]]
+    ops = matched({0: full, 1: ragged}, PAIR)
+    assert partners(ops) == both(*((lost + i, i) for i in range(len(ragged))))
+    assert ops.unmatched == lost
+
+
+def test_kinds_decide_a_shift_that_times_leave_open():
+    kinds = ["allreduce", "allgather", "reduce_scatter", "allgather", "allreduce"]
+    full = [comm(10 * i, 1, 0, k) for i, k in enumerate(kinds)]
+    ops = matched({0: full, 1: [comm(10 * i, 1, 0, k) for i, k in enumerate(kinds[2:])]}, PAIR)
+    assert partners(ops) == both((2, 0), (3, 1), (4, 2))
+
+
+def test_messages_match_by_source_destination_and_order():
+    ops = matched(
+        {
+            0: [send(0, 1, 0, 1), send(2, 1, 0, 2), send(4, 1, 0, 1)],
+            1: [recv(0, 1, 0, 1), recv(4, 1, 0, 1), recv(6, 1, 2, 1)],
+            2: [send(0, 1, 2, 1), recv(2, 1, 0, 2)],
+        },
+        group(0, 0, 1, 2),
+    )
+    assert partners(ops) == [[(0, 0), (1, 0)], [(0, 1), (2, 1)], [(0, 2), (1, 1)], [(1, 2), (2, 0)]]
+    assert all(c.p2p for c in ops.channels)
+    assert sorted(c.members for c in ops.channels) == [(0, 1), (0, 2), (2, 1)]
+
+
+def test_members_that_call_different_collectives_are_dropped_and_counted():
+    ops = matched({0: [comm(0, 1, 0, "allreduce", seq=1)], 1: [comm(0, 1, 0, "allgather", seq=1)]}, PAIR)
+    assert partners(ops) == []
+    assert (ops.mismatched, ops.unmatched) == (2, 0)
+
+
+def test_element_counts_may_differ_among_members():
+    rows = {r: [comm(0, 1, 0, "all_to_allv", seq=1, nelems=100 * (r + 1))] for r in (0, 1)}
+    assert partners(matched(rows, PAIR)) == both((0, 0))
+
+
+def test_a_group_of_three_matches_though_one_member_is_missing():
+    ops = matched({0: [comm(0, 1, 0, seq=1)], 2: [comm(0, 1, 0, seq=1)]}, group(0, 0, 1, 2))
+    assert partners(ops) == [[(0, 0), (2, 0)]]
+    assert ops.channels[0].members == (0, 1, 2)
+
+
+def test_what_only_one_rank_recorded_is_counted():
+    assert matched({0: [comm(0, 1, 0, seq=1)], 1: [gemm(0, 1)]}, PAIR).unmatched == 1
+
+
+def test_without_any_group_the_world_is_the_group():
+    rows = [comm(0, 1, None), comm(5, 1, None)]
+    ops = matched({0: rows, 1: rows, 2: rows})
+    assert partners(ops) == [[(0, i), (1, i), (2, i)] for i in range(2)]
+
+
+def test_an_operation_whose_members_were_cut_matches_nobody_where_groups_are_known():
+    ops = matched({0: [comm(0, 1, None), comm(2, 1, 0)], 1: [comm(0, 1, None), comm(2, 1, 0)]}, PAIR)
+    assert partners(ops) == both((1, 1))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(["allreduce", "allgather"]), min_size=1, max_size=12),
+    st.integers(-(10**6), 10**6),
+)
+def test_equal_sequences_match_one_to_one_by_any_clock(kinds, clock):
+    mine = [comm(10 * i, 1, 0, k) for i, k in enumerate(kinds)]
+    theirs = [comm(2e6 + clock + 10 * i, 1, 0, k) for i, k in enumerate(kinds)]
+    ops = matched({0: mine, 1: theirs}, PAIR)
+    assert partners(ops) == both(*((i, i) for i in range(len(kinds))))
+    assert (ops.unmatched, ops.mismatched) == (0, 0)

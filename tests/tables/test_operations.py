@@ -1,0 +1,92 @@
+"""From events of one rank to its operations: which rows communicate, what they are, in which step, what computes."""
+
+import pytest
+
+from tests.tables.rows import comm, gemm, recorded, recv, row, send, step
+from tracekit.tables.operations import NO_STEP, canonical_op
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [
+        ("_allgather_base", "all_gather"),
+        ("ncclDevKernel_AllGather_RING_LL", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("allreduce", "all_reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float", "all_reduce"),
+        ("cross_device_reduce_1stage", "all_reduce"),
+        ("all_to_allv", "all_to_all"),
+        ("ncclDevKernel_SendRecv", "send_recv"),
+        ("broadcast", "broadcast"),
+        ("reduce", "reduce"),
+        ("gather", "gather"),
+        ("send 0->1", "send"),
+        ("recv 0<-1", "recv"),
+        ("wait", "other"),
+    ],
+)
+def test_one_name_for_an_operation(text, op):
+    assert canonical_op(text) == op
+
+
+def test_kernels_that_communicate_are_told_from_those_that_compute():
+    ops = recorded(0, gemm(0, 10), comm(10, 5, 3), gemm(15, 5), row("kernel", "nccl:unknown", 30, 2))
+    assert ops.on_gpu
+    assert ops.op == ("all_reduce", "other")
+    assert (ops.start.tolist(), ops.end.tolist()) == ([10_000, 30_000], [15_000, 32_000])
+    assert [a.tolist() for a in ops.busy] == [[0, 15_000], [10_000, 20_000]]
+    assert ops.group.tolist() == [3, -1]
+    assert ops.window == (0, 32_000)
+
+
+def test_copies_are_compute_and_host_rows_are_not():
+    ops = recorded(0, row("gpu_memcpy", "Memcpy DtoH", 0, 2), row("cpu_op", "aten::mm", 0, 50), gemm(5, 1))
+    assert [a.tolist() for a in ops.busy] == [[0, 5_000], [2_000, 6_000]]
+
+
+def test_arguments_that_only_the_host_has_are_joined_by_the_external_id():
+    host = row(
+        "cpu_op", "record_param_comms", 0, 1, collective="_allgather_base", group=7, seq=4, external_id=91
+    )
+    ops = recorded(0, host, row("kernel", "ncclDevKernel_AllGather", 10, 5, external_id=91), gemm(0, 5))
+    assert (ops.op, ops.group.tolist(), ops.seq.tolist()) == (("all_gather",), [7], [4])
+
+
+def test_a_kernel_belongs_to_the_step_that_launched_it():
+    launch = row("cuda_runtime", "cudaLaunchKernel", 5, 1, correlation=9)
+    late = comm(60, 5, 1, correlation=9)
+    ops = recorded(0, step(0, 0, 50), step(1, 50, 50), launch, late, comm(70, 5, 1), gemm(0, 1))
+    assert ops.step.tolist() == [0, 1]
+    assert ops.steps == {0: (0, 50_000), 1: (50_000, 100_000)}
+
+
+def test_no_step_before_the_first_and_after_the_last():
+    ops = recorded(0, step(3, 100, 100), comm(50, 5, 1), comm(150, 5, 1), comm(250, 5, 1), gemm(0, 1))
+    assert ops.step.tolist() == [NO_STEP, 3, NO_STEP]
+
+
+def test_messages_know_both_ends():
+    ops = recorded(1, send(0, 1, 1, 2), recv(2, 1, 0, 1), gemm(0, 1))
+    assert ops.op == ("send", "recv")
+    assert list(zip(ops.src.tolist(), ops.dst.tolist(), strict=True)) == [(1, 2), (0, 1)]
+    assert ops.token[0] == ops.token[1] == "p2p/Float/1024"
+
+
+def test_messages_that_name_nobody_stay_undirected():
+    assert recorded(1, comm(0, 1, 2, "send"), comm(2, 1, 2, "recv")).op == ("send_recv", "send_recv")
+
+
+def test_a_cpu_trace_computes_in_operators_and_communicates_in_annotated_spans():
+    span = row("user_annotation", "nccl:all_reduce", 10, 5, collective="allreduce", group=1)
+    wrapper = row("cpu_op", "c10d::allreduce_", 9, 8)
+    waiting = row("cpu_op", "aten::wait_tensor", 9.5, 7)
+    ops = recorded(0, row("cpu_op", "aten::mm", 0, 9), span, wrapper, waiting)
+    assert not ops.on_gpu
+    assert ops.op == ("all_reduce",)
+    assert [a.tolist() for a in ops.busy] == [[0], [9_000]]
+
+
+def test_no_events_no_operations():
+    ops = recorded(4)
+    assert (len(ops.start), ops.op, ops.window) == (0, (), (0, 0))
