@@ -23,7 +23,7 @@ def late_ranks(groups: list[Group]) -> list[Quality]:
     of: dict[int, int] = defaultdict(int)
     total: dict[int, float] = defaultdict(float)
     for group in groups:
-        rows = [r for r in group.rows.values() if np.isfinite(r.tail.duration).any()]
+        rows = [r for r in group.rows.values() if len(r.tail.duration) and np.isfinite(r.tail.duration).any()]
         if len(rows) < max(2, len(group.ranks)):
             continue
         common = set.intersection(*({int(s) for s in r.tail.seq[np.isfinite(r.tail.duration)]} for r in rows))

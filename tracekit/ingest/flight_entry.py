@@ -21,6 +21,7 @@ TAIL = 48
 """Calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
 MAX_P2P = 128
 MAX_GROUPS = 4096
+_MANY = 100_000
 SCHEDULED, STARTED, DONE = 0, 1, 2
 
 Int64 = npt.NDArray[np.int64]
@@ -48,7 +49,9 @@ class GroupTail:
     seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
     state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
     created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown
-    duration: Float64 = field(default_factory=lambda: np.zeros(0, np.float64))  # (tail,) ms, nan unknown
+    duration: Float64 = field(
+        default_factory=lambda: np.zeros(0, np.float64)
+    )  # (tail,) ms, nan unknown; or (0,)
     calls: tuple[Signature, ...] = ()  # (tail,)
 
 
@@ -100,6 +103,7 @@ class Reducer:
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]] = {}
         self._signatures: dict[Signature, Signature] = {}
+        self._calls: dict[Any, Signature] = {}
         self._p2p: dict[str, tuple[bool, int, int] | None] = {}
 
     def reduce(self, path: str, dump: Any) -> RankDump:
@@ -230,7 +234,8 @@ class Reducer:
         tail.seq = np.array([k[0] for k in last], np.int64)
         tail.state = np.array([k[1] for k in last], np.int8)
         tail.created = np.array([_int(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
-        tail.duration = np.array([_float(k[2][-1].get("duration_ms")) for k in last], np.float64)
+        if any(k[2][-1].get("duration_ms") is not None for k in last):
+            tail.duration = np.array([_float(k[2][-1].get("duration_ms")) for k in last], np.float64)
         tail.calls = tuple(self._call(k[2]) for k in last)
         if not result.timed:
             result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
@@ -245,6 +250,24 @@ class Reducer:
             joined = (first[0], texts[0], texts[1], texts[2], texts[3])
             return self._signatures.setdefault(joined, joined)
         entry = entries[0]
+        try:
+            key = (
+                entry["profiling_name"],
+                tuple(map(tuple, entry["input_sizes"])),
+                tuple(map(tuple, entry["output_sizes"])),
+                tuple(entry["input_dtypes"]),
+                tuple(entry["output_dtypes"]),
+            )
+            known = self._calls.get(key)
+        except (TypeError, KeyError):
+            return self._signature(entry)
+        if known is None:
+            known = self._calls[key] = self._signature(entry)
+            if len(self._calls) > _MANY:
+                self._calls.clear()
+        return known
+
+    def _signature(self, entry: Any) -> Signature:
         name = str(entry.get("profiling_name"))
         signature = (
             name[name.find(":") + 1 :][:80],

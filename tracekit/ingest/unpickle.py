@@ -65,7 +65,8 @@ def loads(data: bytes) -> Any:
     try:
         if head[:1] in b"{[":
             return json.loads(data)
-        return Unpickler(io.BytesIO(data)).load()
+        # a buffered reader lets the C code peek ahead; plain BytesIO makes it call back for every operand
+        return Unpickler(io.BufferedReader(io.BytesIO(data), 1 << 16)).load()  # type: ignore[type-var,arg-type,unused-ignore]
     except RefusedError:
         raise
     except _DAMAGED as error:
