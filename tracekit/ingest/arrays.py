@@ -52,7 +52,7 @@ NO_INT64, NO_INT32, NO_STRING = (null_of(kind) for kind in (pa.int64(), pa.int32
 def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
     """View integers as numpy, or unpack booleans; what stands in null places is arbitrary."""
     if isinstance(values, pa.ChunkedArray):
-        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, values.type)
     start, end, data = values.offset, values.offset + len(values), values.buffers()[1]
     if pa.types.is_boolean(values.type):
         bits = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

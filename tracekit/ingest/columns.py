@@ -161,7 +161,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """Return the column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
 def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
