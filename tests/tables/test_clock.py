@@ -1,0 +1,105 @@
+"""Clocks that differ by seconds, drift, or count from another epoch are aligned by the common ends of collectives."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted
+from tracekit.tables.clock import align
+
+EPOCH_US = 1_774_000_000_000_000
+
+
+def rows(rank, count=30, span=1000.0):
+    """Collectives that end at the same true moments on all ranks, posted at different ones."""
+    out = []
+    for i in range(count):
+        late = (rank * 37 + i * 13) % 50
+        out += [gemm(i * span, 400 + late), comm(i * span + 400 + late, 200 - late, 0)]
+    return out
+
+
+def worst(ops, rates=None):
+    """Largest difference between aligned ends of one instance, ns."""
+    clocks = align(ops)
+    ends = {}
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        for instance, end in zip(
+            ops.instance[where].tolist(), clocks.align(rank, ops.end[where]).tolist(), strict=True
+        ):
+            ends.setdefault(instance, []).append(end)
+    return max(max(e) - min(e) for i, e in ends.items() if i >= 0)
+
+
+@pytest.mark.parametrize("shift_us", [-1e6, -37.5, 0, 1e6])
+def test_offsets_of_a_second_are_undone(shift_us):
+    ops = matched({0: rows(0), 1: shifted(rows(1), shift_us), 2: rows(2)}, group(0, 0, 1, 2))
+    assert worst(ops) <= 2
+    clocks = align(ops)
+    assert clocks.residual_ns <= 2
+    assert set(clocks.island.values()) == {0}
+
+
+@pytest.mark.parametrize("rate", [-50e-6, 50e-6, 200e-6])
+def test_drift_is_undone(rate):
+    ops = matched(
+        {0: rows(0, 60), 1: shifted(rows(1, 60), 1e6, rate), 2: shifted(rows(2, 60), -5e5)}, group(0, 0, 1, 2)
+    )
+    assert worst(ops) <= 20  # without the rate 60 ms × rate would remain: 3 µs and more
+    found = align(ops)
+    assert found.rate[1] - found.rate[0] == pytest.approx(rate, rel=0.01)
+
+
+def test_a_clock_of_another_epoch_loses_no_digit():
+    ops = matched(
+        {0: shifted(rows(0), EPOCH_US), 1: rows(1), 2: shifted(rows(2), EPOCH_US)}, group(0, 0, 1, 2)
+    )
+    assert worst(ops) <= 2
+
+
+def test_chains_of_groups_carry_the_alignment():
+    """Ranks 0 and 3 share no group: the way leads over 1 and 2."""
+    links = [group(0, 0, 1), group(1, 1, 2), group(2, 2, 3)]
+    made = {}
+    for rank in range(4):
+        own = []
+        for i in range(40):
+            for g in links:
+                if rank in g.ranks:
+                    begin = i * 1000.0 + 300 * g.group
+                    own += [comm(begin + 10 * rank, 200 - 10 * rank, g.group)]
+        made[rank] = shifted(own, 1e5 * rank * (-1) ** rank)
+    ops = matched(made, *links)
+    assert set(align(ops).island.values()) == {0}
+    assert worst(ops) <= 4
+
+
+def test_messages_both_ways_join_what_no_collective_does():
+    ahead = 250_000.0
+    here, there = [], []
+    for i in range(20):
+        begin = i * 1000.0
+        here += [send(begin, 30, 0, 1), recv(begin + 400, 130, 1, 0)]
+        there += [recv(begin - 50, 80, 0, 1), send(begin + 500, 30, 1, 0)]
+    clocks = align(matched({0: here, 1: shifted(there, ahead)}, group(0, 0, 1)))
+    assert set(clocks.island.values()) == {0}
+    moved = int(
+        clocks.align(1, np.array([round((ahead + 100) * 1000)]))[0] - clocks.align(0, np.array([100_000]))[0]
+    )
+    assert abs(moved) <= 1000
+
+
+def test_ranks_that_nothing_links_stay_on_islands_of_their_own():
+    ops = matched({0: rows(0), 1: rows(1), 2: [gemm(0, 10)]}, group(0, 0, 1))
+    assert align(ops).island == {0: 0, 1: 0, 2: 2}
+
+
+def test_rooted_operations_tell_no_time():
+    """A root leaves a broadcast when it has sent, long before the others have it."""
+    bad = {
+        r: [*rows(r), *(comm(50_000 + i * 100, 5 + 80 * r, 0, "broadcast") for i in range(60))]
+        for r in (0, 1)
+    }
+    assert align(matched(bad, group(0, 0, 1))).offset[1] == pytest.approx(
+        align(matched({r: rows(r) for r in (0, 1)}, group(0, 0, 1))).offset[1], abs=2
+    )

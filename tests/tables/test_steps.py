@@ -1,0 +1,79 @@
+"""Which steps every rank has whole, and own and wall time in each."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import comm, gemm, group, matched, step
+from tracekit.tables.steps import measure
+
+PAIR = group(0, 0, 1)
+
+
+def steady(steps, us=100, wait=20, calls=2):
+    """Rows of steps of `calls` × (compute, collective), back to back from time 0."""
+    rows, at = [], 0.0
+    for number in steps:
+        begin = at
+        for _ in range(calls):
+            rows += [gemm(at, us), comm(at + us, wait, 0)]
+            at += us + wait
+        rows.append(step(number, begin, at - begin))
+    return rows
+
+
+def test_own_and_wall_time_of_each_step():
+    ops = matched({0: steady(range(4)), 1: steady(range(4), us=110, wait=10)}, PAIR)
+    found = measure(ops)
+    assert (found.ranks, found.numbers, found.partial, found.labelled) == ((0, 1), (0, 1, 2, 3), (), True)
+    assert found.wall == pytest.approx(np.full((2, 4), 240_000))
+    assert found.own == pytest.approx(np.array([[200_000] * 4, [220_000] * 4]))
+    assert found.begin[0] == pytest.approx([0, 200_000, 400_000, 600_000])
+
+
+def test_a_step_whose_head_a_rank_lacks_is_left_out():
+    late = [r for r in steady(range(5)) if r["ts"] + r["dur"] > 130_000 and not r["name"].endswith("#0")]
+    found = measure(matched({0: steady(range(5)), 1: [*late, step(0, 130, 110)]}, PAIR))
+    assert found.numbers == (1, 2, 3, 4)
+    assert found.partial == (0,)
+
+
+def test_a_step_that_some_rank_never_recorded_is_left_out():
+    found = measure(matched({0: steady(range(5)), 1: steady(range(4))}, PAIR))
+    assert (found.numbers, found.partial) == ((0, 1, 2, 3), (4,))
+
+
+def test_one_rank_of_many_that_is_cut_short_does_not_cost_the_others_their_steps():
+    whole = group(0, *range(6))
+    rows = {r: steady(range(4)) for r in range(6)} | {5: steady(range(1))}
+    found = measure(matched(rows, whole))
+    assert found.numbers == (0, 1, 2, 3)
+    assert np.isfinite(found.own[:5]).all()
+    assert np.isfinite(found.own[5]).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        ([(1, 3)], (1, 2)),
+        ([(None, 2)], (0, 1)),
+        ([(3, None)], (3, 4)),
+        ([(0, 1), (4, None)], (0, 4)),
+        ([(9, 12)], ()),
+        (None, (0, 1, 2, 3, 4)),
+    ],
+)
+def test_only_wanted_steps_are_measured(wanted, numbers):
+    ops = matched({r: steady(range(5)) for r in (0, 1)}, PAIR)
+    assert measure(ops, wanted).numbers == numbers
+
+
+def test_without_marks_everything_is_one_step():
+    rows = [r for r in steady(range(3)) if r["cat"] == "kernel"]
+    found = measure(matched({0: rows, 1: rows}, PAIR))
+    assert (found.numbers, found.labelled) == ((0,), False)
+    assert found.own == pytest.approx(np.full((2, 1), 500_000))  # from the first post on
+
+
+def test_steps_need_not_count_from_zero():
+    found = measure(matched({r: steady(range(100, 103)) for r in (0, 1)}, PAIR))
+    assert found.numbers == (100, 101, 102)

@@ -1,0 +1,109 @@
+"""Who came last, how long the others waited, and what the transfer took."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted
+from tracekit.tables.clock import align
+from tracekit.tables.waits import eager_sends, measure_waits
+
+TRIO = group(0, 0, 1, 2)
+
+
+def waits_of(ops, *, eager=False):
+    return measure_waits(ops, align(ops), eager=eager)
+
+
+def trio(shift=0.0):
+    """Rank 1 comes last; the transfer takes 20 µs after it."""
+    return matched(
+        {
+            0: [gemm(0, 100), comm(100, 120, 0), gemm(220, 10)],
+            1: shifted([gemm(0, 200), comm(200, 20, 0), gemm(220, 10)], shift),
+            2: [gemm(0, 150), comm(150, 70, 0), gemm(220, 10)],
+        },
+        TRIO,
+    )
+
+
+@pytest.mark.parametrize("shift", [0, 1e6, -1e6])
+def test_durations_tell_who_came_last_by_any_clock(shift):
+    ops = trio(shift)
+    found = waits_of(ops)
+    assert found.wait.tolist() == [100_000, 0, 50_000]
+    assert found.exposed_wait.tolist() == [100_000, 0, 50_000]
+    assert found.transfer.tolist() == [20_000]
+    assert ops.rank[found.last].tolist() == [1]
+    assert (found.members.tolist(), found.complete.tolist()) == ([3], [True])
+
+
+def test_a_wait_behind_compute_is_not_exposed():
+    ops = matched({0: [gemm(0, 400), comm(100, 120, 0)], 1: [gemm(0, 200), comm(200, 20, 0)]}, group(0, 0, 1))
+    found = waits_of(ops)
+    assert found.wait.tolist() == [100_000, 0]
+    assert found.exposed_wait.tolist() == [0, 0]
+
+
+def test_an_instance_that_lacks_a_member_is_not_complete():
+    ops = matched({0: [comm(0, 50, 0)], 2: [comm(30, 20, 0)]}, TRIO)
+    found = waits_of(ops)
+    assert (found.members.tolist(), found.complete.tolist()) == ([2], [False])
+
+
+def test_rooted_operations_tell_no_order():
+    ops = matched({0: [comm(0, 5, 0, "broadcast")], 1: [comm(0, 50, 0, "broadcast")]}, group(0, 0, 1))
+    assert waits_of(ops).wait.tolist() == [0, 0]
+
+
+def pair(posted, sent, *, copy=10.0, count=1, shift=0.0):
+    """Rank 1 posts receives at `posted`, rank 0 sends at `sent`; a rendezvous, and a sync to align the clocks by."""
+    here, there = [], []
+    for i in range(count):
+        at = i * 1000.0
+        end = at + max(posted, sent) + copy
+        here += [send(at + sent, end - at - sent, 0, 1), comm(at + 800, 20, 0)]
+        there += [recv(at + posted, end - at - posted, 0, 1), comm(at + 790, 30, 0)]
+    return matched({0: here, 1: shifted(there, shift)}, group(0, 0, 1))
+
+
+@pytest.mark.parametrize("shift", [0, 1e6])
+@pytest.mark.parametrize(
+    ("posted", "sent", "receiver_waits", "sender_waits"), [(100, 300, 200, 0), (300, 100, 0, 200)]
+)
+def test_rendezvous_either_end_waits_for_the_other(shift, posted, sent, receiver_waits, sender_waits):
+    ops = pair(posted, sent, count=4, shift=shift)
+    found = waits_of(ops)
+    for rank, expected in ((0, sender_waits), (1, receiver_waits)):
+        where = ops.of(rank)
+        message = np.isin(ops.op[where].astype(str), ["send", "recv"])
+        assert found.wait[where][message].tolist() == pytest.approx([expected * 1000] * 4, abs=5)
+    late = 0 if sent > posted else 1
+    p2p = np.array([ops.channels[c].p2p for c in ops.channel[found.first_row]])
+    assert set(ops.rank[found.last[p2p]].tolist()) == {late}
+    assert found.transfer[p2p].tolist() == pytest.approx([10_000] * 4, abs=5)
+
+
+def test_a_sender_that_only_fills_a_buffer_never_waits():
+    here = [send(1000.0 * i + 100, 5, 0, 1) for i in range(10)]
+    there = [recv(1000.0 * i + 20 * i, max(110 - 20 * i, 5), 0, 1) for i in range(10)]
+    ops = matched({0: here, 1: there}, group(0, 0, 1))
+    assert eager_sends(ops)
+    sends = ops.op == "send"
+    assert waits_of(ops, eager=True).wait[sends].tolist() == [0] * 10
+
+
+def test_senders_that_wait_are_no_eager_ones():
+    here = [send(1000.0 * i, 10 + 100 * (i % 3), 0, 1) for i in range(9)]
+    there = [recv(1000.0 * i + 100 * (i % 3), 10, 0, 1) for i in range(9)]
+    assert not eager_sends(matched({0: here, 1: there}, group(0, 0, 1)))
+
+
+def test_without_messages_nothing_is_eager():
+    assert not eager_sends(trio())
+
+
+def test_between_islands_a_message_is_not_timed():
+    ops = matched({0: [send(0, 10, 0, 1)], 1: [recv(5e6, 40, 0, 1)]}, group(0, 0, 1))
+    found = waits_of(ops)
+    assert found.timed.tolist() == [False]
+    assert found.transfer.tolist() == [10_000]
