@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 import warnings
+from pathlib import Path
 
 WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
@@ -38,7 +39,8 @@ def main() -> None:
     events = {"ours": ours, "hta": hta}[who](jobs, paths)
     seconds = time.perf_counter() - start
     cpu = sum(sum(resource.getrusage(who)[:2]) for who in WHO) - before
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    status = Path("/proc/self/status").read_text()  # ru_maxrss would count the parent's memory at the fork too
+    own = int(status.split("VmHWM:")[1].split()[0])
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak = own + (jobs * child if jobs > 1 else 0)
     print(json.dumps({"seconds": seconds, "cpu": cpu, "peak_mib": peak / 1024, "events": events}))

@@ -7,7 +7,7 @@ import sys
 from tests.ingest.sample import LAYOUTS, document, event, kernel
 
 MEASURE = """
-import resource, sys
+import sys
 from tracekit.errors import InputError
 from tracekit.ingest import load, write
 write.RUN_ROWS, write.CHUNK_ROWS, write.GROUP_ROWS = 1 << 15, 1 << 12, 1 << 15
@@ -15,7 +15,7 @@ try:
     print(load([sys.argv[1]]).ranks[0].events, end=" ")
 except InputError as error:
     print(str(error).split(": ")[-1].replace(" ", "_"), end=" ")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) // 1024)
 """
 
 
