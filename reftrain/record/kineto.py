@@ -1,0 +1,127 @@
+"""Records chosen steps with the profiler and writes one Kineto trace a rank, in the standard form.
+
+The profiler is started after the process groups exist and stopped at a step's end, so that every recorded
+step is whole. What `export` changes, and nothing else: the communication spans get the name
+`record_param_comms` that tools for NCCL traces look for; the shapes of ordinary operators, recorded only
+because the arguments of spans come with them, are left out; `distributedInfo.pg_config` is written complete;
+the name of the temporary file goes. On demand, operators called by other operators are left out too: that
+halves the file and changes no time of computing.
+"""
+
+import bisect
+import gzip
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from reftrain.record.groups import pg_config
+from reftrain.record.spans import ARGUMENTS, SPAN_NAME
+
+STANDARD_NAME: Final = "record_param_comms"
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler writes a line to stderr at start and stop
+
+_SHAPES: Final = (
+    "Concrete Inputs",
+    "Input type",
+    "Input Strides",
+    "Input Dims",
+    "Ev Idx",
+    "Record function id",
+)
+
+
+class StepProfiler:
+    """Profiles the steps between `start` and `stop`; `step` encloses each one with its number."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+
+    def start(self) -> None:
+        """Begin recording. Process groups made later would be missing in the trace."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        # shapes, because only then are the arguments of annotated spans written
+        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+        self._profiler.start()
+
+    def step(self, number: int) -> torch.profiler.record_function:
+        """Context of one whole step: the `ProfilerStep#N` annotation that analysers cut traces by."""
+        return torch.profiler.record_function(f"ProfilerStep#{number}")
+
+    def stop(self) -> None:
+        """End recording."""
+        self._profiler.stop()
+
+    def export(self, path: Path, *, nested: bool = True) -> None:
+        """Write the trace to `path` (.json.gz), under a temporary name first; see `outermost` for `nested`."""
+        handle, raw = tempfile.mkstemp(suffix=".json", dir=path.parent, prefix=".raw-")
+        os.close(handle)
+        try:
+            self._profiler.export_chrome_trace(raw)
+            trace = json.loads(Path(raw).read_bytes())
+        finally:
+            Path(raw).unlink()
+        trace = standard_form(trace, path.name)
+        if not nested:
+            trace["traceEvents"] = outermost(trace["traceEvents"])
+        write_trace(trace, path)
+
+
+def standard_form(trace: dict[str, Any], name: str) -> dict[str, Any]:
+    """The profiler's trace in the form that tools for NCCL traces read; `trace` is changed in place."""
+    for event in trace["traceEvents"]:
+        values = event.get("args")
+        if event.get("name") == SPAN_NAME:
+            event["name"], event["cat"] = STANDARD_NAME, "cpu_op"
+            event["args"] = {k: values[k] for k in ("External id", *ARGUMENTS) if k in values}
+        elif isinstance(values, dict):
+            for key in _SHAPES:
+                values.pop(key, None)
+    trace["traceName"] = name
+    trace.pop("trace_id", None)
+    groups = pg_config()
+    info = trace.setdefault("distributedInfo", {})
+    info.update(
+        rank=dist.get_rank(), world_size=dist.get_world_size(), pg_count=len(groups), pg_config=groups
+    )
+    return trace
+
+
+def outermost(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out operators that run within another operator.
+
+    Operators around a communication span are no bounds (autograd wraps whole backwards): what they hold stays.
+    """
+    order = sorted(
+        (i for i, e in enumerate(events) if e.get("ph") == "X" and e.get("cat") == "cpu_op"),
+        key=lambda i: (events[i]["ts"], -events[i]["dur"]),
+    )
+    calls = [i for i in order if events[i]["name"] == STANDARD_NAME or events[i]["name"].startswith("c10d::")]
+    starts = [events[i]["ts"] for i in calls]
+    until: dict[int, float] = {}  # thread: end of the operator that bounds
+    dropped: set[int] = set()
+    for i in order:
+        event = events[i]
+        end = event["ts"] + event["dur"]
+        if event["name"] == STANDARD_NAME:
+            continue
+        if end <= until.get(event["tid"], 0.0):
+            dropped.add(i)
+        elif bisect.bisect_left(starts, event["ts"]) == bisect.bisect_right(starts, end):
+            until[event["tid"]] = end
+    return [e for i, e in enumerate(events) if i not in dropped]
+
+
+def write_trace(trace: dict[str, Any], path: Path) -> None:
+    """Write `trace` compressed; the file appears whole or not at all."""
+    body = json.dumps(trace, separators=(",", ":"), ensure_ascii=False).encode()
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+        packed.write(body)
+    temporary.replace(path)
