@@ -193,7 +193,8 @@ def main():
         right = [c.rank for c in finding.culprits] == [culprit]
         answer = "right" if right else "WRONG"
         print(
-            f"{args.ranks} dumps x {args.entries} entries ({size / 1e9:.2f} GB), fault on {axis}, {os.cpu_count()} cores, "
+            f"{args.ranks} dumps x {args.entries} entries ({size / 1e9:.2f} GB), "
+            f"fault on {axis}, {os.cpu_count()} cores, "
             f"{args.jobs} jobs: {answer} ({finding.reason}); "
             f"{total:.1f} s, reading {read:.1f} s; "
             f"bare Unpickler {plain:.1f} s on one core, ratio {total / plain:.2f}; at most {peak / (1 << 20):.2f} GiB"

@@ -34,6 +34,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     todo: list[int] = field(default_factory=list)
+    handled: int = 0  # files since it started
 
 
 def decode_all(
@@ -64,7 +65,8 @@ def decode_all(
                     index, result = worker.pipe.recv()
                 except (EOFError, OSError):
                     _bury(worker, workers)
-                    if worker.process.exitcode != _SPENT:
+                    # a file may leave damage behind that kills later: only a fresh worker's death is that file's
+                    if worker.process.exitcode != _SPENT and worker.handled == 0:
                         lost = worker.todo.pop(0)
                         yield lost, _death(worker.process)
                         if done is not None:
@@ -73,6 +75,7 @@ def decode_all(
                         chunks.append(worker.todo)
                     continue
                 worker.todo.remove(index)
+                worker.handled += 1
                 yield index, result
                 if done is not None:
                     done(index)
@@ -100,7 +103,8 @@ def _give(worker: _Worker, chunks: list[list[int]]) -> bool:
     if not chunks:
         return False
     worker.todo = chunks.pop()
-    worker.pipe.send(list(worker.todo))
+    with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will tell
+        worker.pipe.send(list(worker.todo))
     return True
 
 
@@ -111,7 +115,8 @@ def _bury(worker: _Worker, workers: list[_Worker]) -> None:
 
 
 def _retire(worker: _Worker, workers: list[_Worker]) -> None:
-    worker.pipe.send(None)
+    with contextlib.suppress(OSError):
+        worker.pipe.send(None)
     worker.process.join()
     worker.pipe.close()
     workers.remove(worker)
@@ -135,6 +140,10 @@ def _work(
 ) -> None:
     parent_end.close()
     faulthandler.disable()  # a file that crashes the worker is reported as refused, not as a traceback
+    with contextlib.suppress(
+        OSError
+    ):  # nor may what the interpreter prints of damaged objects reach the user
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills, even inside C code that never looks at signals
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _bound_memory(memory)
