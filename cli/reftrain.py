@@ -28,6 +28,14 @@ def parse_mesh(text: str) -> dict[str, Any]:
     return {**sizes, "order": [*sizes, *rest]}
 
 
+def parse_steps(text: str) -> list[int]:
+    """Read `3` or `2:4` (end excluded) as a list of steps."""
+    first, colon, end = text.partition(":")
+    if not first.isdigit() or (colon and not end.isdigit()) or (colon and int(end) <= int(first)):
+        raise ConfigError("--trace", f"{text!r} is no step or range", "write for example 3 or 2:4")
+    return list(range(int(first), int(end) if colon else int(first) + 1))
+
+
 def parse_setting(text: str) -> tuple[str, str, Any]:
     """Read `table.field=value` with the value in TOML's notation, bare words being text."""
     import tomllib
@@ -93,6 +101,10 @@ def cli() -> None:
     help="Compute for real, or sleep each segment's time.",
 )
 @click.option(
+    "--fault", "faults", multiple=True, help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable."
+)
+@click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
+@click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
 )
 @click.option("--dry-run", is_flag=True, help="Check the configuration and the ranks started, then stop.")
@@ -105,6 +117,8 @@ def run(
     out: str | None,
     resume: str | None,
     compute: str | None,
+    faults: Sequence[str],
+    trace: str | None,
     settings: Sequence[str],
     *,
     dry_run: bool,
@@ -126,6 +140,10 @@ def run(
         overrides.setdefault("model", {})["preset"] = preset
     if mesh:
         overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    if faults:
+        overrides.setdefault("evidence", {})["faults"] = list(faults)
+    if trace:
+        overrides.setdefault("evidence", {})["trace_steps"] = parse_steps(trace)
     if resume:
         overrides.setdefault("checkpoint", {})["resume"] = resume
     loaded = load(config, overrides)

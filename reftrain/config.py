@@ -240,9 +240,6 @@ class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
     trace_steps: tuple[int, ...] = knob((), "steps to trace with the profiler")
-    flight_recorder: bool = knob(
-        default=False, meaning="keep a flight-recorder dump a rank, refreshed once a second"
-    )
     timeout_s: float = knob(600.0, "seconds after which a collective that does not finish ends the run")
     faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
 

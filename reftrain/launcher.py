@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError
+from reftrain.planted import read_faults
 from reftrain.train import MakeHooks, train_rank
 from reftrain.validate import check_world
 from reftrain.world import World, world_from_environment
@@ -57,6 +58,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
     when a rank ended early, or the error that a rank reported.
     """
+    read_faults(config)
     prepare_folder(Path(config.out))
     world = world_from_environment(os.environ)
     if world is not None:

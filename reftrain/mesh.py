@@ -54,6 +54,10 @@ class Mesh:
         self.dp = self._axis(("dp",))
         self.dp_cp = self._axis(("dp", "cp"))
 
+    def coords_of(self, rank: int) -> dict[str, int]:
+        """Coordinates of any rank."""
+        return coordinates(rank, self.sizes, self.config.order)
+
     @property
     def shard_size(self) -> int:
         """Ranks among which FSDP2 shards each parameter."""

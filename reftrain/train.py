@@ -16,7 +16,9 @@ from reftrain.checkpoint import Checkpointer, find
 from reftrain.config import RunConfig
 from reftrain.emulate import EmulatedCompute
 from reftrain.errors import ConfigError, MachineError
+from reftrain.evidence import Manifest, MetricsLog, StepTrace
 from reftrain.hooks import HookList, Hooks, StepMetrics
+from reftrain.planted import fault_hooks, read_faults
 from reftrain.throughput import mfu, peak_bytes
 from reftrain.trainer import Trainer, barrier
 from reftrain.world import World
@@ -64,13 +66,26 @@ def process_group(world: World, device: torch.device, timeout_s: float) -> Itera
         dist.destroy_process_group()
 
 
+def own_hooks(config: RunConfig) -> list[Hooks]:
+    """Make the hooks that the configuration asks for.
+
+    Spans enclose faults, and faults the emulated computation: begins run in this order, ends in the reverse.
+    """
+    faults = read_faults(config)
+    hooks: list[Hooks] = [Manifest(faults), MetricsLog()]
+    if config.evidence.trace_steps:
+        hooks.append(StepTrace(config.evidence.trace_steps))
+    hooks += fault_hooks(faults)
+    if config.compute == "emulated":
+        hooks.append(EmulatedCompute(config.emulated_gflops))
+    return hooks
+
+
 def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     """Run the whole job on one rank."""
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
-    hooks = list(make_hooks(world.rank))
-    if config.compute == "emulated":
-        hooks.append(EmulatedCompute(config.emulated_gflops))
+    hooks = [*own_hooks(config), *make_hooks(world.rank)]
     with process_group(world, device, config.evidence.timeout_s):
         listed = HookList(hooks)
         try:

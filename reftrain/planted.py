@@ -1,0 +1,222 @@
+"""Planted faults in the real execution: what makes one rank slow, late or stuck, as hooks.
+
+Nothing here writes into a trace: a fault sleeps, works on or stops where a sick rank would. `faults.spec`
+reads and checks what the user writes; run.json records it as the truth.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reftrain.config import RunConfig
+from reftrain.errors import ConfigError
+from reftrain.faults.compute import ExtraWork
+from reftrain.faults.spec import FaultSpec, parse_fault
+from reftrain.hooks import CollectiveCall, Hooks, RunContext, Segment, StepMetrics
+
+FOREVER_S = 1 << 24
+
+
+class Fault(Hooks):
+    """Base of all faults: knows whether it strikes this rank in the current step."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        self.spec = spec
+        self.here = False
+        self.active = False
+        self.emulated = False
+
+    def strikes(self, context: RunContext) -> bool:
+        """Whether this rank is meant."""
+        return context.rank == self.spec.rank
+
+    def setup(self, context: RunContext) -> None:
+        """Find out whether this rank is meant."""
+        self.here = self.strikes(context)
+        self.emulated = context.config.compute == "emulated"
+
+    def step_begin(self, step: int) -> None:
+        """Find out whether the step is meant."""
+        self.active = self.here and self.spec.active(step)
+
+    def step_end(self, metrics: StepMetrics) -> None:
+        """Rest until the next step."""
+        del metrics
+        self.active = False
+
+
+class SlowCompute(Fault):
+    """Multiplies the rank's own compute time: more matrix products, or, emulated, longer sleeps."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._extra: ExtraWork | None = None
+        self._begun = 0.0
+
+    def setup(self, context: RunContext) -> None:
+        """Prepare the extra work."""
+        super().setup(context)
+        if self.here:
+            self._extra = ExtraWork(self.spec.values["factor"], context.device)
+
+    def segment_begin(self, segment: Segment) -> None:
+        """Start measuring own computation."""
+        del segment
+        if self.active and self._extra is not None:
+            self._begun = time.perf_counter()
+            self._extra.begin()
+
+    def segment_end(self, segment: Segment) -> None:
+        """Compute on for (factor - 1) times as long."""
+        del segment
+        if not self.active or self._extra is None:
+            return
+        if self.emulated:
+            time.sleep((self.spec.values["factor"] - 1) * (time.perf_counter() - self._begun))
+        else:
+            self._extra.end()
+
+
+class LongStage(SlowCompute):
+    """Multiplies the compute time of every rank of a pipeline stage: that of `rank`, else the last."""
+
+    def strikes(self, context: RunContext) -> bool:
+        """Whether this rank is of the stage."""
+        mesh = context.mesh
+        stage = mesh.sizes["pp"] - 1 if self.spec.rank is None else mesh.coords_of(self.spec.rank)["pp"]
+        return mesh.coords["pp"] == stage
+
+
+class _DelayedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's class is untyped
+    """Lets the host wait before each operator, communication apart."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self.delay_s = delay_s
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func.namespace != "c10d":
+            end = time.perf_counter() + self.delay_s
+            while time.perf_counter() < end:
+                pass
+        return func(*args, **(kwargs or {}))
+
+
+class LaunchBound(Fault):
+    """Adds host time before each operator, as a slow or busy CPU does."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._mode: _DelayedOperators | None = None
+
+    def step_begin(self, step: int) -> None:
+        """Begin to delay."""
+        super().step_begin(step)
+        if self.active:
+            self._mode = _DelayedOperators(self.spec.values["delay_us"] / 1e6)
+            self._mode.__enter__()  # type: ignore[no-untyped-call] # as above
+
+    def step_end(self, metrics: StepMetrics) -> None:
+        """Stop delaying."""
+        super().step_end(metrics)
+        self.close()
+
+    def close(self) -> None:
+        """Stop delaying, also after an error."""
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call] # as above
+
+
+class Pauses(Fault):
+    """Pauses the host once every so many segments, as a garbage collector does."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._segments = 0
+
+    def segment_begin(self, segment: Segment) -> None:
+        """Pause when it is time."""
+        del segment
+        if self.active:
+            self._segments += 1
+            if self._segments % int(self.spec.values["every"]) == 0:
+                time.sleep(self.spec.values["pause_ms"] / 1e3)
+
+
+class LateData(Fault):
+    """Makes the data loader late."""
+
+    def data_begin(self, step: int) -> None:
+        """Wait before the batch."""
+        del step
+        if self.active:
+            time.sleep(self.spec.values["delay_ms"] / 1e3)
+
+
+class SlowLink(Fault):
+    """Delays every message and collective of the rank, but not its computation."""
+
+    def _delay(self) -> None:
+        if self.active:
+            time.sleep(self.spec.values["delay_ms"] / 1e3)
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Delay what the rank sends."""
+        if call.op != "recv":
+            self._delay()
+
+    def wait_end(self, call: CollectiveCall) -> None:
+        """Delay what the rank receives."""
+        if call.op == "recv":
+            self._delay()
+
+
+class Stall(Fault):
+    """Never comes to the step's first communication: asleep, holding the interpreter's lock, or dead."""
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Stop here."""
+        del call
+        if not self.active:
+            return
+        if self.spec.kind == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.spec.kind == "hold_gil":
+            ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL keeps the lock while it calls
+        time.sleep(FOREVER_S)
+
+
+KINDS: dict[str, type[Fault]] = {
+    "slow_compute": SlowCompute,
+    "launch_bound": LaunchBound,
+    "pauses": Pauses,
+    "late_data": LateData,
+    "slow_link": SlowLink,
+    "long_stage": LongStage,
+    "host_stall": Stall,
+    "hold_gil": Stall,
+    "crash": Stall,
+}
+
+
+def read_faults(config: RunConfig) -> list[FaultSpec]:
+    """Read the run's planted faults; raises `ConfigError` for one that cannot be planted."""
+    specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults]
+    for spec in specs:
+        if spec.kind not in KINDS:
+            raise ConfigError(
+                "fault", f"{spec.kind} cannot be planted here", f"choose among {', '.join(KINDS)}"
+            )
+    return specs
+
+
+def fault_hooks(specs: Sequence[FaultSpec]) -> list[Hooks]:
+    """Make the hooks of planted faults."""
+    return [KINDS[spec.kind](spec) for spec in specs]
