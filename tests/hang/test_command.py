@@ -1,0 +1,63 @@
+"""The command: text, JSON, exit codes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tracekit_cli.hang import hang
+
+from tests.hang.simulate import make
+from tracekit.errors import InputError, MeshError
+
+SIZES = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(make(0, "host_stall", "tp", SIZES).write(tmp_path / "dumps"))
+
+
+def run(*args):
+    return CliRunner().invoke(hang, list(args), standalone_mode=False, catch_exceptions=False)
+
+
+def test_one_verdict_line_names_the_culprit(folder):
+    result = run(folder)
+    culprit = make(0, "host_stall", "tp", SIZES).culprit
+    assert result.stdout.splitlines()[0].startswith(f"hang: rank {culprit}: host stalled")
+    assert result.return_value == 0
+
+
+def test_json_on_stdout_is_the_document_alone(folder):
+    document = json.loads(run(folder, "--json", "-", "--quiet").stdout)
+    assert document["schema"] == "tracekit.hang/1"
+    assert document["ranks"]["read"] == 8
+
+
+@pytest.mark.parametrize(("kinds", "code"), [("hang", 1), ("any", 1), ("mismatch", 0)])
+def test_fail_on(folder, kinds, code):
+    assert run(folder, "--fail-on", kinds).return_value == code
+
+
+def test_undecided_is_4_with_fail_on(tmp_path):
+    case = make(3, "device_unstarted", "tp", {"tp": 2, "cp": 2, "pp": 2, "dp": 2}, timed=False)
+    assert run(str(case.write(tmp_path)), "--fail-on", "hang").return_value == 4
+
+
+def test_verbose_lists_groups_and_last_completed(folder):
+    text = run(folder, "--verbose").stdout
+    assert "groups with outstanding calls" in text
+    assert "last completed collective" in text
+
+
+def test_same_input_same_bytes_whatever_the_number_of_workers(folder):
+    assert (
+        run(folder, "--json", "-", "--jobs", "1").stdout == run(folder, "--json", "-", "--jobs", "3").stdout
+    )
+
+
+def test_a_mesh_that_does_not_fit_and_an_input_that_is_not_there(folder, tmp_path):
+    with pytest.raises(MeshError):
+        run(folder, "--mesh", "tp=2,cp=1,pp=2,dp=8")
+    with pytest.raises(InputError, match="no such file"):
+        run(str(tmp_path / "absent"))
