@@ -13,7 +13,7 @@ from tracekit.analysis.replay import Replayer
 from tracekit.analysis.robust import LINK_RATIO, LINK_RATIO_OF_TWO, MIN_LOST_SHARE, Z_LIMIT
 from tracekit.mesh import Mesh
 from tracekit.tables.match import Operations
-from tracekit.tables.steps import Steps
+from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
 
@@ -33,26 +33,26 @@ class SlowLink:
 def slow_link(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer: Replayer) -> SlowLink | None:
     """The slow link whose cure saves the most, if one is significant."""
     rows = waits.first_row
-    inside = (
-        waits.complete & np.isin(ops.step[rows], steps.numbers) if steps.labelled else waits.complete.copy()
-    )
+    inside = waits.complete & waits.timed
+    if steps.labelled:
+        inside &= np.isin(ops.step[rows], steps.numbers)
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.flatnonzero(inside):
         channel = ops.channels[int(ops.channel[rows[number]])]
         dims = mesh.dims_of(channel.members) if not channel.p2p else _p2p_dims(mesh, channel.members)
         if dims:
             families[dims, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
-    transfer = waits.transfer.astype(np.float64)
-    cured = transfer.copy()
+    delivery, cured = waits.delivery.astype(np.float64), waits.transfer.astype(np.float64)
     slow: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
     tested: set[int] = set()
     for channels in families.values():
         if len(channels) < 2:
             continue
         tested.update(channels)
-        for c, (here, peers, z) in _compare(channels, transfer).items():
+        for c, (here, peers, z) in _compare(ops, channels, delivery).items():
             slow[c].append((here, peers, z))
-            cured[channels[c]] = np.minimum(transfer[channels[c]], peers)
+            late = np.maximum(delivery[channels[c]] - peers, 0.0)
+            cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
     if not slow:
         return None
     gain = replayer.step_ns(steps.own, steps.own) - replayer.step_ns(steps.own, steps.own, cured.tolist())
@@ -70,15 +70,19 @@ def _p2p_dims(mesh: Mesh, members: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _compare(
-    channels: dict[int, list[int]], transfer: np.ndarray[tuple[int], np.dtype[np.float64]]
+    ops: Operations, channels: dict[int, list[int]], spent: F64
 ) -> dict[int, tuple[float, float, float]]:
     """Channels slower than the median of the others: (its transfer, the peers', significance)."""
-    level = {c: float(np.median(transfer[n])) for c, n in channels.items()}
+    level = _both_ways(ops, {c: float(np.median(spent[n])) for c, n in channels.items()})
     slow = {}
     for channel, numbers in channels.items():
         others = [level[c] for c in channels if c != channel]
         peers = float(np.median(others))
-        noise = 1.4826 * float(np.median(np.abs(transfer[numbers] - level[channel]))) / np.sqrt(len(numbers))
+        noise = (
+            1.4826
+            * float(np.median(np.abs(spent[numbers] - np.median(spent[numbers]))))
+            / np.sqrt(len(numbers))
+        )
         between = 1.4826 * float(np.median([abs(v - peers) for v in others]))
         scale = max(float(np.hypot(noise, between)), 0.02 * peers, 1.0)
         z = (level[channel] - peers) / scale
@@ -86,6 +90,13 @@ def _compare(
         if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = (level[channel], peers, z)
     return slow
+
+
+def _both_ways(ops: Operations, level: dict[int, float]) -> dict[int, float]:
+    """Mean transfer of both directions between two ranks: an error of their clocks cancels in it."""
+    number = {ops.channels[c].members: c for c in level if ops.channels[c].p2p}
+    back = {c: number.get(ops.channels[c].members[::-1], c) if ops.channels[c].p2p else c for c in level}
+    return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
 
 
 def _at_the_link(ops: Operations, slow: set[int], tested: set[int]) -> tuple[int, ...]:

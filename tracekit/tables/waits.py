@@ -22,13 +22,18 @@ class Waits:
     wait: I64  # time the operation waited for the last member to arrive; 0 for the last one and for unmatched
     exposed_wait: I64  # the part of it that compute stood still for
     transfer: I64  # per instance: from the last arrival to the end
+    delivery: (
+        I64  # per instance: the same, but from the sending where a message travels before it is asked for
+    )
     members: I64  # per instance: how many members were seen
     complete: npt.NDArray[np.bool_]  # per instance: all members were seen
-    timed: npt.NDArray[
-        np.bool_
-    ]  # per instance: `transfer` is measured, not bounded (p2p across unaligned clocks)
+    timed: npt.NDArray[np.bool_]  # per instance: `delivery` is measured, not bounded
     last: I64  # per instance: index of the operation that came last
     first_row: I64  # per instance: index of its first operation
+
+
+_COPY_FACTOR = 3
+"""A receive of less than this many times the quickest one only copied what had arrived before."""
 
 
 def eager_sends(ops: Operations) -> bool:
@@ -61,17 +66,18 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
         last[number[position]] = rows[position]
     wait = np.zeros(len(ops.start), np.int64)
     wait[rows] = duration - transfer[number]
-    timed = np.ones(count, bool)
-    _measure_p2p(ops, clocks, rows, begin, wait, transfer, last, timed, eager=eager)
+    timed, delivery = np.ones(count, bool), transfer.copy()
+    _measure_p2p(ops, clocks, rows, begin, wait, transfer, delivery, last, timed, eager=eager)
     rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
     wait[rooted] = 0  # a root need not wait: durations of rooted operations tell no order
     first = rows[begin] if count else np.zeros(0, np.int64)
     size = np.array([len(ops.channels[int(c)].members) for c in ops.channel[first]], np.int64)
-    return Waits(wait, np.minimum(wait, ops.exposed), transfer, members, members == size, timed, last, first)
+    exposed = np.minimum(wait, ops.exposed)
+    return Waits(wait, exposed, transfer, delivery, members, members == size, timed, last, first)
 
 
 def _measure_p2p(
-    ops: Operations, clocks: Clocks, rows: I64, begin: I64, wait: I64, transfer: I64, last: I64,
+    ops: Operations, clocks: Clocks, rows: I64, begin: I64, wait: I64, transfer: I64, delivery: I64, last: I64,
     timed: npt.NDArray[np.bool_], *, eager: bool,
 ) -> None:  # fmt: skip
     """Overwrites what durations alone cannot tell of sends and receives."""
@@ -83,6 +89,8 @@ def _measure_p2p(
         if len(begin)
         else begin
     )
+    received = ops.op == "recv"
+    quickest = int(np.min((ops.end - ops.start)[received])) if received.any() else 0
     aligned = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         where = ops.of(rank)
@@ -100,8 +108,12 @@ def _measure_p2p(
         lead = int(aligned[send] - aligned[receive])  # how much earlier the receive was posted
         wait[receive] = min(max(lead, 0), taken)
         transfer[instance] = taken - wait[receive]
-        timed[instance] = (
-            lead > 0 or not eager
-        )  # else the message was there already, and only its copy was seen
+        if (
+            eager and lead <= 0
+        ):  # sent before it was asked for: only a receive that still had to wait tells how long
+            timed[instance] = taken > _COPY_FACTOR * quickest
+            delivery[instance] = taken - lead
+        else:
+            delivery[instance] = transfer[instance]
         wait[send] = 0 if eager else min(max(-lead, 0), int(ops.end[send] - ops.start[send]))
         last[instance] = send if lead > 0 or eager else receive

@@ -1,0 +1,56 @@
+"""Event tables of hand-made ranks: a few kernels and collectives a step, times in microseconds."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.schema import EVENTS
+from tracekit.store import Group, RankRecord, Run
+
+
+class Timeline:
+    """Rows of one rank; `at` is the time at which its stream is free."""
+
+    def __init__(self, rank):
+        self.rank, self.at, self.rows, self.seq = rank, 0.0, [], {}
+
+    def compute(self, us, name="gemm"):
+        self._row(self.at, us, "kernel", name)
+        self.at += us
+
+    def post(self, group, op="all_reduce"):
+        """Returns a handle; the collective ends when `finish` is told."""
+        self.seq[group] = self.seq.get(group, 0) + 1
+        return self.at, group, op, self.seq[group]
+
+    def finish(self, handle, end):
+        begin, group, op, seq = handle
+        self._row(begin, end - begin, "kernel", f"ncclDevKernel_{op}", collective=op, group=group, seq=seq)
+        self.at = end
+
+    def step(self, number, begin):
+        self._row(begin, self.at - begin, "user_annotation", f"ProfilerStep#{number}")
+
+    def _row(self, begin, us, cat, name, **more):
+        row = dict.fromkeys(EVENTS.names)
+        row |= {"ts": round(begin * 1000), "dur": round(us * 1000), "cat": cat, "name": name, **more}
+        self.rows.append(row)
+
+
+def write_run(
+    folder, lines: Sequence[Timeline], groups: Mapping[int, tuple[int, ...]], descs: Mapping[int, str], world
+):
+    """A Run of `lines`; `groups` by number."""
+    records = []
+    for line in lines:
+        rows = sorted(line.rows, key=lambda r: (r["ts"], -r["dur"]))
+        name = f"rank-{line.rank}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=EVENTS), folder / name)
+        records.append(
+            RankRecord(
+                line.rank, name, None, world, "kineto", "", 0, len(rows), name, groups=tuple(sorted(groups))
+            )
+        )
+    made = tuple(Group(n, tuple(r), (str(n),), (descs[n],)) for n, r in sorted(groups.items()))
+    return Run(folder, tuple(records), made, (), (), world)

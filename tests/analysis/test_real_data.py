@@ -1,0 +1,48 @@
+"""Recordings made by others: the known answers hold (data that is absent here is skipped, saying so)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tracekit.analysis.slow_rank import analyse
+from tracekit.errors import MeshError
+from tracekit.ingest import load
+
+DATA = Path(os.environ.get("TRACEKIT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
+pytestmark = [
+    pytest.mark.realdata,
+    pytest.mark.skipif(not DATA.is_dir(), reason="recordings of others are not here (TRACEKIT_SHARED_DATA)"),
+]
+
+
+def test_dlrm_rank_7_comes_first():
+    finding = analyse(load([str(DATA / "kineto_dlrm8")]))
+    assert finding.verdict == "slow_rank"
+    assert finding.suspects[0].rank == 7
+    assert finding.mesh.source == "flat_world"
+    assert finding.suspects[0].confidence < 0.999  # one step only
+
+
+def test_dlrm_without_rank_7_blames_no_innocent():
+    files = [str(p) for p in sorted((DATA / "kineto_dlrm8").glob("*.gz")) if "worker7" not in p.name]
+    with pytest.raises(MeshError, match="--mesh"):
+        analyse(load(files))
+    finding = analyse(load(files), mesh={"tp": 1, "cp": 1, "pp": 1, "dp": 8})
+    assert finding.verdict in ("inconclusive", "healthy")
+
+
+def test_the_published_job_has_a_long_last_stage():
+    finding = analyse(load([str(DATA / "ops" / "trace-ST.parquet")]))
+    assert (finding.verdict, finding.cause) == ("imbalance", "stage_imbalance")
+    assert sorted(s.rank for s in finding.suspects) == [6, 7]
+    assert {s.coords["pp"] for s in finding.suspects} == {3}
+    assert finding.mesh.sizes == {"tp": 1, "cp": 1, "pp": 4, "dp": 2}
+    # its authors' M_S compares with all operations ideal on the last stage: 2.17 s against 1.77 s
+    assert finding.what_if.slowdown == pytest.approx(1.22, abs=0.06)
+
+
+def test_one_rank_of_two_is_not_called_healthy():
+    finding = analyse(load([str(DATA / "kineto_misc" / "nccl_data.json.gz")]))
+    assert finding.verdict == "inconclusive"
+    assert finding.ranks.missing == (1,)
