@@ -1,0 +1,173 @@
+"""Flight-recorder dumps that analysers can read, of a job on Gloo: one file a rank, refreshed every second.
+
+torch records Gloo's collectives but writes nothing by itself, leaves sends and receives out, and leaves the
+list of process groups empty (`torchfrtrace` then fails with a KeyError). Here a thread completes the dump and
+writes it once a second, so that the last state is there after a crash or when the interpreter's lock is
+never released. When a call has been pending for most of its timeout, the thread keeps the file as it is:
+after the timeout's exception torch counts the stuck call as completed.
+
+The recorder must be switched on before the process group exists: call `enable` first.
+"""
+
+import contextlib
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from reftrain.record.groups import pg_config
+from reftrain.record.p2p import P2PRing, install
+
+ENTRIES: Final = 2000
+_KEEP_AFTER: Final = 0.6  # share of its timeout after which a pending call is taken for a hang
+
+
+def enable() -> None:
+    """Switch torch's recorder on; to be called before the process group is made."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES))
+
+
+class FlightRecorder:
+    """Writes `folder`/rank_N every `every_s` seconds from `start` to `stop`.
+
+    `timeout_s` is the process group's timeout.
+    """
+
+    def __init__(self, folder: Path, timeout_s: float, every_s: float = 1.0) -> None:
+        self.path = folder / f"rank_{dist.get_rank()}"
+        self.timeout_s = timeout_s
+        self.every_s = every_s
+        self.ring = P2PRing(ENTRIES)
+        self.error: OSError | None = None  # why the last dump could not be written
+        self._installed = contextlib.ExitStack()
+        self._ending = threading.Event()
+        self._writing = threading.Lock()
+        self._keep_until = 0.0
+        self._thread = threading.Thread(target=self._watch, name="flight-recorder", daemon=True)
+
+    def start(self) -> None:
+        """Begin to record sends and receives and to write dumps. Raises OSError where the folder cannot be made."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._installed.enter_context(install(self.ring))
+        self.write()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and write a last time, unless a hang is kept."""
+        if self._thread.is_alive():
+            self._ending.set()
+            self._thread.join(timeout=10.0)
+        self._installed.close()
+        self._refresh()
+
+    def write(self) -> None:
+        """Write the dump now; the file appears whole or not at all. Raises OSError."""
+        with self._writing:
+            self._put(complete(_native(), self.ring.entries(), pg_config()))
+
+    def _put(self, dump: dict[str, Any]) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        temporary.write_bytes(pickle.dumps(dump))
+        temporary.replace(self.path)
+
+    def _watch(self) -> None:
+        while not self._ending.wait(self.every_s):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Write, unless the file holds a hang whose timeout may have struck since."""
+        if time.monotonic() < self._keep_until:
+            return
+        with self._writing:
+            dump = complete(_native(), self.ring.entries(), pg_config())
+            pending_s = oldest_pending_s(dump["entries"], time.time_ns())
+            if pending_s >= _KEEP_AFTER * self.timeout_s:
+                # a job that recovers is recorded again when this call's timeout is surely over
+                self._keep_until = time.monotonic() + self.timeout_s
+            try:
+                self._put(dump)
+                self.error = None
+            except OSError as error:
+                self.error = error
+
+
+def complete(
+    native: dict[str, Any], p2p: list[dict[str, Any]], groups: list[dict[str, object]]
+) -> dict[str, Any]:
+    """Torch's dump with sends and receives, process groups and completion filled in."""
+    collectives = [
+        {**entry, "state": "completed"} if entry["retired"] else entry for entry in native.get("entries", [])
+    ]
+    ids = {entry["process_group"][0]: entry["pg_id"] for entry in collectives}
+    for row in groups:
+        ids.setdefault(str(row["pg_name"]), len(ids) + 1_000)  # no collective yet: any number that is free
+    entries = collectives + [
+        {
+            **entry,
+            "pg_id": ids.get(entry["process_group"][0], 0),
+            "collective_seq_id": 0,
+            "timeout_ms": 0,
+        }
+        for entry in p2p
+    ]
+    entries.sort(key=lambda entry: entry["time_created_ns"])
+    for number, entry in enumerate(entries):
+        entry["record_id"] = number
+    return {
+        "version": native.get("version", "2.10"),
+        "comm_lib_version": native.get("comm_lib_version", ""),
+        "pg_config": {
+            str(row["pg_name"]): {
+                "name": str(row["pg_name"]),
+                "desc": str(row["pg_desc"]),
+                "ranks": str(row["ranks"]),
+            }
+            for row in groups
+        },
+        "pg_status": _status(native.get("pg_status", {}), collectives),
+        "entries": entries,
+    }
+
+
+def _status(native: dict[str, dict[str, int]], entries: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Last enqueued and completed collective of each group, from torch's status and from the entries."""
+    status = {key: dict(row) for key, row in native.items()}
+    for entry in entries:
+        row = status.setdefault(
+            str(entry["pg_id"]),
+            {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1},
+        )
+        seq = entry["collective_seq_id"]
+        row["last_enqueued_collective"] = max(row["last_enqueued_collective"], seq)
+        if entry["retired"]:
+            row["last_completed_collective"] = max(row["last_completed_collective"], seq)
+    return status
+
+
+def oldest_pending_s(entries: list[dict[str, Any]], now_ns: int) -> float:
+    """Seconds since the oldest call that is still pending was made.
+
+    A call with a completed successor in its group is done, whatever its own state says: torch forgets to retire
+    calls whose work was dropped.
+    """
+    done: set[tuple[str, bool]] = set()
+    oldest = now_ns
+    for entry in reversed(entries):
+        key = (entry["process_group"][0], entry["is_p2p"])
+        if entry["retired"]:
+            done.add(key)
+        elif key not in done:
+            oldest = min(oldest, entry["time_created_ns"])
+    return (now_ns - oldest) / 1e9
+
+
+def _native() -> dict[str, Any]:
+    """Torch's own dump of this process; it is ours, so unpickling it is safe."""
+    dumped = torch._C._distributed_c10d._dump_fr_trace  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+    found: dict[str, Any] = pickle.loads(dumped())  # noqa: S301 - written by this process a moment ago
+    return found

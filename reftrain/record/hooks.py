@@ -1,0 +1,26 @@
+"""Puts the flight recorder into a run of the trainer: run/fr/rank_N, in time for whatever ends the run."""
+
+from pathlib import Path
+
+from reftrain.hooks import Hooks, RunContext
+from reftrain.record.flight import FlightRecorder, enable
+
+
+class FlightRecording(Hooks):
+    """Keeps a flight-recorder dump of this rank. To be made before the process group is."""
+
+    def __init__(self) -> None:
+        enable()
+        self._recorder: FlightRecorder | None = None
+
+    def setup(self, context: RunContext) -> None:
+        """Start; all process groups exist."""
+        folder = Path(context.config.out) / "fr"
+        self._recorder = FlightRecorder(folder, context.config.evidence.timeout_s)
+        self._recorder.start()
+
+    def close(self) -> None:
+        """Stop, also after an error: a hang that was seen stays in the file."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()
