@@ -21,7 +21,9 @@ from reftrain.checkpoint import Checkpointer
 from reftrain.config import RunConfig
 from reftrain.hooks import HookList, Hooks
 from reftrain.model.parameters import Part
+from reftrain.train import train_rank
 from reftrain.trainer import Trainer
+from reftrain.world import World
 
 
 @dataclass(frozen=True)
@@ -238,3 +240,8 @@ def outputs_in_backward(rank: int, world: int, store: str, config: RunConfig) ->
         hook.executor = made.executor
         made.compute_gradients(0)
         return hook.sizes
+
+
+def whole_run(rank: int, world: int, store: str, config: RunConfig) -> None:
+    """Everything `reftrain run` does on a rank."""
+    train_rank(config, World(rank, rank, world, f"file://{store}"), lambda _: [])

@@ -1,0 +1,186 @@
+"""Planted faults act on the real execution: the rank meant is later, stops or dies, and no other."""
+
+import os
+import signal
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from reftrain import planted
+from reftrain.config_file import load
+from reftrain.faults.spec import parse_fault
+from reftrain.hooks import CollectiveCall, HookList, RunContext, Segment
+from tests.reftrain import workers
+
+SEGMENT = Segment("ffn", 0, "forward", 1)
+
+
+@dataclass
+class Grid:
+    coords: dict[str, int]
+    sizes: dict[str, int] = field(default_factory=lambda: {"tp": 1, "cp": 1, "pp": 2, "dp": 1})
+
+    def coords_of(self, rank):
+        return {"pp": rank}
+
+
+def hook(text, rank, compute="emulated"):
+    """The fault's hook as it stands on `rank` of two pipeline ranks, in its first step."""
+    config = load(None, {"mesh": {"pp": 2}, "run": {"compute": compute}})
+    (made,) = planted.fault_hooks([parse_fault(text, 2)])
+    made.setup(RunContext(config, Grid({"pp": rank}), rank, torch.device("cpu")))
+    made.step_begin(0)
+    return made
+
+
+def call(op):
+    return CollectiveCall("pp", op, "x", torch.zeros(1), None, 1)
+
+
+def timed(function, *arguments):
+    begin = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - begin
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(planted, "time", made)
+    return made
+
+
+def segment(made, clock):
+    made.segment_begin(SEGMENT)
+    clock.sleep(0.01)
+    made.segment_end(SEGMENT)
+    clock.now -= 0.01  # what the segment took without the fault
+
+
+@pytest.mark.parametrize(
+    ("text", "strike", "late"),
+    [
+        ("slow_compute:rank=1,factor=3", segment, 0.02),
+        ("long_stage:factor=3", segment, 0.02),
+        ("long_stage:rank=1,factor=1.5", segment, 0.005),
+        ("pauses:rank=1,pause_ms=40,every=1", lambda made, _: made.segment_begin(SEGMENT), 0.04),
+        ("late_data:rank=1,delay_ms=40", lambda made, _: made.data_begin(0), 0.04),
+        ("slow_link:rank=1,delay_ms=40", lambda made, _: made.collective_begin(call("send")), 0.04),
+        ("slow_link:rank=1,delay_ms=40", lambda made, _: made.collective_begin(call("recv")), 0.0),
+        ("slow_link:rank=1,delay_ms=40", lambda made, _: made.wait_end(call("recv")), 0.04),
+        ("slow_link:rank=1,delay_ms=40", segment, 0.0),
+    ],
+)
+def test_only_the_rank_meant_is_late(clock, text, strike, late):
+    strike(hook(text, 1), clock)
+    assert clock.now == pytest.approx(late)
+    strike(hook(text, 0), clock)
+    assert clock.now == pytest.approx(late)
+
+
+def test_pauses_come_every_so_many_segments(clock):
+    made = hook("pauses:rank=1,pause_ms=10,every=3", 1)
+    for _ in range(8):
+        made.segment_begin(SEGMENT)
+    assert clock.now == pytest.approx(0.02)
+
+
+def test_a_fault_rests_outside_its_steps(clock):
+    made = hook("late_data:rank=1,delay_ms=40,steps=1:2", 1)
+    made.data_begin(0)
+    assert clock.now == 0
+    made.step_begin(1)
+    made.data_begin(1)
+    assert clock.now == pytest.approx(0.04)
+
+
+def test_real_slow_compute_computes_longer():
+    """Own CPU time, so that a busy machine does not matter."""
+    made = hook("slow_compute:rank=1,factor=3", 1, "real")
+    a = torch.rand(256, 256)
+
+    def work():
+        made.segment_begin(SEGMENT)
+        begin = time.thread_time()
+        for _ in range(20):
+            torch.mm(a, a)
+        own = time.thread_time() - begin
+        made.segment_end(SEGMENT)
+        return own, time.thread_time() - begin
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        own, all_of_it = zip(*(work() for _ in range(5)), strict=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert sum(all_of_it) > 2 * sum(own)
+
+
+def test_launch_bound_delays_operators_and_ends_with_the_step():
+    made = hook("launch_bound:rank=1,delay_us=2000", 1)
+    x = torch.zeros(1)
+    assert timed(lambda: [x + 1 for _ in range(10)]) > 0.019
+    made.close()
+    assert min(timed(lambda: [x + 1 for _ in range(10)]) for _ in range(5)) < 0.015
+
+
+def test_stalls_and_crashes(monkeypatch, clock):
+    done = []
+    monkeypatch.setattr(clock, "sleep", lambda seconds: done.append(("sleep", seconds)))
+    monkeypatch.setattr(planted.os, "kill", lambda pid, sign: done.append((pid, sign)))
+    monkeypatch.setattr(planted, "FOREVER_S", 0)
+    hook("host_stall:rank=1", 1).collective_begin(call("all_reduce"))
+    hook("hold_gil:rank=1", 1).collective_begin(call("all_reduce"))
+    assert done == [("sleep", 0), ("sleep", 0)]
+    hook("crash:rank=1", 1).collective_begin(call("all_reduce"))
+    assert done[2] == (os.getpid(), signal.SIGKILL)
+    hook("crash:rank=1", 0).collective_begin(call("all_reduce"))
+    assert len(done) == 4  # the stopped sleep after the crash's, and nothing on the other rank
+
+
+def test_a_slow_rank_holds_up_the_whole_step(ranks):
+    """Emulated, so that ranks overlap: the step takes about `factor` times as long."""
+    seconds = {}
+    for faults in ([], ["slow_compute:rank=1,factor=4"]):
+        config = load(
+            None,
+            {
+                "mesh": {"tp": 2},
+                "model": {"layers": 2},
+                "data": {"batch_size": 2},
+                "run": {"compute": "emulated", "emulated_gflops": 0.25, "steps": 2},
+                "evidence": {"faults": faults},
+            },
+        )
+        seconds[len(faults)] = statistics.median(ranks.run(timed_steps, 2, config)[0])
+    assert seconds[1] > 1.5 * seconds[0]
+
+
+def timed_steps(rank, world, store, config):
+    from reftrain.emulate import EmulatedCompute
+
+    hooks = [*planted.fault_hooks(planted.read_faults(config)), EmulatedCompute(config.emulated_gflops)]
+    listed = HookList(hooks)
+    with workers.trainer(rank, world, store, config, listed) as made:
+        out = []
+        for step in range(config.steps):
+            listed.step_begin(step)
+            out.append(timed(lambda step=step: made.apply_gradients(step, made.compute_gradients(step).norm)))
+        return out
