@@ -102,7 +102,8 @@ def _hub(
     timed: set[int],
 ) -> None:
     behind = [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq]
-    done = [r.rank for r in group.rows.values() if r.completed >= seq]
+    done = [r.rank for r in group.rows.values() if r.proven >= seq]
+    unknown = unknown + [r.rank for r in group.rows.values() if r.completed >= seq > r.proven]
     hub = Hub(number, seq, [r.rank for r in rows], behind, missing, unknown, done)
     at = len(graph.hubs)
     graph.hubs.append(hub)
@@ -112,7 +113,7 @@ def _hub(
         graph.behind_in[rank].append(at)
     if done and not behind:
         for row in rows:
-            if _device(group, row, max(group.rows[r].completed for r in done)):
+            if _device(group, row, max(group.rows[r].proven for r in done)):
                 graph.device[row.rank].append(at)
     if hub.in_flight:
         states = {r.rank: r.state(seq) for r in rows if r.rank in timed}
@@ -147,11 +148,11 @@ def _moving(graph: Graph, number: int, group: Group) -> None:
     known = [r for r in group.rows.values() if r.enqueued >= 0]
     if len(known) < 2:
         return
-    last, first = max(known, key=lambda r: r.completed), min(known, key=lambda r: r.enqueued)
-    if last.completed > first.enqueued:
-        call = last.call(first.enqueued + 1) or group.call(last.completed)
+    last, first = max(known, key=lambda r: r.proven), min(known, key=lambda r: r.enqueued)
+    if last.proven > first.enqueued:
+        call = last.call(first.enqueued + 1) or group.call(last.proven)
         if synchronising(call):
-            graph.moving.append((number, last.completed, last.rank, first.rank))
+            graph.moving.append((number, last.proven, last.rank, first.rank))
 
 
 def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:

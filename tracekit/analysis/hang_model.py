@@ -29,6 +29,16 @@ class Row:
     tail: GroupTail
 
     @property
+    def proven(self) -> int:
+        """The last call known to be done: `completed` is but an upper bound where the ring lost that call."""
+        known = self.tail.entry_seen_done or self.tail.entry_enqueued < 0 or self.completed >= self.enqueued
+        return (
+            self.completed
+            if known or self.tail.status_completed >= self.completed
+            else self.tail.status_completed
+        )
+
+    @property
     def waiting(self) -> bool:
         """Whether some call was issued and is not done."""
         return 0 <= self.completed < self.enqueued

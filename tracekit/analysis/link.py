@@ -12,6 +12,7 @@ import numpy as np
 from tracekit.analysis.replay import Replayer
 from tracekit.analysis.robust import LINK_RATIO, LINK_RATIO_OF_TWO, MIN_LOST_SHARE, Z_LIMIT
 from tracekit.mesh import Mesh
+from tracekit.tables.clock import Clocks
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
@@ -30,7 +31,9 @@ class SlowLink:
     z: float
 
 
-def slow_link(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer: Replayer) -> SlowLink | None:
+def slow_link(
+    ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer: Replayer, clocks: Clocks
+) -> SlowLink | None:
     """The slow link whose cure saves the most, if one is significant."""
     rows = waits.first_row
     inside = waits.complete & waits.timed
@@ -50,6 +53,8 @@ def slow_link(ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer:
             continue
         tested.update(channels)
         for c, (here, peers, z) in _compare(ops, channels, delivery).items():
+            if ops.channels[c].p2p and here - peers <= _doubt(clocks, ops.channels[c].members):
+                continue
             slow[c].append((here, peers, z))
             late = np.maximum(delivery[channels[c]] - peers, 0.0)
             cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
@@ -90,6 +95,11 @@ def _compare(
         if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = (level[channel], peers, z)
     return slow
+
+
+def _doubt(clocks: Clocks, members: tuple[int, ...]) -> float:
+    """By how much the clocks of two ranks may disagree beyond what was aligned, ns."""
+    return 2.0 * sum(clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _both_ways(ops: Operations, level: dict[int, float]) -> dict[int, float]:

@@ -19,6 +19,10 @@ from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.units import ms
 
 
+_DOUBLE = 2.0
+"""Levelling everybody must save this many times what curing the suspects does for the data to be the cause."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A verdict with its suspects; `gain` is what curing all of them saves, ns a step."""
@@ -41,7 +45,7 @@ def decide(case: Case) -> Answer:
         return Answer("inconclusive", "unknown", reason)
     ranks = slow_ranks(case.found, case.steps, case.mesh, case.replayer)
     stage = long_stage(case.steps, case.mesh, case.replayer)
-    link = slow_link(case.ops, case.waits, case.steps, case.mesh, case.replayer)
+    link = slow_link(case.ops, case.waits, case.steps, case.mesh, case.replayer, case.clocks)
     prices = {
         "ranks": ranks.lost[0] if ranks else 0.0,  # several that cost little each are no culprit
         "stage": stage.gain if stage else 0.0,
@@ -58,7 +62,10 @@ def decide(case: Case) -> Answer:
             return _uneven_answer(case, uneven)
         loading = late_loaders(case, stage.rows)
         return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
-    return _rank_answer(case, ranks) if ranks else _nobody(case)
+    if ranks is None:
+        return _nobody(case)
+    uneven = uneven_data(case)
+    return _uneven_answer(case, uneven) if uneven > _DOUBLE * ranks.gain else _rank_answer(case, ranks)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:

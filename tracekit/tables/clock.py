@@ -5,7 +5,7 @@ of several ranks on one time line.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ class Clocks:
     island: dict[int, int]
     origin: dict[int, int]
     residual_ns: float  # median absolute difference of common ends after alignment
+    doubt: dict[int, float] = field(
+        default_factory=dict
+    )  # ns by which a rank that only messages link may be off
 
     def align(self, rank: int, times: I64) -> I64:
         """Times of `rank` on the common clock of its island, counted from an arbitrary zero."""
@@ -70,7 +73,7 @@ def align(ops: Operations) -> Clocks:
     _join_islands(ops, clocks)
     errors = [_errors(clocks, a, b, np.array(pairs[a, b], np.float64).T) for a, b in edges]
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
-    return Clocks(offset, rates, island, origin, residual)
+    return Clocks(offset, rates, island, origin, residual, clocks.doubt)
 
 
 def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
@@ -104,11 +107,13 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
         if not linked:
             return
         _, home, other = max(linked, key=lambda e: (e[0], -e[1], -e[2]))
+        there, back = min(delays[home, other]), min(delays[other, home])
         gap = (
-            min(delays[home, other]) - min(delays[other, home])
-        ) / 2  # how far the other island's clock is ahead
+            there - back
+        ) / 2  # how far the other island's clock is ahead, give or take half the round trip
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
+            clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + max(there + back, 0.0) / 2
             clocks.island[rank] = home
 
 
