@@ -1,6 +1,7 @@
 """Answers on stdout or into files, talk on stderr; faults become one sentence and an exit code here."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -72,7 +73,8 @@ def reported(program: str) -> Iterator[None]:
 
 
 def run(program: str, group: click.Group) -> None:
-    """Run a command group as a program."""
+    """Run a command group as a program; a polite kill cleans up as an interrupt does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with reported(program):
         result: Any = group.main(prog_name=program, standalone_mode=False)
         sys.exit(result if isinstance(result, int) else exit_codes.OK)

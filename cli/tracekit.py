@@ -1,6 +1,7 @@
 """The program `tracekit`."""
 
 import click
+from tracekit_cli.hang import hang
 from tracekit_cli.ingest import ingest
 from tracekit_cli.output import run
 from tracekit_cli.slowrank import slowrank
@@ -9,14 +10,16 @@ from tracekit_cli.slowrank import slowrank
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tracekit4d")
 def tracekit() -> None:
-    """Find out why a distributed training job is slow.
+    """Find out why a distributed training job is slow or stuck.
 
     \b
     tracekit slowrank traces/
+    tracekit hang dumps/
     """
 
 
 tracekit.add_command(slowrank)
+tracekit.add_command(hang)
 tracekit.add_command(ingest)
 
 

@@ -18,7 +18,6 @@ from tracekit.analysis.uneven import uneven_data
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.units import ms
 
-
 _DOUBLE = 2.0
 """Levelling everybody must save this many times what curing the suspects does for the data to be the cause."""
 
