@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reftrain.demo", description="Train a small model on eight processes and record it."
     )
     parser.add_argument("--out", default="demo_run", help="folder to write; an earlier demo run is replaced")
-    parser.add_argument("--steps", type=_steps, default=14, help="steps to record (2 to 200)")
+    parser.add_argument("--steps", type=_steps, default=16, help="steps to record (2 to 200)")
     parser.add_argument(
         "--fault", default=DEFAULT_FAULT, help="none, or e.g. slow_compute:rank=5,factor=1.5,steps=2:"
     )

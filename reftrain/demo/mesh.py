@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-ORDER = ("tp", "pp", "dp")
-SIZES = {"tp": 2, "pp": 2, "dp": 2}
+AXES = ("tp", "pp", "dp")
+ORDER = ("tp", "cp", "pp", "dp")
+SIZES = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
 WORLD_SIZE = 8
 STRIDES = {"tp": 1, "pp": 2, "dp": 4}
 
@@ -25,13 +26,13 @@ class Place:
 
 def coordinates(rank: int) -> dict[str, int]:
     """Coordinates of `rank`, tensor parallel fastest."""
-    return {axis: rank // STRIDES[axis] % SIZES[axis] for axis in ORDER}
+    return {axis: rank // STRIDES[axis] % SIZES[axis] for axis in AXES}
 
 
 def make_place(rank: int) -> Place:
     """Make all process groups (every rank must call this) and return this rank's place among them."""
     groups: dict[str, dist.ProcessGroup] = {}
-    for axis in ORDER:
+    for axis in AXES:
         for first in range(WORLD_SIZE):
             if coordinates(first)[axis]:
                 continue
