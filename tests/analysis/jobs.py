@@ -1,0 +1,69 @@
+"""Hand-made jobs whose answer can be worked out with a pencil: layers of compute and collectives on a small mesh."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tests.analysis.events import Timeline, write_run
+from tracekit.analysis.case import Case, build
+from tracekit.mesh import DIMS, Mesh, from_sizes
+from tracekit.store import Run
+from tracekit.tables.match import match
+from tracekit.tables.operations import read_rank
+
+LAYER_US, TRANSFER_US = 1000.0, 50.0
+
+
+def grid(**sizes: int) -> Mesh:
+    """A mesh in the default order."""
+    return from_sizes(dict.fromkeys(DIMS, 1) | sizes, DIMS)
+
+
+def job(
+    folder: Path,
+    mesh: Mesh,
+    *,
+    slow: Mapping[int, float] = {},
+    slow_steps: Collection[int] | None = None,
+    link: Mapping[tuple[int, ...], float] = {},
+    lost: Collection[int] = (),
+    steps: int = 5,
+    layers: int = 3,
+    jitter: float = 0.005,
+    descs: str = "mesh_{}",
+) -> Run:
+    """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
+    `link`: factor on the transfer of a group, by members; `lost`: ranks without a file."""
+    axes = [d for d in mesh.order if mesh.sizes[d] > 1]
+    members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
+    number = {g: n for n, g in enumerate(members)}
+    lines = [Timeline(r) for r in sorted(mesh.coordinates)]
+    for step in range(steps):
+        begins = [line.at for line in lines]
+        for layer in range(layers):
+            for d in axes:
+                handles = {}
+                for line in lines:
+                    noise = 1 + jitter * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
+                    struck = slow_steps is None or step in slow_steps
+                    line.compute(LAYER_US * noise * (slow.get(line.rank, 1) if struck else 1))
+                    handles[line.rank] = line.post(number[d, mesh.line(line.rank, [d])])
+                for axis, group in members:
+                    if axis == d:
+                        end = max(handles[r][0] for r in group) + TRANSFER_US * link.get(group, 1)
+                        for r in group:
+                            lines[r].finish(handles[r], end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    kept = [line for line in lines if line.rank not in lost]
+    return write_run(
+        folder,
+        kept,
+        {n: g for (_, g), n in number.items()},
+        {n: descs.format(d) for (d, _), n in number.items()},
+        mesh.world_size,
+    )
+
+
+def prepared(run: Run, mesh: Mesh) -> Case:
+    """Everything a verdict on `run` rests on."""
+    return build(run, match([read_rank(run, r.rank) for r in run.ranks], run.groups), mesh, None)
