@@ -85,7 +85,7 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
                 changes[group].append(before.get(group, op) != op)
                 before[group] = op
     whole = len(world_of(run, ops))
-    p2p = _carriers([g.ranks for g in run.groups if len(g.ranks) < whole], pairs)
+    p2p = _carriers([g.ranks for g in run.groups], pairs)
     uses = [
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
@@ -94,10 +94,8 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
         for g in run.groups
     ]  # fmt: skip
     known = {u.ranks for u in uses}
-    chains = [
-        c for c in _components({p for p in pairs if not any(set(p) <= set(r) for r in p2p)}) if c not in known
-    ]
-    return uses + [GroupUse(c, (), 0, 1, frozenset({"p2p"})) for c in chains if len(c) < whole or not uses]
+    chains = [GroupUse(c, (), 0, n, frozenset({"p2p"})) for c, n in p2p.items() if c not in known]
+    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
 
 
 def _share(flags: list[bool]) -> float:
@@ -107,16 +105,14 @@ def _share(flags: list[bool]) -> float:
 def _carriers(
     groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]
 ) -> dict[tuple[int, ...], int]:
-    """The smallest group below the world that holds each pair of ranks that exchange messages, and how many they do."""
+    """Who carries each pair's messages, and how many: the smallest group that holds it, or its own chain if smaller."""
     homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    for ranks in groups:
+    for ranks in {*groups, *_components(set(pairs))}:
         for r in ranks:
             homes[r].add(ranks)
     result: Counter[tuple[int, ...]] = Counter()
     for (a, b), count in pairs.items():
-        shared = homes[a] & homes[b]
-        if shared:
-            result[min(shared, key=lambda g: (len(g), g))] += count
+        result[min(homes[a] & homes[b], key=lambda g: (len(g), g))] += count
     return dict(result)
 
 

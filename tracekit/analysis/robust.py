@@ -30,7 +30,7 @@ IMBALANCE_LIMIT = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
 delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
 
-DATA_VARIATION = 0.05
+DATA_VARIATION = 0.03
 """Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
 
 LINK_RATIO = 1.25
