@@ -39,7 +39,8 @@ def main() -> None:
     events = {"ours": ours, "hta": hta}[who](jobs, paths)
     seconds = time.perf_counter() - start
     cpu = sum(sum(resource.getrusage(who)[:2]) for who in WHO) - before
-    status = Path("/proc/self/status").read_text()  # ru_maxrss would count the parent's memory at the fork too
+    # ru_maxrss would count the parent's memory at the fork too
+    status = Path("/proc/self/status").read_text()
     own = int(status.split("VmHWM:")[1].split()[0])
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     peak = own + (jobs * child if jobs > 1 else 0)
