@@ -1,0 +1,138 @@
+"""The user's mesh, the groups', or one flat group; what contradicts or is not known is said with the flag to give."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.analysis.events import Timeline, write_run
+from tests.analysis.jobs import grid, job
+from tests.tables.rows import comm, gemm, recv, send
+from tracekit.analysis.mesh_choice import choose, group_uses, world_of
+from tracekit.errors import MeshError, UsageError
+from tracekit.mesh import parse_mesh
+from tracekit.store import Run
+from tracekit.tables.match import match
+from tracekit.tables.operations import read_rank
+
+MESH = grid(tp=2, cp=2, dp=2)
+
+
+def chosen(run, mesh=None, order=None):
+    ops = match([read_rank(run, r.rank) for r in run.ranks], run.groups)
+    return choose(run, ops, parse_mesh(mesh) if mesh else None, order)
+
+
+def bare(folder, calls, world=None) -> Run:
+    """Ranks without any process group; `calls`: the operations of each rank."""
+    lines = []
+    for rank, kinds in calls.items():
+        line = Timeline(rank)
+        for i, op in enumerate(kinds):
+            line.compute(100)
+            line.finish(line.post(None, op), 200.0 * (i + 1))
+        lines.append(line)
+    return replace(write_run(folder, lines, {}, {}, world or len(calls)), groups=())
+
+
+def test_groups_tell_the_mesh(tmp_path):
+    found = chosen(job(tmp_path, MESH))
+    assert (found.mesh, found.source) == (MESH, "process_groups")
+
+
+def test_the_flag_overrides_and_says_so(tmp_path):
+    found = chosen(job(tmp_path, MESH), "tp=2,cp=2,pp=1,dp=2")
+    assert (found.mesh.sizes, found.source) == (MESH.sizes, "flag")
+
+
+def test_order_stands_above_the_order_written(tmp_path):
+    found = chosen(job(tmp_path, MESH), "dp=2,cp=2,tp=2", ("tp", "cp", "dp", "pp"))
+    assert found.mesh.order == ("tp", "cp", "dp", "pp")
+    assert all(found.mesh.coords(r) == MESH.coords(r) for r in range(8))
+
+
+def test_a_flag_of_another_size_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="has 16 ranks, but the input is of 8 ranks; mend the sizes"):
+        chosen(job(tmp_path, MESH), "tp=2,cp=2,dp=4")
+
+
+@pytest.mark.parametrize("mesh", ["tp=4,dp=2", "tp=8", "dp=8"])
+def test_a_flag_that_groups_contradict_is_a_usage_error_that_names_the_group(tmp_path, mesh):
+    with pytest.raises(
+        UsageError, match=r"--mesh contradicts the traces: process group \[0, \d.*mesh_.*--order"
+    ):
+        chosen(job(tmp_path, MESH), mesh)
+
+
+def test_an_order_that_groups_contradict_is_a_usage_error(tmp_path):
+    run = job(tmp_path, grid(tp=2, dp=4))
+    assert chosen(run, "tp=2,dp=4").source == "flag"
+    with pytest.raises(UsageError, match="mend the sizes or the order"):
+        chosen(run, "dp=4,tp=2")
+
+
+def test_a_manifest_counts_where_groups_are_silent(tmp_path):
+    run = bare(tmp_path, {r: ["allreduce"] * 3 for r in range(4)})
+    hint = {"order": ["tp", "dp"], "sizes": {"tp": 2, "dp": 2}}
+    found = chosen(replace(run, mesh_hint=hint))
+    assert (found.source, found.mesh.sizes) == ("manifest", {"tp": 2, "cp": 1, "pp": 1, "dp": 2})
+
+
+def test_a_manifest_of_another_world_does_not_count(tmp_path):
+    run = bare(tmp_path, {r: ["allreduce"] * 3 for r in range(4)})
+    found = chosen(replace(run, mesh_hint={"order": ["tp", "dp"], "sizes": {"tp": 2, "dp": 8}}))
+    assert found.source == "flat_world"
+
+
+def test_no_groups_and_equal_calls_are_one_flat_group_and_a_quality_row(tmp_path):
+    found = chosen(bare(tmp_path, {r: ["allreduce", "allgather"] for r in range(4)}))
+    assert (found.source, found.mesh.sizes) == ("flat_world", {"tp": 1, "cp": 1, "pp": 1, "dp": 4})
+    (row,) = found.quality
+    assert (row.kind, row.count) == ("flat_world", 4)
+    assert "one data-parallel group" in row.detail
+
+
+def test_no_groups_and_a_missing_rank_ask_for_the_flag(tmp_path):
+    run = bare(tmp_path, {r: ["allreduce"] for r in (0, 1, 3)}, world=4)
+    with pytest.raises(
+        MeshError, match="rank 2 is missing, so the mesh is unknown; give the mesh, as in --mesh"
+    ):
+        chosen(run)
+    assert chosen(run, "dp=4").source == "flag"
+
+
+def test_no_groups_and_different_calls_ask_for_the_flag(tmp_path):
+    with pytest.raises(MeshError, match=r"ranks 0 and 2 call different collectives.*--mesh"):
+        chosen(bare(tmp_path, {0: ["allreduce"], 1: ["allreduce"], 2: ["allgather", "allreduce"]}))
+
+
+def test_no_communication_at_all_cannot_be_compared(tmp_path):
+    lines = [Timeline(r) for r in range(2)]
+    for line in lines:
+        line.compute(100)
+    with pytest.raises(MeshError, match=r"no communication.*record communication"):
+        chosen(write_run(tmp_path, lines, {}, {}, 2))
+
+
+def test_the_world_is_as_large_as_files_and_groups_say(tmp_path):
+    run = job(tmp_path, MESH, lost={7})
+    ops = match([read_rank(run, r.rank) for r in run.ranks], run.groups)
+    assert world_of(run, ops) == tuple(range(8))
+    assert world_of(replace(run, world_size=None), ops) == tuple(range(8))  # a group lists rank 7
+    assert world_of(replace(run, world_size=16), ops) == tuple(range(16))
+
+
+def test_messages_without_a_group_of_their_own_are_a_pipeline(tmp_path):
+    """Ranks 0-1 and 2-3 are tp groups; messages go 0 → 2 and 1 → 3."""
+    from tests.tables.rows import group, recorded
+
+    ranks = []
+    for r in range(4):
+        rows = [gemm(0, 50), comm(50, 10, r // 2, seq=1), gemm(60, 50)]
+        rows += [send(110, 10, r, r + 2)] if r < 2 else [recv(110, 10, r - 2, r)]
+        ranks.append(recorded(r, *rows))
+    groups = (group(0, 0, 1), group(1, 2, 3))
+    run = replace(job(tmp_path, grid(dp=4)), groups=groups)
+    ops = match(ranks, groups)
+    chains = [u for u in group_uses(run, ops) if u.p2p]
+    assert [u.ranks for u in chains] == [(0, 2), (1, 3)]
+    assert choose(run, ops, None, None).mesh.sizes["pp"] == 2
