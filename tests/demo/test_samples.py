@@ -1,0 +1,46 @@
+"""The committed samples: their size, their truth, and the answer that `tracekit slowrank` gives on them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+CASES = sorted(path.parent for path in SAMPLES.glob("*/expected.json"))
+
+
+def test_there_are_samples_of_modest_size():
+    assert {"demo_healthy", "demo_slow_tp"} <= {case.name for case in CASES}
+    assert sum(p.stat().st_size for p in SAMPLES.rglob("*") if p.is_file()) < 15e6
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_expected_answer_agrees_with_the_truth(case):
+    faults = json.loads((case / "run.json").read_text())["faults"]
+    expected = json.loads((case / "expected.json").read_text())
+    assert [f["rank"] for f in faults] == [s["rank"] for s in expected["suspects"]]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if (c / "trace").is_dir()], ids=lambda case: case.name)
+def test_slowrank_gives_the_expected_answer(case):
+    program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "slowrank", str(case), "--json", "-"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    expected = json.loads((case / "expected.json").read_text())
+    assert answer["verdict"] == expected["verdict"]
+    assert answer["cause"] == expected["cause"]
+    assert [(s["rank"], s["coords"]) for s in answer["suspects"]] == [
+        (s["rank"], s["coords"]) for s in expected["suspects"]
+    ]
+    assert [(p["dim"], p["index"]) for p in answer["path"]] == [
+        (p["dim"], p["index"]) for p in expected["path"]
+    ]
