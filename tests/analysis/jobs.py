@@ -26,19 +26,23 @@ def job(
     slow_steps: Collection[int] | None = None,
     link: Mapping[tuple[int, ...], float] = {},
     lost: Collection[int] = (),
+    accident: tuple[int, int, float] | None = None,
     steps: int = 5,
     layers: int = 3,
     jitter: float = 0.005,
     descs: str = "mesh_{}",
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
-    `link`: factor on the transfer of a group, by members; `lost`: ranks without a file."""
+    `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
+    one extra kernel."""
     axes = [d for d in mesh.order if mesh.sizes[d] > 1]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
     lines = [Timeline(r) for r in sorted(mesh.coordinates)]
     for step in range(steps):
         begins = [line.at for line in lines]
+        if accident is not None and accident[1] == step:
+            lines[accident[0]].compute(accident[2])
         for layer in range(layers):
             for d in axes:
                 handles = {}

@@ -1,0 +1,102 @@
+"""Ranks are compared with those that do the same work; accidents, slack and equal slowness name nobody."""
+
+import numpy as np
+import pytest
+
+from tests.analysis.events import Timeline, write_run
+from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tracekit.analysis.excess import dispersion, rank_excess, segments, stage_rows, typical
+from tracekit.analysis.robust import Z_LIMIT
+from tracekit.analysis.slow_rank import analyse
+
+MESH = grid(tp=2, dp=4)
+CALLS = 3 * 2
+
+
+def test_peers_are_the_ranks_of_one_stage(tmp_path):
+    mesh = grid(tp=2, pp=2, dp=2)
+    case = prepared(job(tmp_path, mesh), mesh)
+    assert [case.steps.ranks[i] for g in stage_rows(case.steps, mesh) for i in g] == [0, 1, 4, 5, 2, 3, 6, 7]
+
+
+def test_excess_is_what_was_planted_and_significant(tmp_path):
+    case = prepared(job(tmp_path, MESH, slow={3: 1.2}), MESH)
+    assert case.found.mean[3] == pytest.approx(CALLS * 0.2 * LAYER_US * 1000, rel=0.1)
+    assert case.found.z[3] > Z_LIMIT
+    assert (np.delete(case.found.z, 3) < Z_LIMIT).all()
+
+
+def test_typical_is_the_median_of_the_others(tmp_path):
+    case = prepared(job(tmp_path, MESH, slow={3: 1.2}, jitter=0), MESH)
+    target = typical(case.steps, stage_rows(case.steps, MESH))
+    assert target == pytest.approx(np.full_like(target, CALLS * LAYER_US * 1000), rel=1e-3)
+
+
+def test_segments_hold_the_work_before_each_operation(tmp_path):
+    case = prepared(job(tmp_path, MESH, slow={3: 1.2}, jitter=0, steps=2), MESH)
+    parts = segments(case.ops, case.steps, stage_rows(case.steps, MESH))
+    assert parts.shape == (8, 2 * CALLS)
+    assert parts[0, 1:] == pytest.approx(LAYER_US * 1000)
+    assert parts[3, 1:] == pytest.approx(1.2 * LAYER_US * 1000)
+
+
+def test_one_accident_is_no_slow_rank(tmp_path):
+    """A single kernel that takes twice a step's time, in one of many steps, costs far more than 2 % of the mean."""
+    finding = analyse(job(tmp_path, MESH, accident=(3, 2, 2 * CALLS * LAYER_US), steps=8))
+    assert finding.verdict == "healthy"
+
+
+def test_an_intermittent_rank_is_named_with_its_steps(tmp_path):
+    finding = analyse(job(tmp_path, MESH, slow={3: 1.6}, slow_steps={1, 3, 5}, steps=6))
+    assert finding.verdict == "slow_rank"
+    assert [(s.rank, s.steps) for s in finding.suspects] == [(3, (1, 3, 5))]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.1, "slow_rank"), (1.05, "slow_rank"), (1.01, "healthy")])
+def test_two_percent_of_the_step_divide_slow_from_healthy(tmp_path, factor, verdict):
+    assert analyse(job(tmp_path, MESH, slow={6: factor}, jitter=0.002)).verdict == verdict
+
+
+def test_a_single_step_is_judged_by_who_came_last(tmp_path):
+    finding = analyse(job(tmp_path, grid(dp=4), slow={2: 1.3}, steps=1, layers=12))
+    assert finding.verdict == "slow_rank"
+    assert finding.suspects[0].rank == 2
+    case = prepared(job(tmp_path, grid(dp=4), slow={2: 1.3}, steps=1, layers=12), grid(dp=4))
+    found = rank_excess(case.ops, case.waits, case.steps, case.mesh)
+    assert found.limit < Z_LIMIT
+    assert int(np.argmax(found.z)) == 2
+
+
+def test_a_single_healthy_step_names_nobody(tmp_path):
+    assert analyse(job(tmp_path, grid(dp=4), steps=1, layers=12)).verdict == "healthy"
+
+
+def test_a_lasting_difference_is_not_dispersion(tmp_path):
+    mesh = grid(dp=4)
+    (tmp_path / "a").mkdir()
+    case = prepared(job(tmp_path / "a", mesh, slow={1: 1.5}, layers=20, jitter=0.01), mesh)
+    assert dispersion(case.ops, case.steps, mesh).ratio < 1.4
+
+
+def test_work_dealt_anew_each_step_is_dispersion_and_nobodys_fault(tmp_path):
+    """Attention takes as long as the documents dealt to a rank in a step; products take the same everywhere."""
+    mesh, rng = grid(dp=4), np.random.default_rng(3)
+    lines = [Timeline(r) for r in range(4)]
+    for step in range(8):
+        begins, share = [line.at for line in lines], rng.uniform(0.5, 1.5, 4)
+        for _ in range(20):
+            posts = []
+            for line, documents in zip(lines, share, strict=True):
+                line.compute(500, "gemm")
+                line.compute(500 * documents, "flash_attention_fwd")
+                posts.append(line.post(0))
+            end = max(p[0] for p in posts) + TRANSFER_US
+            for line, post in zip(lines, posts, strict=True):
+                line.finish(post, end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    run = write_run(tmp_path, lines, {0: (0, 1, 2, 3)}, {0: "mesh_dp"}, 4)
+    case = prepared(run, mesh)
+    assert dispersion(case.ops, case.steps, mesh).ratio > 1.4
+    finding = analyse(run)
+    assert (finding.verdict, finding.cause, finding.suspects) == ("imbalance", "data_imbalance", ())
