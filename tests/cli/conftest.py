@@ -29,4 +29,5 @@ def healthy(tmp_path_factory):
 def tracekit(monkeypatch, capfd):
     """Call `tracekit` with arguments."""
     monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
+    monkeypatch.setattr("tracekit_cli.progress._SILENT_S", 3600.0)  # a busy machine is no reason to talk
     return Program(monkeypatch, capfd)
