@@ -234,6 +234,7 @@ def test_the_installed_program_answers_without_a_terminal_in_plain_text(slow):
         "from tracekit_cli.tracekit import main; main()",
         "slowrank",
         str(slow[0]),
+        "--quiet",
     ]
     done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
