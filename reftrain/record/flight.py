@@ -10,8 +10,10 @@ The recorder must be switched on before the process group exists: call `enable` 
 """
 
 import contextlib
+import functools
 import os
 import pickle
+import sys
 import threading
 import time
 from pathlib import Path
@@ -115,6 +117,7 @@ def complete(
         }
         for entry in p2p
     ]
+    entries = [{**entry, "frames": relative(entry.get("frames", []))} for entry in entries]
     entries.sort(key=lambda entry: entry["time_created_ns"])
     for number, entry in enumerate(entries):
         entry["record_id"] = number
@@ -131,6 +134,26 @@ def complete(
         },
         "pg_status": _status(native.get("pg_status", {}), collectives),
         "entries": entries,
+    }
+
+
+def relative(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Frames with file names as Python imports them (`torch/…`, `reftrain/…`): shorter, and alike on all hosts."""
+    return [
+        _frame(frame.get("name", ""), frame.get("filename", ""), frame.get("line", 0)) for frame in frames
+    ]
+
+
+@functools.cache  # one object for each place, which the pickle then holds once
+def _frame(name: str, filename: str, line: int) -> dict[str, Any]:
+    # an editable install is on no path, hence the package's own parent
+    roots = {os.path.abspath(root or os.curdir) + os.sep for root in [*sys.path, os.curdir]}  # noqa: PTH100
+    roots.add(f"{Path(__file__).parents[2]}{os.sep}")
+    inside = [root for root in roots if filename.startswith(root)]
+    return {
+        "name": name,
+        "filename": filename.removeprefix(max(inside, key=len)) if inside else filename,
+        "line": line,
     }
 
 

@@ -83,7 +83,8 @@ def test_a_killed_rank_leaves_its_last_state(hang):
     entries = _dump(hang, 1)["entries"]
     assert [e["p2p_seq_id"] for e in entries if e["is_p2p"]] == list(range(1, STUCK + 1))
     assert all(e["retired"] for e in entries)
-    assert any(frame["name"] == "_hang" for frame in entries[-1]["frames"])
+    frame = next(frame for frame in entries[-1]["frames"] if frame["name"] == "_hang")
+    assert frame["filename"] == "tests/reftrain_record/test_flight.py"
 
 
 def test_groups_are_filled_in(hang):
