@@ -54,6 +54,10 @@ def canonical_op(text: str) -> str:
     return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), "other")
 
 
+_COPY_SHARE = 0.05
+"""An operator within this share of a communication span, at its end, belongs to the communication."""
+
+
 @dataclass(frozen=True)
 class RankOps:
     """Communication of one rank, sorted by start; all arrays have one entry an operation, times in ns."""
@@ -288,12 +292,21 @@ def _busy(
 
 
 def _without_wrappers(start: I64, end: I64, comm_start: I64, comm_end: I64) -> tuple[I64, I64]:
-    """Leaves out operators that contain a whole communication span: the wait inside is no compute of theirs."""
+    """Leaves out operators that contain a whole communication span, and short ones that end one.
+
+    The wait inside is no compute of the former; the latter copy the result (Gloo's reduce-scatter takes its slice on
+    the calling thread after the wait), and would make the whole wait look hidden behind compute.
+    """
     if not len(comm_start):
         return start, end
     order = np.argsort(comm_start, kind="stable")
     begin, finish = comm_start[order], comm_end[order]
     soonest = np.minimum.accumulate(finish[::-1])[::-1]  # earliest end among spans that start later
     place = np.searchsorted(begin, start, side="left")
-    inside = (place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end)
-    return start[~inside], end[~inside]
+    wrapper = (place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end)
+    before = np.maximum(np.searchsorted(begin, start, side="right") - 1, 0)
+    lasted = finish[before] - begin[before]
+    inside = (begin[before] <= start) & (finish[before] >= end)
+    copy = inside & (end - start <= _COPY_SHARE * lasted) & (finish[before] - end <= _COPY_SHARE * lasted)
+    keep = ~(wrapper | copy)
+    return start[keep], end[keep]
