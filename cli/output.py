@@ -13,6 +13,7 @@ import click
 from tracekit_cli import exit_codes
 
 from tracekit.errors import TracekitError, UsageError
+from tracekit.report.text import plain
 
 DEBUG = "TRACEKIT_DEBUG"
 
@@ -48,7 +49,7 @@ def reported(program: str) -> Iterator[None]:
     try:
         yield
     except TracekitError as error:
-        click.echo(f"{program}: {error}", err=True)
+        click.echo(f"{program}: {plain(str(error))}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Abort:
         click.echo(f"{program}: interrupted", err=True)

@@ -59,6 +59,9 @@ def choose(
         raise
     if hinted is not None and found.mesh.sizes != hinted.sizes and _contradiction(hinted, uses) is None:
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
+    wrong = _contradiction(found.mesh, uses)
+    if wrong is not None:
+        raise MeshError(f"process group {_shown(wrong)} fits no mesh with the other groups; {_HINT}")
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -137,20 +140,31 @@ def _flagged(
     mesh = from_sizes(sizes, order or tuple(sizes))
     wrong = _contradiction(mesh, uses)
     if wrong is not None:
-        shown = ", ".join(map(str, wrong.ranks[:8])) + (", …" if len(wrong.ranks) > 8 else "")
-        desc = f" ({', '.join(wrong.descs)})" if wrong.descs else ""
         raise UsageError(
-            f"--mesh contradicts the traces: process group [{shown}]{desc} lies along none of its axes; "
+            f"--mesh contradicts the traces: process group {_shown(wrong)} lies along none of its axes; "
             "mend the sizes or the order (inner to outer as written, or --order)"
         )
     return mesh
 
 
+def _shown(use: GroupUse) -> str:
+    members = ", ".join(map(str, use.ranks[:8])) + (", …" if len(use.ranks) > 8 else "")
+    return f"[{members}]" + (f" ({', '.join(use.descs)})" if use.descs else "")
+
+
 def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
-    """The first group in use that is no line, plane or block of the mesh."""
+    """The first group in use that is no line, plane or block of the mesh, nor the two ends of a line.
+
+    The first and last stage of a pipeline share a group of their own where they share the embedding.
+    """
     for use in uses:
         busy = use.collectives or use.p2p
-        if busy and len(use.ranks) > 1 and not is_foreign(use.descs) and mesh.dims_of(use.ranks) is None:
+        if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
+            continue
+        first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
+        along = [d for d, a, b in zip(mesh.order, first or (), last or (), strict=True) if a != b]
+        line = mesh.line(use.ranks[0], along)
+        if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
             return use
     return None
 

@@ -18,7 +18,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
-_POST, _NEED = 0, 1
+_NEED, _POST = 0, 1  # at one moment what ends goes before what begins: streams run back to back
 BLOCKS = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
 

@@ -120,8 +120,7 @@ def _groups(merged: _Merged) -> tuple[Group, ...]:
                 names[group.ranks].update(group.names)
                 descs[group.ranks].update(group.descs)
     return tuple(
-        Group(i, ranks, tuple(sorted(names[ranks])), tuple(sorted(descs[ranks])))
-        for i, ranks in enumerate(sorted(names))
+        Group(i, ranks, _text(names[ranks]), _text(descs[ranks])) for i, ranks in enumerate(sorted(names))
     )
 
 
@@ -193,3 +192,8 @@ def _world_size(records: tuple[RankRecord, ...], merged: _Merged, hints: list[di
         )
         merged.quality.append(Quality("world_size_conflict", None, len(said), detail))
     return max(said, key=lambda n: (said[n], n))
+
+
+def _text(values: set[str]) -> tuple[str, ...]:
+    """Sorted, and valid Unicode: JSON can spell half a surrogate pair."""
+    return tuple(sorted({v.encode("utf-8", "replace").decode("utf-8") for v in values}))

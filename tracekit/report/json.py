@@ -83,5 +83,5 @@ def _number(value: float) -> float | None:
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """JSON text, stable, with a newline at the end."""
-    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """JSON text, stable, ASCII (a terminal or log may show it), with a newline at the end."""
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"

@@ -62,12 +62,12 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     lines.append(("mesh", _mesh(finding)))
     lines.append(("ranks", _ranks(finding)))
     lines.extend(
-        ("rejected", f"{_plain(r.path)}: {_plain(r.reason)}")
+        ("rejected", f"{plain(r.path)}: {plain(r.reason)}")
         for r in finding.ranks.rejected[: None if verbose else _SHOWN]
     )
     lines.extend(_quality(finding.quality, verbose=verbose))
     if verbose:
-        lines.extend(("note", _plain(n)) for n in finding.notes)
+        lines.extend(("note", plain(n)) for n in finding.notes)
     if finding.cause in _NEXT and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", _NEXT[finding.cause]))
     width = max(len(label) for label, _ in lines[1:])
@@ -92,7 +92,7 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
 
 
 def _who(suspect: Suspect) -> str:
-    host = f" on {_plain(suspect.host)}" if suspect.host else ""
+    host = f" on {plain(suspect.host)}" if suspect.host else ""
     where = ", ".join(f"{d} {i}" for d, i in suspect.coords.items())
     return f"rank {suspect.rank}{host} ({where})"
 
@@ -155,9 +155,9 @@ def _quality(rows: Sequence[Quality], *, verbose: bool) -> list[tuple[str, str]]
 def _row(row: Quality) -> str:
     parts = [row.kind + (f" ×{row.count}" if row.count > 1 else "")]
     if row.path:
-        parts.append(_plain(row.path))
+        parts.append(plain(row.path))
     if row.detail:
-        parts.append(_plain(row.detail))
+        parts.append(plain(row.detail))
     if row.kept_events is not None:
         parts.append(f"{row.kept_events} events kept")
     return ": ".join(parts)
@@ -175,6 +175,6 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > 12 else "")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text from a file, without control characters that a terminal would obey."""
     return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
