@@ -119,3 +119,14 @@ def test_of_nested_records_the_outer_stays(tmp_path):
     run = load([put(tmp_path / "a.json", json.dumps(document(events)))])
     assert run.events(0).column("seq").to_pylist() == [1, 2, 3]
     assert [(q.kind, q.count) for q in run.quality] == [("nested_communication_record", 1)]
+
+
+def test_another_call_inside_a_record_is_kept(tmp_path):
+    send = {"Collective name": "send", "Src Rank": 0, "Dst Rank": 1, "In msg nelems": 8}
+    recv = {"Collective name": "recv", "Src Rank": 1, "Dst Rank": 0, "In msg nelems": 8}
+    events = [
+        event(0, name="record_param_comms", ts=ts, dur=dur, args=args)
+        for ts, dur, args in ((9, 10, send), (10, 8, recv))
+    ]
+    run = load([put(tmp_path / "a.json", json.dumps(document(events)))])
+    assert run.events(0).column("collective").to_pylist() == ["send", "recv"]

@@ -14,6 +14,7 @@ LONGEST = (
     24 * 3600 * NS_PER_S
 )  # no event of a training step lasts a day; recorders that wrap around write more
 LIMIT = 2**62  # sums of a start, a base time and a duration stay within 64 bits below this
+_CALL = ["collective", "in_nelems", "src_rank", "dst_rank"]  # what tells one communication call from another
 COMMS_RECORD, KERNEL = from_strings(["record_param_comms", "kernel"])
 
 
@@ -23,7 +24,7 @@ class Repair:
 
     issues: Counter[str]
     window_end: int = -(2**63)  # last sane end of an event
-    _outer: dict[tuple[int | None, int | None], int] = field(default_factory=dict)
+    _outer: dict[tuple[int | None, int | None], tuple[int, list[object]]] = field(default_factory=dict)
     _busy: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -64,14 +65,15 @@ class Repair:
         )
         if not len(rows):
             return table
-        few = table.select(["ts", "dur", "pid", "tid"]).take(from_numpy(rows))
+        few = table.select(["ts", "dur", "pid", "tid", *_CALL]).take(from_numpy(rows))
         inner = []
-        for row, ts, dur, pid, tid in zip(rows.tolist(), *(c.to_pylist() for c in few.columns), strict=True):
-            end = self._outer.get((pid, tid))
-            if end is not None and ts + dur <= end:
+        columns = [c.to_pylist() for c in few.columns]
+        for row, ts, dur, pid, tid, *call in zip(rows.tolist(), *columns, strict=True):
+            end, outer = self._outer.get((pid, tid), (ts - 1, call))
+            if ts + dur > end:
+                self._outer[pid, tid] = ts + dur, call
+            elif _same_call(outer, call):
                 inner.append(row)
-            else:
-                self._outer[pid, tid] = ts + dur
         if not inner:
             return table
         self.issues["nested_communication_record"] += len(inner)
@@ -95,3 +97,8 @@ class Repair:
             reach = np.maximum.accumulate(np.concatenate(([before], end[lo:hi])))
             self.issues["overlapping_kernels"] += int((ts[lo:hi] < reach[:-1] - 1000).sum())
             self._busy[key] = int(reach[-1])
+
+
+def _same_call(outer: list[object], inner: list[object]) -> bool:
+    """Whether two records can tell of one call: what both say is equal (either may leave something out)."""
+    return all(a == b for a, b in zip(outer, inner, strict=True) if a is not None and b is not None)
