@@ -104,6 +104,7 @@ def cli() -> None:
     "--fault", "faults", multiple=True, help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable."
 )
 @click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
+@click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
 )
@@ -121,6 +122,7 @@ def run(
     trace: str | None,
     settings: Sequence[str],
     *,
+    flight_recorder: bool,
     dry_run: bool,
     quiet: bool,
 ) -> None:
@@ -144,6 +146,8 @@ def run(
         overrides.setdefault("evidence", {})["faults"] = list(faults)
     if trace:
         overrides.setdefault("evidence", {})["trace_steps"] = parse_steps(trace)
+    if flight_recorder:
+        overrides.setdefault("evidence", {})["flight_recorder"] = True
     if resume:
         overrides.setdefault("checkpoint", {})["resume"] = resume
     loaded = load(config, overrides)

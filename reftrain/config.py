@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reftrain.errors import ConfigError
+from reftrain.faults.spec import is_hang
 
 AXES = ("tp", "cp", "pp", "dp")
 
@@ -240,8 +241,34 @@ class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
     trace_steps: tuple[int, ...] = knob((), "steps to trace with the profiler")
-    timeout_s: float = knob(600.0, "seconds after which a collective that does not finish ends the run")
+    timeout_s: float = knob(
+        0.0,
+        "seconds after which a collective that does not finish ends the run; 0 means 600, or 25 where a hang "
+        "is planted",
+    )
+    flight_recorder: bool = knob(
+        default=False,
+        meaning="keep a flight-recorder dump of each rank in fr/; always on with a planted hang",
+    )
     faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
+
+    def __post_init__(self) -> None:
+        check_at_least("evidence", self, 0, "timeout_s")
+
+    @property
+    def hang_planted(self) -> bool:
+        """Whether a planted fault will keep the run from its end."""
+        return any(is_hang(text) for text in self.faults)
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that a collective may wait for its members."""
+        return self.timeout_s or (25.0 if self.hang_planted else 600.0)
+
+    @property
+    def records_flight(self) -> bool:
+        """Whether flight-recorder dumps are kept: a planted hang without them would show nothing."""
+        return self.flight_recorder or self.hang_planted
 
 
 @dataclass(frozen=True)

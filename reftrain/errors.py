@@ -35,5 +35,9 @@ class RankDiedError(ReftrainError):
     """A rank ended before its work did; the message names the rank and how it ended (exit 3)."""
 
 
+class StuckError(RankDiedError):
+    """A rank gave up waiting for another one, which may still live (exit 3)."""
+
+
 class CheckpointError(ReftrainError):
     """A checkpoint is absent, incomplete or of another model (exit 3)."""

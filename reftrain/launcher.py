@@ -6,6 +6,7 @@ parent watches: when a rank dies it names the rank and how, and ends the others.
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from reftrain.config import RunConfig
-from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError
+from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
 from reftrain.planted import read_faults
 from reftrain.train import MakeHooks, train_rank
 from reftrain.validate import check_world
@@ -92,8 +93,16 @@ def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
                 world = World(rank, rank, size, meeting)
                 ranks.fork(lambda world=world: train_rank(config, world, make_hooks))  # type: ignore[misc]
             ranks.wait()
+        except StuckError as error:
+            raise RankDiedError(f"{error}; {_who_never_came(config)}") from error
         finally:
             ranks.end()
+
+
+def _who_never_came(config: RunConfig) -> str:
+    if config.evidence.records_flight:
+        return f"tracekit hang {Path(config.out) / 'fr'} tells who never came"
+    return "run again with --flight-recorder to see who never came"
 
 
 class Ranks:
@@ -158,11 +167,14 @@ class Ranks:
         others = len(self.living)
         self.end()
         ours = [death for death in deaths if death.report and death.report[0] != "Lost"]
-        first = next((death for death in deaths if death.killed), ours[0] if ours else deaths[0])
+        stuck = [death for death in ours if death.report and death.report[0] == "Stuck"]
+        ours = [death for death in ours if death not in stuck]
+        first = next((death for death in deaths if death.killed), ([*ours, *stuck, *deaths])[0])
         if first.report and first.report[0] in {"ConfigError", "ScheduleError"}:
             field, problem, remedy = first.report[1].split("\0")
             return ConfigError(field, problem, remedy)
-        return RankDiedError(f"{first}; ended the other {others + len(deaths) - 1} ranks")
+        kind = StuckError if first in stuck else RankDiedError
+        return kind(f"{first}; ended the other {others + len(deaths) - 1} ranks")
 
     def end(self) -> None:
         """End all that live: asked first, killed after `END_S`."""
@@ -205,6 +217,9 @@ def _describe(error: BaseException) -> tuple[str, str]:
     if isinstance(error, ReftrainError):
         return type(error).__name__, str(error)
     sentence = (str(error) or type(error).__name__).strip().splitlines()[0]
+    sentence = re.sub(r"^\[\S*\] ", "", sentence)  # the place in Gloo's source
+    if "Timed out waiting" in str(error) or "Wait timeout" in str(error):
+        return "Stuck", f"waited in vain for another rank ({sentence})"
     lost = (
         "Connection closed by peer",
         "Connection reset by peer",

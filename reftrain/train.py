@@ -19,6 +19,7 @@ from reftrain.errors import ConfigError, MachineError
 from reftrain.evidence import Manifest, MetricsLog, StepTrace
 from reftrain.hooks import HookList, Hooks, StepMetrics
 from reftrain.planted import fault_hooks, read_faults
+from reftrain.record.hooks import FlightRecording
 from reftrain.throughput import mfu, peak_bytes
 from reftrain.trainer import Trainer, barrier
 from reftrain.world import World
@@ -73,6 +74,8 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
     """
     faults = read_faults(config)
     hooks: list[Hooks] = [Manifest(faults), MetricsLog()]
+    if config.evidence.records_flight:
+        hooks.append(FlightRecording())
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
     hooks += fault_hooks(faults)
@@ -86,7 +89,7 @@ def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
     hooks = [*own_hooks(config), *make_hooks(world.rank)]
-    with process_group(world, device, config.evidence.timeout_s):
+    with process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:
             _train(Trainer(config, listed, device), listed, device)

@@ -69,7 +69,7 @@ class Trainer:
     def __init__(self, config: RunConfig, hooks: HookList, device: torch.device) -> None:
         self.config, self.hooks, self.device = config, hooks, device
         self.formats = POLICIES[config.numerics.policy]
-        self.mesh = Mesh(config.mesh, device, hooks, config.evidence.timeout_s)
+        self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
         hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
         self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis()}
         self.tied_axis = self._tied_axis()

@@ -82,6 +82,11 @@ class FaultSpec:
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **self.values}
 
 
+def is_hang(text: str) -> bool:
+    """Whether a fault as users write it is of a kind that ends a run."""
+    return text.strip().partition(":")[0] in HANGS
+
+
 def parse_fault(text: str, world_size: int) -> FaultSpec:
     """Read one fault for a run of `world_size` ranks.
 

@@ -16,7 +16,7 @@ class FlightRecording(Hooks):
     def setup(self, context: RunContext) -> None:
         """Start; all process groups exist."""
         folder = Path(context.config.out) / "fr"
-        self._recorder = FlightRecorder(folder, context.config.evidence.timeout_s)
+        self._recorder = FlightRecorder(folder, context.config.evidence.waiting_s)
         self._recorder.start()
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """The command: ranks that die are named, runs resume, and what cannot start says why."""
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import pytest
 from tracekit_cli import reftrain as command
 
 from reftrain.checkpoint import finished
+from reftrain.config_file import load
 from reftrain.errors import ConfigError
 from reftrain.world import World, world_from_environment
 
@@ -176,3 +178,32 @@ def test_world_from_environment():
     assert world_from_environment({**slurm, "MASTER_PORT": "4000"}).meeting == "tcp://node1:4000"
     with pytest.raises(ConfigError, match="RANK: 'x' is no number"):
         world_from_environment({**torchrun, "RANK": "x"})
+
+
+def test_a_planted_hang_leaves_dumps_and_ends_all_ranks(tmp_path):
+    """Whoever waits gives up, the others are ended, and the sentence says where to look."""
+    job = start(
+        "--mesh", "dp=2", "--out", tmp_path, "--steps", 100,
+        "--fault", "host_stall:rank=1,steps=1", "--set", "evidence.timeout_s=6",
+    )  # fmt: skip
+    _, said = job.communicate(timeout=90)
+    assert job.returncode == 3
+    last = said.splitlines()[-1]
+    assert last.startswith("reftrain: rank 0 (process ")
+    assert "waited in vain for another rank" in last
+    assert last.endswith(f"ended the other 1 ranks; tracekit hang {tmp_path}/fr tells who never came")
+    assert sorted(p.name for p in (tmp_path / "fr").iterdir()) == ["rank_0", "rank_1"]
+    assert json.loads((tmp_path / "run.json").read_text())["faults"][0]["kind"] == "host_stall"
+
+
+def test_hangs_end_soon_and_keep_dumps_unless_told_otherwise():
+    def evidence(*faults, **given):
+        return load(None, {"mesh": {"dp": 2}, "evidence": {"faults": list(faults), **given}}).evidence
+
+    assert (evidence().waiting_s, evidence().records_flight) == (600, False)
+    slow = evidence("slow_compute:rank=0")
+    assert (slow.waiting_s, slow.records_flight) == (600, False)
+    hang = evidence("slow_compute:rank=0", "crash:rank=1")
+    assert (hang.waiting_s, hang.records_flight) == (25, True)
+    assert evidence("crash:rank=1", timeout_s=70.0).waiting_s == 70
+    assert evidence(flight_recorder=True).records_flight

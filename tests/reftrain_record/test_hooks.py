@@ -2,7 +2,6 @@ import pickle
 
 from reftrain.config_file import load
 from reftrain.launcher import launch
-from reftrain.record.hooks import FlightRecording
 
 
 def test_a_run_of_the_trainer_leaves_a_dump_a_rank(tmp_path):
@@ -12,10 +11,10 @@ def test_a_run_of_the_trainer_leaves_a_dump_a_rank(tmp_path):
             "run": {"steps": 2, "out": str(tmp_path)},
             "model": {"preset": "tiny"},
             "mesh": {"pp": 2},
-            "evidence": {"timeout_s": 100.0},
+            "evidence": {"timeout_s": 100.0, "flight_recorder": True},
         },
     )
-    launch(config, lambda rank: [FlightRecording()])
+    launch(config, lambda rank: [])
     assert sorted(p.name for p in (tmp_path / "fr").iterdir()) == ["rank_0", "rank_1"]
     dumps = [pickle.loads((tmp_path / "fr" / f"rank_{rank}").read_bytes()) for rank in range(2)]
     sent, received = (
