@@ -1,10 +1,11 @@
 """The words a schedule is written in: actions of a rank, and the table of all ranks.
 
-A generator (`generators`) writes forward and backward actions; `lower` adds the messages and gradient
-reductions; `check` proves that the table can run; `parallel.pipeline` executes it.
+A generator (`generators`) writes computations and optimiser steps; `lower` adds the messages and gradient
+reductions; `check` proves that the table can run; `timing` replays it, `parallel.pipeline` executes it.
 """
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -13,14 +14,28 @@ class Kind(enum.StrEnum):
 
     FORWARD = "F"
     BACKWARD = "B"
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+    RECOMPUTE = "C"
     SEND_ACTIVATION = "SA"
     RECV_ACTIVATION = "RA"
     SEND_GRADIENT = "SG"
     RECV_GRADIENT = "RG"
     REDUCE_GRADIENT = "R"
+    SYNC_REPLICAS = "Y"
+    OPTIMIZER_STEP = "O"
+    STASH_WEIGHTS = "V"
+    USE_WEIGHTS = "U"
+    DROP_WEIGHTS = "D"
+    FREE = "X"
 
 
-COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD})
+COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE})
+"""What takes a rank's computing time."""
+PASSES_GRADIENT = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
+"""Backward parts whose result the stage before needs."""
+ENDS_BACKWARD = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+"""Backward parts after which a stage's gradient contains the micro-batch and its activations are gone."""
 SENDS = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
 RECEIVES = frozenset({Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT})
 
@@ -30,24 +45,40 @@ class Action:
     """One step of a rank: `F2.5` is the forward of micro-batch 5 on virtual stage 2.
 
     A send or receive carries the stage of the rank that executes it: `SA0.5` sends what stage 0 made of
-    micro-batch 5, `RA1.5` receives it for stage 1. `REDUCE_GRADIENT` reduces the gradients of a stage over
-    data parallelism; its micro-batch is the last one whose gradient it contains.
+    micro-batch 5, `RA1.5` receives it for stage 1. `replica` is the pipeline of a bidirectional schedule
+    that the stage belongs to, written `F2.5@1` where it is not the first.
+
+    - `B` is the whole backward; `I` its part for the stage's input, `W` the later part for its weights.
+    - `X` frees what the forward kept but the stage's input; `C` computes it again from the input.
+    - `R` reduces the gradients of a stage over data parallelism, `Y` starts the sum over the replicas of the
+      stage, `O` steps the optimiser once both have ended; their micro-batch is the last one whose gradient
+      they contain.
+    - `V` keeps the stage's present weights under the tag of its micro-batch, `U` makes the next computation
+      of the stage use the weights of that tag, `D` drops them.
     """
 
     kind: Kind
     stage: int
     micro_batch: int
+    replica: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.stage}.{self.micro_batch}"
+        return f"{self.kind}{self.stage}.{self.micro_batch}" + (f"@{self.replica}" if self.replica else "")
+
+    def of(self, kind: Kind, stage_offset: int = 0) -> "Action":
+        """Another kind of action for the same micro-batch and replica, of this stage or a neighbour."""
+        return Action(kind, self.stage + stage_offset, self.micro_batch, self.replica)
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Actions of every pipeline rank in the order of execution.
 
-    `placement[s]` is the rank that holds virtual stage s; `consecutive` is k, the number of micro-batches
-    that run consecutively on a virtual stage before the next one has its turn.
+    `placement[s]` is the rank that holds virtual stage s, in the first replica; `others` are the placements
+    of the further replicas of a bidirectional schedule. `consecutive` is k, the number of micro-batches that
+    run consecutively on a virtual stage before the next one has its turn. `update_every` counts the
+    micro-batches of an optimiser step of an asynchronous schedule, and is 0 where one step, after the last
+    micro-batch, uses all gradients.
     """
 
     name: str
@@ -55,6 +86,8 @@ class Schedule:
     consecutive: int
     placement: tuple[int, ...]
     actions: tuple[tuple[Action, ...], ...]
+    others: tuple[tuple[int, ...], ...] = ()
+    update_every: int = 0
 
     @property
     def stages(self) -> int:
@@ -66,6 +99,39 @@ class Schedule:
         """Number of pipeline ranks."""
         return len(self.actions)
 
-    def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Virtual stages that a rank holds, in ascending order."""
-        return tuple(s for s, owner in enumerate(self.placement) if owner == rank)
+    @property
+    def replicas(self) -> int:
+        """Number of pipelines that run over the same ranks: 1, or 2f of a bidirectional schedule."""
+        return 1 + len(self.others)
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every micro-batch of a step sees the weights that all earlier steps left."""
+        return not self.update_every
+
+    @property
+    def placements(self) -> tuple[tuple[int, ...], ...]:
+        """Rank of every virtual stage, of every replica."""
+        return (self.placement, *self.others)
+
+    def rank_of(self, stage: int, replica: int = 0) -> int:
+        """Rank that holds a virtual stage of a replica."""
+        return self.placements[replica][stage]
+
+    def stages_of(self, rank: int, replica: int = 0) -> tuple[int, ...]:
+        """Virtual stages of a replica that a rank holds, in ascending order."""
+        return tuple(s for s, owner in enumerate(self.placements[replica]) if owner == rank)
+
+    def held_by(self, rank: int) -> tuple[tuple[int, int], ...]:
+        """(replica, virtual stage) of everything that a rank holds."""
+        return tuple((q, s) for q in range(self.replicas) for s in self.stages_of(rank, q))
+
+    def owners(self, stage: int) -> tuple[int, ...]:
+        """Ranks that hold a virtual stage, by replica."""
+        return tuple(placement[stage] for placement in self.placements)
+
+    def everything(self) -> Iterator[tuple[int, int, Action]]:
+        """All actions as (rank, slot, action)."""
+        for rank, actions in enumerate(self.actions):
+            for slot, action in enumerate(actions):
+                yield rank, slot, action
