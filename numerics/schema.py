@@ -1,0 +1,158 @@
+"""The capture: one row for each recorded tensor and rank, as Parquet; the waist of `numerics`.
+
+    RUN/capture/stamp.json                     "numerics.capture/1": world size, level, environment, configuration
+    RUN/capture/rank00003.parquet              rows of ROWS, in execution order
+    RUN/capture/values_rank00003.safetensors   values, at level `tensors`
+    RUN/capture/rank00003.parquet.partial      only while rank 3 is recording: found later, the run broke off
+
+Every producer (a trainer's `Recorder`, the matched replay) writes these columns and every analysis reads only these.
+A row says which part of which *global* tensor a rank held, so that runs of other meshes meet on the same names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+CAPTURE_SCHEMA: Final = "numerics.capture/1"
+FOLDER: Final = "capture"
+STAMP: Final = "stamp.json"
+PARTIAL_SUFFIX: Final = ".partial"
+SKETCH: Final = 8
+AXES: Final = ("tp", "cp", "pp", "dp")
+
+Level = Literal["digest", "tensors"]
+Phase = Literal["init", "forward", "backward", "reduce", "step", "save"]
+Kind = Literal[
+    "input",  # tokens, targets, positions, tables: what a rank computes on
+    "activation",  # output of a module
+    "activation_grad",  # gradient of an activation
+    "param",  # a parameter
+    "param_grad_local",  # its gradient as this rank computed it, before any reduction
+    "param_grad",  # its gradient after all reductions
+    "optimizer",  # state of the optimiser
+    "scalar",  # loss, norm, clip coefficient: what feeds the computation
+    "metric",  # what is only reported
+    "collective_in",
+    "collective_out",
+]
+PHASES: Final = ("init", "forward", "backward", "reduce", "step", "save")
+KINDS: Final = (
+    "input",
+    "activation",
+    "activation_grad",
+    "param",
+    "param_grad_local",
+    "param_grad",
+    "optimizer",
+    "scalar",
+    "metric",
+    "collective_in",
+    "collective_out",
+)
+
+_NAME = pa.dictionary(pa.int32(), pa.string())
+
+ROWS: Final = pa.schema(
+    [
+        pa.field("order", pa.int64(), nullable=False),  # execution order within the rank, from 0
+        pa.field("step", pa.int32(), nullable=False),  # -1 before the first step
+        pa.field("phase", _NAME, nullable=False),  # of PHASES
+        pa.field("micro_batch", pa.int32(), nullable=False),  # within the data-parallel rank; -1: none
+        pa.field("module", _NAME, nullable=False),  # global name, "layers.1.attention"; "" the whole model
+        pa.field("tensor", _NAME, nullable=False),  # global name, "layers.1.attention.wk.weight.grad"
+        pa.field("kind", _NAME, nullable=False),  # of KINDS
+        pa.field("axis", _NAME),  # collectives: tp, cp, pp, dp, dp_cp, ...
+        pa.field("op", _NAME),  # collectives: all_reduce, all_gather, reduce_scatter, send, recv
+        pa.field("label", _NAME),  # collectives: what for
+        pa.field("group", _NAME),  # collectives: global ranks in group order, "0,1,2,3"
+        pa.field("dtype", _NAME, nullable=False),  # "float32", "bfloat16", ...
+        pa.field("global_shape", _NAME, nullable=False),  # "12x64x256"; "" a scalar
+        pa.field("boxes", _NAME, nullable=False),  # see `format_boxes`
+        pa.field("replica", pa.int32(), nullable=False),  # 0: the copy that counts
+        pa.field("partial", _NAME),  # "tp=1", "dp=2,cp=0": one addend of a sum; null: the value itself
+        pa.field("rank", pa.int32(), nullable=False),
+        *(pa.field(axis, pa.int32(), nullable=False) for axis in AXES),  # coordinates of the rank
+        pa.field("digest", pa.uint64(), nullable=False),  # additive over the parts of a tensor, mod 2^64
+        pa.field("digest_nz", pa.uint64(), nullable=False),  # the same with -0.0 taken as +0.0
+        pa.field("numel", pa.int64(), nullable=False),  # elements of the boxes, padding left out
+        pa.field("sum", pa.float64(), nullable=False),  # of the finite elements, as are the next four
+        pa.field("sum_squares", pa.float64(), nullable=False),
+        pa.field("abs_max", pa.float64()),  # null: no finite element
+        pa.field("min", pa.float64()),
+        pa.field("max", pa.float64()),
+        pa.field("non_finite", pa.int64(), nullable=False),
+        pa.field("lowbits", pa.bool_(), nullable=False),  # every value is a bfloat16 number
+        pa.field("sketch", pa.list_(pa.float64(), SKETCH), nullable=False),  # additive random projections
+        pa.field("values", pa.string()),  # key in the safetensors file
+    ]
+)
+"""One row a recorded tensor and rank, in the order in which the rank met them."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a global tensor: `offsets` and `sizes` by dimension."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements in the box."""
+        count = 1
+        for size in self.sizes:
+            count *= size
+        return count
+
+
+def whole(shape: Sequence[int]) -> tuple[Box, ...]:
+    """Return the one box that is the whole tensor."""
+    return (Box((0,) * len(shape), tuple(shape)),)
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """(12, 64) becomes "12x64"; a scalar's is empty."""
+    return "x".join(str(int(size)) for size in shape)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Inverse of `format_shape`; ValueError where the text is none."""
+    if not text:
+        return ()
+    shape = tuple(int(part) for part in text.split("x"))
+    if any(size < 0 for size in shape) or len(shape) > 16:
+        raise ValueError(f"{text[:40]!r} is no shape")
+    return shape
+
+
+def format_boxes(boxes: Sequence[Box]) -> str:
+    """Offset and size by dimension, boxes in the order of the rank's own tensor: "0+4,8+16|0+4,56+16"."""
+    return "|".join(
+        ",".join(f"{int(o)}+{int(n)}" for o, n in zip(box.offsets, box.sizes, strict=True)) for box in boxes
+    )
+
+
+def parse_boxes(text: str) -> tuple[Box, ...]:
+    """Inverse of `format_boxes`; ValueError where the text is none."""
+    boxes = []
+    for part in text.split("|"):
+        pairs = [item.partition("+") for item in part.split(",")] if part else []
+        if len(pairs) > 16 or not all(plus for _, plus, _ in pairs):
+            raise ValueError(f"{text[:40]!r} is no list of boxes")
+        box = Box(tuple(int(o) for o, _, _ in pairs), tuple(int(n) for _, _, n in pairs))
+        if any(v < 0 for v in (*box.offsets, *box.sizes)):
+            raise ValueError(f"{text[:40]!r} is no list of boxes")
+        boxes.append(box)
+    return tuple(boxes)
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's rows within the capture folder."""
+    return f"rank{rank:05d}.parquet"
+
+
+def values_file(rank: int) -> str:
+    """Name of a rank's values within the capture folder."""
+    return f"values_rank{rank:05d}.safetensors"
