@@ -59,9 +59,9 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "processor": _processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "onednn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        "onednn": bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),  # type: ignore[no-untyped-call]
         "torch": torch.__version__,
-        "mkl": bool(torch.backends.mkl.is_available()),
+        "mkl": bool(torch.backends.mkl.is_available()),  # type: ignore[no-untyped-call]
         "numpy": np.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),

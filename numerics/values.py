@@ -64,7 +64,7 @@ class ValuesWriter:
                 f"values of type {flat.dtype} cannot be stored; leave {key!r} out of the names"
             )
         raw = flat.contiguous().view(torch.uint8).numpy()
-        self._file.write(memoryview(raw))
+        raw.tofile(self._file)
         end = self._at + raw.nbytes
         self._header[key] = {"dtype": code, "shape": [flat.numel()], "data_offsets": [self._at, end]}
         self._at = end
@@ -108,11 +108,11 @@ class ValuesFile:
 
     def read(self, key: str) -> np.ndarray:
         """Return the flat values under `key` as a read-only memory map; bfloat16 as its bits, uint16."""
-        entry = self._header.get(key)
         try:
+            entry = self._header[key]
             name, width = _TYPES[entry["dtype"]]
             begin, end = (int(v) for v in entry["data_offsets"])
-            count = math.prod(int(v) for v in entry["shape"])
+            count = math.prod([int(v) for v in entry["shape"]])
         except (KeyError, TypeError, ValueError) as error:
             raise CaptureError(f"{self.path}: no values under {key[:80]!r}; capture the run again") from error
         if begin < 0 or end - begin != count * width or self._start + end > self._size:
