@@ -15,7 +15,7 @@ from tests.hang.simulate import make
 from tracekit.errors import InputError
 from tracekit.ingest import unpickle
 from tracekit.ingest.flight import _Handler, load_dumps
-from tracekit.ingest.flight_entry import RankDump
+from tracekit.ingest.flight_dump import RankDump
 from tracekit.ingest.flight_pool import decode_all
 
 MARK = "tracekit_was_run"

@@ -19,7 +19,7 @@ from tracekit.analysis.hang_order import out_of_step
 from tracekit.findings import Quality, RankCoverage
 from tracekit.hang_findings import Culprit, CulpritKind, HangFinding, HangVerdict
 from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_entry import STARTED, Signature
+from tracekit.ingest.flight_dump import STARTED, Signature
 from tracekit.mesh import Mesh
 
 

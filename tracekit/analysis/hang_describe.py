@@ -12,7 +12,7 @@ from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.hang_findings import CallRef, Culprit, CulpritKind, GroupFrontier, GroupRef, LastDone, Side
 from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_entry import Signature
+from tracekit.ingest.flight_dump import Signature
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 
 _KINDS = {

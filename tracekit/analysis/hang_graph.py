@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracekit.analysis.hang_model import Group, Row, synchronising
 from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_entry import SCHEDULED, STARTED
+from tracekit.ingest.flight_dump import SCHEDULED, STARTED
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, agreement
-from tracekit.ingest.flight_entry import Signature
+from tracekit.ingest.flight_dump import Signature
 
 _CONTEXT = 12
 """Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""

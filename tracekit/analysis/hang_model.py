@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_entry import GroupTail, RankDump, Signature
+from tracekit.ingest.flight_dump import GroupTail, RankDump, Signature
 
 _SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 

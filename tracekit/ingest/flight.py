@@ -10,19 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from glob import glob, has_magic
-from pathlib import Path
 from typing import Any
-
-import fsspec
 
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest import unpickle
-from tracekit.ingest.flight_entry import RankDump, Reducer
+from tracekit.ingest.flight_dump import RankDump
+from tracekit.ingest.flight_entry import Reducer
+from tracekit.ingest.flight_files import find_files, read_bytes, size_of
 from tracekit.ingest.flight_pool import decode_all
 
-_SKIP_ENDS = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")
 
@@ -45,8 +42,8 @@ def load_dumps(inputs: Sequence[str], jobs: int = 1, progress: Progress | None =
 
     Raises InputError where an input names nothing, or no file holds a dump.
     """
-    paths, named = _discover(inputs)
-    sizes = [_size(p) for p in paths]
+    paths, named = find_files(inputs)
+    sizes = [size_of(p) for p in paths]
     results: list[Any] = [None] * len(paths)
     shared = _Shared()
     count, done_bytes, total = 0, 0, sum(sizes)
@@ -99,7 +96,7 @@ class _Handler:
 
     def __call__(self, path: str) -> Any:
         try:
-            data = _read(path)
+            data = read_bytes(path)
             decoded = unpickle.loads(data)
             del data
             if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
@@ -142,70 +139,6 @@ class _Shared:
             group.desc = self._one.setdefault(group.desc, group.desc)
         dump.stack = self._one.setdefault(dump.stack, dump.stack)
         return dump
-
-
-def _read(path: str) -> bytes:
-    if "://" in path:
-        with fsspec.open(path, "rb") as file:
-            data: bytes = file.read(unpickle.MAX_BYTES + 1)
-    else:
-        with Path(path).open("rb") as file:
-            data = file.read(unpickle.MAX_BYTES + 1)
-    if len(data) > unpickle.MAX_BYTES:
-        raise InputError(
-            f"refused: larger than {unpickle.MAX_BYTES >> 20} MiB; no flight recorder writes that much"
-        )
-    return data
-
-
-def _discover(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
-    found: dict[str, None] = {}
-    named: set[str] = set()
-    for text in inputs:
-        if "://" in text:
-            fs, root = fsspec.core.url_to_fs(text)
-            names = fs.glob(root) if has_magic(root) else fs.find(root) if fs.isdir(root) else [root]
-            found.update(dict.fromkeys(fs.unstrip_protocol(n) for n in sorted(names)))
-            continue
-        matches = _expand(text)
-        if not matches:
-            raise InputError(f"{text}: no file matches; check the pattern")
-        for match in map(Path, matches):
-            if match.is_dir():
-                found.update(dict.fromkeys(_walk(match)))
-            elif match.exists():
-                found[str(match)] = None
-                named.add(str(match))
-            else:
-                raise InputError(f"{text}: no such file or folder; check the path")
-    if not found:
-        raise InputError(f"{', '.join(inputs)}: no file in there; give the folder that holds the dumps")
-    return sorted(found), named
-
-
-def _expand(text: str) -> list[str]:
-    if not has_magic(text) or Path(text).exists():
-        return [text]
-    return sorted(glob(text, recursive=True))  # noqa: PTH207 (takes absolute patterns)
-
-
-def _walk(folder: Path) -> list[str]:
-    """Files of a folder; of a recorded run (`run.json` beside `fr/`) those in `fr/`."""
-    if (folder / "run.json").exists() and (folder / "fr").is_dir():
-        folder = folder / "fr"
-    paths: list[str] = []
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
-        kept = [n for n in sorted(files) if not n.startswith(".") and not n.lower().endswith(_SKIP_ENDS)]
-        paths.extend(str(Path(root) / name) for name in kept)
-    return paths
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size if "://" not in path else 0
-    except OSError:
-        return 0
 
 
 def _rank_in_name(path: str, allowed: Sequence[int] | None = None) -> int | None:

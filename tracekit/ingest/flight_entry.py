@@ -7,94 +7,33 @@ the outstanding ones. Source of the fields: torch/csrc/distributed/c10d/FlightRe
 """
 
 import json
-import re
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.errors import InputError
-
-TAIL = 48
-"""Calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
-MAX_P2P = 128
-MAX_GROUPS = 4096
-_MANY = 100_000
-SCHEDULED, STARTED, DONE = 0, 1, 2
-
-Int64 = npt.NDArray[np.int64]
-Int8 = npt.NDArray[np.int8]
-Float64 = npt.NDArray[np.float64]
-Signature = tuple[str, str, str, str, str]
-"""Operation without its backend, input and output sizes, input and output dtypes; the last four as text."""
-
-_P2P = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
-
-
-@dataclass(slots=True)
-class GroupTail:
-    """What one rank knows of one of its groups. -1 is unknown; sequence numbers begin at 1."""
-
-    name: str
-    desc: str
-    ranks: tuple[int, ...]  # sorted; empty where the dump does not tell
-    status_enqueued: int = -1  # pg_status; of a group with p2p this may count p2p operations
-    status_completed: int = -1
-    entry_enqueued: int = -1  # greatest sequence number among entries
-    entry_completed: int = -1  # all entries up to here are done
-    entry_seen_done: bool = False  # and the ring still holds that call: it is no mere upper bound
-    has_p2p: bool = False
-    seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
-    state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
-    created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown
-    duration: Float64 = field(
-        default_factory=lambda: np.zeros(0, np.float64)
-    )  # (tail,) ms, nan unknown; or (0,)
-    calls: tuple[Signature, ...] = ()  # (tail,)
-
-
-@dataclass(slots=True)
-class P2P:
-    """An outstanding send or receive."""
-
-    group: int  # index into RankDump.groups; ends are positions in its sorted members, as torch numbers them
-    peer: int
-    me: int
-    send: bool
-    state: int
-    seq: int
-    text: str
-    created: int
-    call: Signature
-
-
-@dataclass(slots=True)
-class RankDump:
-    """One dump, reduced. `rank` is -1 until `flight` has decided it."""
-
-    path: str
-    version: str
-    host: str | None
-    groups: list[GroupTail]
-    p2p: list[P2P]
-    rank: int = -1
-    claimed: int | None = None  # a rank written in the dump itself
-    candidates: tuple[int, ...] | None = None  # ranks that its groups leave possible; None: no idea
-    entries: int = 0
-    malformed: int = 0
-    backend: str = ""
-    timed: bool = False  # start times are recorded
-    wrapped: bool = False  # the ring has overwritten entries
-    has_status: bool = False
-    cut: bool = (
-        False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
-    )
-    unmapped_status: int = 0
-    last_created: int = 0
-    last_group: int = -1  # index into groups, of the last entry
-    stack: tuple[str, ...] = ()  # of the last entry
+from tracekit.ingest.flight_dump import (
+    DONE,
+    MAX_GROUPS,
+    MAX_P2P,
+    P2P,
+    SCHEDULED,
+    STARTED,
+    TAIL,
+    GroupTail,
+    RankDump,
+)
+from tracekit.ingest.flight_fields import (
+    P2P_NAME,
+    completed_entry,
+    fill_status,
+    frame_text,
+    host_of,
+    integer,
+    number,
+)
+from tracekit.ingest.flight_signature import Signatures
 
 
 class Reducer:
@@ -102,8 +41,7 @@ class Reducer:
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]] = {}
-        self._signatures: dict[Signature, Signature] = {}
-        self._calls: dict[Any, Signature] = {}
+        self._signatures = Signatures()
         self._p2p: dict[str, tuple[bool, int, int] | None] = {}
 
     def reduce(self, path: str, dump: Any) -> RankDump:
@@ -113,11 +51,11 @@ class Reducer:
         entries = dump.get("entries")
         if not isinstance(entries, (list, tuple)) and "pg_status" not in dump:
             raise InputError("no flight-recorder dump: neither entries nor pg_status in it")
-        result = RankDump(path, str(dump.get("version", ""))[:16], _host(dump), [], [])
-        result.claimed = _int(dump.get("rank"))
+        result = RankDump(path, str(dump.get("version", ""))[:16], host_of(dump), [], [])
+        result.claimed = integer(dump.get("rank"))
         index = self._config(result, dump.get("pg_config"))
         ids = self._entries(result, entries or (), index)
-        _status(result, dump.get("pg_status"), ids, index)
+        fill_status(result, dump.get("pg_status"), ids, index)
         self._candidates(result)
         return result
 
@@ -162,7 +100,7 @@ class Reducer:
         oldest = DONE
         for given in entries:
             try:
-                entry = given if "retired" in given and "is_p2p" in given else _older(given)
+                entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
                 name = entry["process_group"][0]
                 group = index.get(name)
                 if group is None:
@@ -191,10 +129,10 @@ class Reducer:
             if lowest is None:
                 lowest, oldest = entry.get("record_id"), state
         result.entries = len(entries) - result.malformed
-        result.wrapped = bool(_int(lowest))
+        result.wrapped = bool(integer(lowest))
         # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
-        last = _int(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
-        whole = last is not None and last - (_int(lowest) or 0) + 1 == len(entries)
+        last = integer(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
+        whole = last is not None and last - (integer(lowest) or 0) + 1 == len(entries)
         result.cut = result.wrapped and oldest != DONE and whole
         for group, row in rows.items():
             self._tail(result, group, row, coalesced)
@@ -233,50 +171,12 @@ class Reducer:
         last = list(kept.values())[-TAIL:]
         tail.seq = np.array([k[0] for k in last], np.int64)
         tail.state = np.array([k[1] for k in last], np.int8)
-        tail.created = np.array([_int(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
+        tail.created = np.array([integer(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
         if any(k[2][-1].get("duration_ms") is not None for k in last):
-            tail.duration = np.array([_float(k[2][-1].get("duration_ms")) for k in last], np.float64)
-        tail.calls = tuple(self._call(k[2]) for k in last)
+            tail.duration = np.array([number(k[2][-1].get("duration_ms")) for k in last], np.float64)
+        tail.calls = tuple(self._signatures.of(k[2]) for k in last)
         if not result.timed:
             result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
-
-    def _call(self, entries: tuple[Any, ...]) -> Signature:
-        if len(entries) > 1:
-            parts = [
-                self._call((e,)) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")
-            ]
-            first = parts[0] if parts else ("coalesced", "", "", "", "")
-            texts = ["; ".join(p[i] for p in parts[:8]) for i in range(1, 5)]
-            joined = (first[0], texts[0], texts[1], texts[2], texts[3])
-            return self._signatures.setdefault(joined, joined)
-        entry = entries[0]
-        try:
-            key = (
-                entry["profiling_name"],
-                tuple(map(tuple, entry["input_sizes"])),
-                tuple(map(tuple, entry["output_sizes"])),
-                tuple(entry["input_dtypes"]),
-                tuple(entry["output_dtypes"]),
-            )
-            known = self._calls.get(key)
-        except (TypeError, KeyError):
-            return self._signature(entry)
-        if known is None:
-            known = self._calls[key] = self._signature(entry)
-            if len(self._calls) > _MANY:
-                self._calls.clear()
-        return known
-
-    def _signature(self, entry: Any) -> Signature:
-        name = str(entry.get("profiling_name"))
-        signature = (
-            name[name.find(":") + 1 :][:80],
-            str(entry.get("input_sizes"))[:400],
-            str(entry.get("output_sizes"))[:400],
-            str(entry.get("input_dtypes"))[:200],
-            str(entry.get("output_dtypes"))[:200],
-        )
-        return self._signatures.setdefault(signature, signature)
 
     def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
         finished: dict[tuple[int, str], int] = {}
@@ -292,14 +192,14 @@ class Reducer:
             ends = self._ends(text)
             if ends is not None and len(result.p2p) < MAX_P2P:
                 send, me, peer = ends
-                created = _int(entry.get("time_created_ns")) or 0
+                created = integer(entry.get("time_created_ns")) or 0
                 result.p2p.append(
-                    P2P(group, peer, me, send, now, seq, text[:80], created, self._call((entry,)))
+                    P2P(group, peer, me, send, now, seq, text[:80], created, self._signatures.of((entry,)))
                 )
 
     def _ends(self, text: str) -> tuple[bool, int, int] | None:
         if text not in self._p2p:
-            match = _P2P.search(text)
+            match = P2P_NAME.search(text)
             self._p2p[text] = (match[1] == "send", int(match[2]), int(match[4])) if match else None
         return self._p2p[text]
 
@@ -308,13 +208,13 @@ class Reducer:
             return
         name = str(entry.get("profiling_name", ""))
         result.backend = name.partition(":")[0][:16]
-        result.last_created = _int(entry.get("time_created_ns")) or 0
+        result.last_created = integer(entry.get("time_created_ns")) or 0
         group = entry.get("process_group")
         if isinstance(group, (list, tuple)) and group and isinstance(group[0], str):
             result.last_group = index.get(group[0], -1)
         frames = entry.get("frames")
         if isinstance(frames, (list, tuple)):
-            result.stack = tuple(text for f in frames[:64] if (text := _frame(f)))
+            result.stack = tuple(text for f in frames[:64] if (text := frame_text(f)))
 
     def _candidates(self, result: RankDump) -> None:
         """Find the ranks that every group contains; with p2p the direction tells which of them wrote it."""
@@ -335,78 +235,3 @@ class Reducer:
         if key not in self._ranks or self._ranks[key][1] != ranks:
             self._ranks[key] = (ranks, ranks, frozenset(ranks))
         return self._ranks[key][2]
-
-
-def _status(result: RankDump, status: Any, ids: dict[int, int], index: dict[str, int]) -> None:
-    """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
-
-    Groups are numbered in the order in which they are made, names and local ids alike, so that where both
-    lists
-    are complete and numeric they pair up in order; any entry that contradicts undoes that.
-    """
-    if not isinstance(status, dict) or not status:
-        return
-    frontiers: dict[int, tuple[int, int]] = {}
-    for key, value in list(status.items())[:MAX_GROUPS]:
-        number = _int(key)
-        if number is None or not isinstance(value, dict):
-            continue
-        enqueued, completed = (_int(value.get(f"last_{k}_collective")) for k in ("enqueued", "completed"))
-        if enqueued is not None and completed is not None:
-            frontiers[number] = (enqueued, completed)
-    result.has_status = bool(frontiers)
-    known = {k: v for k, v in ids.items() if k in frontiers}
-    names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < 10]
-    if len(names) == len(index) == len(frontiers):
-        paired = {i: index[n] for i, n in zip(sorted(frontiers), sorted(names, key=int), strict=True)}
-        if all(paired[i] == g for i, g in known.items()):
-            known = paired
-    for number, group in known.items():
-        result.groups[group].status_enqueued, result.groups[group].status_completed = frontiers[number]
-    result.unmapped_status = sum(1 for i, (e, _) in frontiers.items() if i not in known and e > 0)
-
-
-def _older(entry: Any) -> dict[str, Any]:
-    """Complete an entry of an early version: p2p is told by its name, `retired` by its state."""
-    name = entry["profiling_name"]
-    pg_id = entry.get("pg_id", 0)
-    seq = entry.get("collective_seq_id", entry.get("seq_id"))
-    return {
-        "process_group": (str(pg_id), ""),
-        "pg_id": pg_id,
-        "is_p2p": _P2P.search(name) is not None,
-        "retired": False,
-        "state": "scheduled",
-        "time_discovered_completed_ns": None,
-        "p2p_seq_id": seq,
-        **entry,
-        "collective_seq_id": seq,
-    }
-
-
-def _host(dump: dict[Any, Any]) -> str | None:
-    for key in ("hostname", "host", "host_name"):
-        value = dump.get(key)
-        if isinstance(value, str) and value:
-            return value[:200]
-    return None
-
-
-def _frame(frame: Any) -> str:
-    if not isinstance(frame, dict):
-        return ""
-    return f"{str(frame.get('filename'))[:300]}:{str(frame.get('line'))[:12]} {str(frame.get('name'))[:200]}"
-
-
-def _int(value: Any) -> int | None:
-    """Read an integer below 2**62, also as text (the JSON form quotes some); else None."""
-    if type(value) is str and len(value) < 20:
-        try:
-            value = int(value)
-        except ValueError:
-            return None
-    return value if type(value) is int and abs(value) < 1 << 62 else None
-
-
-def _float(value: Any) -> float:
-    return float(value) if type(value) in {int, float} and abs(value) < 1e15 else float("nan")

@@ -1,0 +1,87 @@
+"""What is kept of one flight-recorder dump: plain columns, since they travel from worker processes.
+
+Of every group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point
+operations the outstanding ones, and, where asked for, the timings of all calls. Made by `flight_entry` and
+`flight_timing`; read by `flight`, `flight_run` and the analysis.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+TAIL = 48
+"""Calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
+MAX_P2P = 128
+MAX_GROUPS = 4096
+SCHEDULED, STARTED, DONE = 0, 1, 2
+
+Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
+Float64 = npt.NDArray[np.float64]
+Signature = tuple[str, str, str, str, str]
+"""Operation without its backend, input and output sizes, input and output dtypes; the last four as text."""
+
+
+@dataclass(slots=True)
+class GroupTail:
+    """What one rank knows of one of its groups. -1 is unknown; sequence numbers begin at 1."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]  # sorted; empty where the dump does not tell
+    status_enqueued: int = -1  # pg_status; of a group with p2p this may count p2p operations
+    status_completed: int = -1
+    entry_enqueued: int = -1  # greatest sequence number among entries
+    entry_completed: int = -1  # all entries up to here are done
+    entry_seen_done: bool = False  # and the ring still holds that call: it is no mere upper bound
+    has_p2p: bool = False
+    seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
+    state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
+    created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown
+    duration: Float64 = field(
+        default_factory=lambda: np.zeros(0, np.float64)
+    )  # (tail,) ms, nan unknown; or (0,)
+    calls: tuple[Signature, ...] = ()  # (tail,)
+
+
+@dataclass(slots=True)
+class P2P:
+    """An outstanding send or receive."""
+
+    group: int  # index into RankDump.groups; ends are positions in its sorted members, as torch numbers them
+    peer: int
+    me: int
+    send: bool
+    state: int
+    seq: int
+    text: str
+    created: int
+    call: Signature
+
+
+@dataclass(slots=True)
+class RankDump:
+    """One dump, reduced. `rank` is -1 until `flight` has decided it."""
+
+    path: str
+    version: str
+    host: str | None
+    groups: list[GroupTail]
+    p2p: list[P2P]
+    rank: int = -1
+    claimed: int | None = None  # a rank written in the dump itself
+    candidates: tuple[int, ...] | None = None  # ranks that its groups leave possible; None: no idea
+    entries: int = 0
+    malformed: int = 0
+    backend: str = ""
+    timed: bool = False  # start times are recorded
+    wrapped: bool = False  # the ring has overwritten entries
+    has_status: bool = False
+    cut: bool = (
+        False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
+    )
+    unmapped_status: int = 0
+    last_created: int = 0
+    last_group: int = -1  # index into groups, of the last entry
+    stack: tuple[str, ...] = ()  # of the last entry

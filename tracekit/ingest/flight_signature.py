@@ -1,0 +1,57 @@
+"""Signatures of calls: what was called with which sizes and types, one object for all dumps that repeat it.
+
+Part of `flight_entry`.
+"""
+
+from typing import Any
+
+from tracekit.ingest.flight_dump import Signature
+
+_MANY = 100_000
+
+
+class Signatures:
+    """Makes signatures of entries; a job has few, a dump thousands of entries."""
+
+    def __init__(self) -> None:
+        self._signatures: dict[Signature, Signature] = {}
+        self._calls: dict[Any, Signature] = {}
+
+    def of(self, entries: tuple[Any, ...]) -> Signature:
+        """Give the signature of one call: of its entry, or of all entries of a coalesced one."""
+        if len(entries) > 1:
+            parts = [
+                self.of((e,)) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")
+            ]
+            first = parts[0] if parts else ("coalesced", "", "", "", "")
+            texts = ["; ".join(p[i] for p in parts[:8]) for i in range(1, 5)]
+            joined = (first[0], texts[0], texts[1], texts[2], texts[3])
+            return self._signatures.setdefault(joined, joined)
+        entry = entries[0]
+        try:
+            key = (
+                entry["profiling_name"],
+                tuple(map(tuple, entry["input_sizes"])),
+                tuple(map(tuple, entry["output_sizes"])),
+                tuple(entry["input_dtypes"]),
+                tuple(entry["output_dtypes"]),
+            )
+            known = self._calls.get(key)
+        except (TypeError, KeyError):
+            return self._signature(entry)
+        if known is None:
+            known = self._calls[key] = self._signature(entry)
+            if len(self._calls) > _MANY:
+                self._calls.clear()
+        return known
+
+    def _signature(self, entry: Any) -> Signature:
+        name = str(entry.get("profiling_name"))
+        signature = (
+            name[name.find(":") + 1 :][:80],
+            str(entry.get("input_sizes"))[:400],
+            str(entry.get("output_sizes"))[:400],
+            str(entry.get("input_dtypes"))[:200],
+            str(entry.get("output_dtypes"))[:200],
+        )
+        return self._signatures.setdefault(signature, signature)
