@@ -1,0 +1,151 @@
+"""The rank grid of a simulated job as arrays: every pipeline rank's ranks at once, and their process groups.
+
+All ranks of one pipeline coordinate run the same program, so the engine computes them together: an array of
+shape (dp, cp, tp), flattened, holds one number for each. Groups are numbered and described as torch's
+DeviceMesh does it, which is what analysers of real traces meet.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+
+LANES: Final = ("dp", "cp", "tp")  # axes of an array of one pipeline rank, from outer to inner
+SPANS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "pp": ("pp",),
+    "dp": ("dp",),
+    "dp_cp": ("dp", "cp"),
+    "world": ("dp", "cp", "pp", "tp"),
+    "own": (),
+}
+"""Axes along which the members of each kind of process group differ."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One process group. `ranks` are global ranks in ascending order."""
+
+    name: str
+    desc: str
+    kind: str
+    ranks: tuple[int, ...]
+
+    @property
+    def stride(self) -> int:
+        """Distance between neighbouring members where it is uniform, else 0."""
+        steps = {b - a for a, b in zip(self.ranks, self.ranks[1:], strict=False)}
+        return steps.pop() if len(steps) == 1 else 0
+
+
+class Grid:
+    """Sizes and order of the axes, and the arithmetic between ranks, coordinates and arrays.
+
+    `order` names the axes from inner (neighbouring ranks) to outer.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], order: Sequence[str]) -> None:
+        self.sizes = {axis: int(sizes[axis]) for axis in ("tp", "cp", "pp", "dp")}
+        self.order = tuple(order)
+        self.strides: dict[str, int] = {}
+        stride = 1
+        for axis in self.order:
+            self.strides[axis] = stride
+            stride *= self.sizes[axis]
+        self.world = stride
+        self._groups: dict[tuple[str, int], Group] = {}
+
+    @property
+    def stages(self) -> int:
+        """Pipeline ranks."""
+        return self.sizes["pp"]
+
+    @property
+    def width(self) -> int:
+        """Ranks of one pipeline rank: dp · cp · tp."""
+        return self.world // self.stages
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of an array of one pipeline rank: (dp, cp, tp)."""
+        return self.sizes["dp"], self.sizes["cp"], self.sizes["tp"]
+
+    @cached_property
+    def lanes(self) -> I64:
+        """Rank less its pipeline part, by place in an array of one pipeline rank; (width,)."""
+        index = np.indices(self.shape)
+        parts = [index[i] * self.strides[axis] for i, axis in enumerate(LANES)]
+        return np.asarray(sum(parts), np.int64).reshape(-1)
+
+    def ranks(self, stage: int) -> I64:
+        """Global ranks of a pipeline rank, in array order; (width,)."""
+        return self.lanes + stage * self.strides["pp"]
+
+    def coords(self, rank: int) -> dict[str, int]:
+        """Coordinates of a rank."""
+        return {axis: rank // self.strides[axis] % self.sizes[axis] for axis in self.order}
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Pipeline rank and place in its array."""
+        at = self.coords(rank)
+        _, cp, tp = self.shape
+        return at["pp"], (at["dp"] * cp + at["cp"]) * tp + at["tp"]
+
+    def size(self, kind: str) -> int:
+        """Members of a group of this kind."""
+        return math.prod(self.sizes[axis] for axis in SPANS[kind])
+
+    def over(self, kind: str) -> tuple[int, ...]:
+        """Dimensions of an array of one pipeline rank over which a group of this kind spans."""
+        return tuple(i for i, axis in enumerate(LANES) if axis in SPANS[kind])
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of groups that exist, in the order in which they are made."""
+        kinds = ["world", *(axis for axis in self.order if self.sizes[axis] > 1)]
+        if self.sizes["dp"] > 1 and self.sizes["cp"] > 1:
+            kinds.append("dp_cp")
+        return tuple(kinds)
+
+    def group(self, kind: str, rank: int) -> Group:
+        """The group of this kind that a rank belongs to."""
+        axes = SPANS[kind]
+        at = self.coords(rank)
+        first = rank - sum(at[axis] * self.strides[axis] for axis in axes)
+        known = self._groups.get((kind, first))
+        if known is None:
+            known = self._groups[kind, first] = self._make(kind, first)
+        return known
+
+    def _make(self, kind: str, first: int) -> Group:
+        members = np.array([first], np.int64)
+        for axis in SPANS[kind]:
+            steps = np.arange(self.sizes[axis]) * self.strides[axis]
+            members = (members[:, None] + steps[None, :]).reshape(-1)
+        ranks = tuple(sorted(members.tolist()))
+        if kind == "world":
+            return Group("0", "default_pg", kind, ranks)
+        return Group(str(self._number(kind, first)), f"mesh_{kind}", kind, ranks)
+
+    def _number(self, kind: str, first: int) -> int:
+        """Groups are numbered through: the world, then all groups of one kind after those of another."""
+        before = 1
+        for other in self.kinds[1:]:
+            if other == kind:
+                break
+            before += self.world // self.size(other)
+        at = self.coords(first)
+        place, stride = 0, 1
+        for axis in self.order:
+            if axis not in SPANS[kind]:
+                place += at[axis] * stride
+                stride *= self.sizes[axis]
+        return before + place

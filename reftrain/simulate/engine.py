@@ -1,0 +1,478 @@
+"""Discrete-event simulation of programs: when every operation of every rank is issued, starts and ends.
+
+All ranks of a pipeline rank execute one program, so each operation is computed for all of them at once, as an
+array over (dp, cp, tp); jitter and faults are arrays too. What is specific to a rank costs nothing extra, and a
+step of 16 384 ranks takes seconds.
+
+The rules are those of CUDA streams under torch: the host issues operations in order and runs ahead of its
+device; a kernel starts when it was issued, the one before it on its stream has ended, and what it waits for has
+ended; a collective's kernel first waits for the compute queued before it, begins on each member when that
+member comes, and ends on all together, a transfer after the last one came; a message is a rendezvous. An
+operation that never happens has infinite times: a hang is simulated like any other run.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from reftrain.errors import ScheduleError
+from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.program import Kind, Op, Program
+
+F32 = npt.NDArray[np.float32]
+WAITS: Final = ("tp", "cp", "dp", "pp", "bubble", "world", "host")
+"""What a rank's compute stream stands still for; `pp` is the transfer of messages, `bubble` the wait for them."""
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Host times, ns: to launch a kernel, to call a collective, and from a launch to the kernel's start."""
+
+    launch: float = 0.0
+    collective: float = 0.0
+    latency: float = 0.0
+
+
+@dataclass
+class Conditions:
+    """What disturbs one pipeline rank in one step; arrays are (width,), None where nothing does.
+
+    `stops`, `skips` and `breaks` hold (place, operation): the host never issues it or anything after; it is left
+    out; its call contradicts the others' so that it never ends.
+    """
+
+    factor: F64 | None = None  # of compute time
+    attention: dict[int, F64] = field(default_factory=dict)  # by micro-batch: factor of attention's time
+    launch: F64 | None = None  # host ns added to every kernel launch
+    pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)
+    late: F64 | None = None  # host ns added to loading
+    link: F64 | None = None  # ns added to every transfer that the rank takes part in
+    stops: list[tuple[int, int]] = field(default_factory=list)
+    skips: list[tuple[int, int]] = field(default_factory=list)
+    breaks: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Noise(Protocol):
+    """Random deviations, the same whatever is planted: factors of kernel, transfer, fetch and launch times."""
+
+    def compute(self, stage: int, step: int, count: int) -> F32 | None:
+        """Factors of `count` kernels, (count, width)."""
+
+    def transfer(self, stage: int, step: int, count: int) -> F32 | None:
+        """Factors of `count` transfers, (count, width), equal within a group only as far as it is asked for."""
+
+    def tail(self, stage: int, step: int) -> F32 | None:
+        """Time until each rank has left a collective, ns; (tails, width)."""
+
+    def load(self, stage: int, step: int) -> F64 | None:
+        """Factors of loading, (width,)."""
+
+
+@dataclass
+class StageTimes:
+    """Times of one pipeline rank, ns from the job's begin, infinite for what never happened.
+
+    Rows are operations, step after step; columns the ranks in array order. A merged compute operation's start is
+    its end less its kernels' time.
+    """
+
+    issued: F64
+    start: F64
+    end: F64
+    waits: dict[str, F64]  # (steps, width) ns by WAITS
+    bounds: F64  # (steps + 1, width): begin, and end of each step on its host
+
+
+class _Lane:
+    """State of one pipeline rank."""
+
+    def __init__(self, number: int, program: Program, width: int, steps: int) -> None:
+        self.number, self.program = number, program
+        self.count = len(program.ops)
+        self.step = self.at = 0
+        self.host = np.zeros(width)
+        self.free = np.zeros(width)  # end of the compute stream
+        self.streams: dict[str, F64 | None] = {}  # end of each stream, None while it is unknown
+        self.ends: list[F64 | None] = [None] * self.count
+        self.transfers: dict[int, F64 | float] = {}  # of receives, to tell transfer from bubble
+        self.parked = False
+        self.segments = 0
+        rows = steps * self.count
+        self.times = StageTimes(
+            np.full((rows, width), np.inf),
+            np.full((rows, width), np.inf),
+            np.full((rows, width), np.inf),
+            {name: np.zeros((steps, width)) for name in WAITS},
+            np.zeros((steps + 1, width)),
+        )
+        self.tables: list[F32 | None] = [None, None, None]
+        self.load: F64 | None = None
+        self.conditions = Conditions()
+        self.order = _positions(program.ops)
+
+    @property
+    def row(self) -> int:
+        """Row of the present operation."""
+        return self.step * self.count + self.at
+
+
+def _positions(ops: Sequence[Op]) -> list[int]:
+    """Of each operation, how many of its kind (kernel or communication) stand before it."""
+    compute = transfer = 0
+    out = []
+    for op in ops:
+        if op.kind is Kind.COMPUTE:
+            out.append(compute)
+            compute += 1
+        elif op.kind in (Kind.COLLECTIVE, Kind.SEND, Kind.RECV):
+            out.append(transfer)
+            transfer += 1
+        else:
+            out.append(0)
+    return out
+
+
+@dataclass
+class _Post:
+    """One end of a message: its operation and when it could begin."""
+
+    lane: _Lane
+    index: int
+    row: int
+    step: int
+    ready: F64
+    ns: F64 | float
+
+
+@dataclass
+class _Channel:
+    """Messages from one pipeline rank to another, matched in order."""
+
+    sends: deque[_Post] = field(default_factory=deque)
+    receives: deque[_Post] = field(default_factory=deque)
+    sent: F64 | float = 0.0  # end of the last one
+    received: F64 | float = 0.0
+
+
+class Engine:
+    """Runs programs. `width` is the number of ranks of a pipeline rank."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        grid: Grid,
+        steps: int,
+        *,
+        host: HostCosts,
+        noise: Noise | None = None,
+        conditions: dict[tuple[int, int], Conditions] | None = None,
+    ) -> None:
+        self.grid, self.steps, self.host, self.noise = grid, steps, host, noise
+        self.conditions = conditions or {}
+        self.lanes = [_Lane(i, p, grid.width, steps) for i, p in enumerate(programs)]
+        self._channels: dict[tuple[int, int], _Channel] = {}
+        self._hubs: dict[tuple[object, ...], list[_Post]] = {}
+        self._calls: dict[tuple[object, ...], int] = {}
+        self._ready: deque[_Lane] = deque()
+
+    def run(self) -> list[StageTimes]:
+        """Times of all pipeline ranks. Raises ScheduleError where ranks wait in a circle."""
+        for lane in self.lanes:
+            self._begin_step(lane)
+        self._ready.extend(self.lanes)
+        with np.errstate(invalid="ignore"):
+            while self._ready:
+                lane = self._ready.popleft()
+                lane.parked = False
+                self._advance(lane)
+        stuck = [lane for lane in self.lanes if lane.step < self.steps]
+        if stuck:
+            op = stuck[0].program.ops[stuck[0].at]
+            raise ScheduleError(
+                "schedule", f"pipeline rank {stuck[0].number} never gets past {op.label} of stage {op.stage}",
+                "correct the table",
+            )  # fmt: skip
+        return [lane.times for lane in self.lanes]
+
+    def _begin_step(self, lane: _Lane) -> None:
+        key = (lane.number, lane.step)
+        lane.conditions = self.conditions.get(key, Conditions())
+        lane.times.bounds[lane.step] = lane.host
+        if self.noise is None:
+            return
+        kinds = [op.kind for op in lane.program.ops]
+        kernels = kinds.count(Kind.COMPUTE)
+        messages = sum(k in (Kind.COLLECTIVE, Kind.SEND, Kind.RECV) for k in kinds)
+        lane.tables = [
+            self.noise.compute(*key, kernels),
+            self.noise.transfer(*key, messages),
+            self.noise.tail(*key),
+        ]
+        lane.load = self.noise.load(*key)
+
+    def _advance(self, lane: _Lane) -> None:
+        while lane.step < self.steps:
+            while lane.at < lane.count:
+                op = lane.program.ops[lane.at]
+                if self._must_wait(lane, op):
+                    lane.parked = True
+                    return
+                self._stops(lane)
+                _RUN[op.kind](self, lane, op)
+                lane.at += 1
+            lane.step, lane.at = lane.step + 1, 0
+            lane.times.bounds[lane.step] = lane.host
+            lane.ends = [None] * lane.count
+            if lane.step < self.steps:
+                self._begin_step(lane)
+
+    @staticmethod
+    def _must_wait(lane: _Lane, op: Op) -> bool:
+        """Whether something that decides the operation's start is not known yet."""
+        if op.kind is Kind.COLLECTIVE and lane.streams.get(op.stream, lane.free) is None:
+            return True
+        return any(lane.ends[i] is None for i in op.after)
+
+    def _stops(self, lane: _Lane) -> None:
+        for place, index in lane.conditions.stops:
+            if index == lane.at:
+                lane.host = lane.host.copy()
+                lane.host[place] = np.inf
+
+    # -- what the host does alone
+    def _load(self, lane: _Lane, op: Op) -> None:
+        cost: F64 | float = op.ns if lane.load is None else op.ns * lane.load
+        if lane.conditions.late is not None:
+            cost = cost + lane.conditions.late
+        row = lane.row
+        lane.times.issued[row] = lane.times.start[row] = lane.host
+        lane.host = lane.host + cost
+        self._set(lane, lane.at, row, lane.host)
+
+    def _sync(self, lane: _Lane, op: Op) -> None:
+        row = lane.row
+        lane.times.issued[row] = lane.times.start[row] = lane.host
+        done = lane.host if op.label == "wait" else np.maximum(lane.host, lane.free)
+        for index in op.after:
+            end = lane.ends[index]
+            if end is not None:
+                done = np.maximum(done, end)
+        lane.host = done
+        self._set(lane, lane.at, row, done)
+
+    def _set(self, lane: _Lane, index: int, row: int, end: F64) -> None:
+        lane.times.end[row] = end
+        if row >= lane.step * lane.count:
+            lane.ends[index] = end
+
+    # -- kernels
+    def _compute(self, lane: _Lane, op: Op) -> None:
+        told, row = lane.conditions, lane.row
+        if op.segment and told.pauses:
+            lane.segments += 1
+            for pause, every in told.pauses:
+                if lane.segments % every == 0:
+                    lane.host = lane.host + pause
+        each: F64 | float = self.host.launch if told.launch is None else self.host.launch + told.launch
+        first = lane.host + each
+        lane.host = lane.host + each * op.launches
+        took = self._kernel_ns(lane, op)
+        begin = np.maximum(first + self.host.latency, lane.free)
+        for index in op.after:
+            end = lane.ends[index]
+            assert end is not None, "parked until it is known"
+            begin = np.maximum(begin, end)
+        finish = begin + took
+        if op.launches > 1:  # the last kernel cannot start before its own launch
+            finish = np.maximum(finish, lane.host + self.host.latency + took / op.launches)
+        lane.times.issued[row] = lane.host
+        start = lane.times.start[row]
+        np.subtract(finish, took, out=start)
+        self._account(lane, op, start)
+        lane.free = finish
+        self._set(lane, lane.at, row, finish)
+
+    def _kernel_ns(self, lane: _Lane, op: Op) -> F64 | float:
+        took: F64 | float = op.ns
+        noise = lane.tables[0]
+        if noise is not None:
+            took = took * noise[lane.order[lane.at]].astype(np.float64)
+        if lane.conditions.factor is not None:
+            took = took * lane.conditions.factor
+        if op.attention and op.micro_batch in lane.conditions.attention:
+            took = took * lane.conditions.attention[op.micro_batch]
+        return took
+
+    def _account(self, lane: _Lane, op: Op, start: F64) -> None:
+        """Charge the gap before a kernel to what it waited for: what ended last of all."""
+        gap = np.maximum(start - lane.free, 0.0)
+        waits, step = lane.times.waits, lane.step
+        left = gap
+        for index in sorted(op.after):
+            end, other = lane.ends[index], lane.program.ops[index]
+            if end is None:
+                continue
+            share = np.minimum(left, np.maximum(end - lane.free, 0.0))
+            left = left - share
+            name = other.group if other.group in waits else "dp"
+            if other.kind is Kind.RECV:
+                moved = np.minimum(share, lane.transfers.get(index, 0.0))
+                waits["pp"][step] += moved
+                waits["bubble"][step] += share - moved
+            else:
+                waits[name][step] += share
+        waits["host"][step] += left
+
+    # -- communication
+    def _arrival(self, lane: _Lane, op: Op) -> F64:
+        """When the operation's kernel begins: issued, its stream free, and compute queued before it done."""
+        lane.host = lane.host + self.host.collective
+        row = lane.row
+        lane.times.issued[row] = lane.host
+        ready = np.maximum(lane.host + self.host.latency, lane.free)
+        for index in op.after:
+            end = lane.ends[index]
+            assert end is not None, "parked until it is known"
+            ready = np.maximum(ready, end)
+        return ready
+
+    def _transfer_ns(self, lane: _Lane, op: Op) -> F64 | float:
+        took: F64 | float = op.ns
+        noise = lane.tables[1]
+        if noise is not None:
+            took = took * noise[lane.order[lane.at]].astype(np.float64)
+        return took
+
+    def _collective(self, lane: _Lane, op: Op) -> None:
+        row, told = lane.row, lane.conditions
+        arrive = self._arrival(lane, op)
+        before = lane.streams.get(op.stream)
+        if before is not None:
+            arrive = np.maximum(arrive, before)
+        took = self._transfer_ns(lane, op)
+        left_out = [place for place, index in told.skips if index == lane.at]
+        broken = [place for place, index in told.breaks if index == lane.at]
+        lane.times.start[row] = arrive
+        if left_out:
+            lane.times.issued[row, left_out] = lane.times.start[row, left_out] = np.inf
+        post = _Post(lane, lane.at, row, lane.step, arrive, took)
+        if left_out or broken:
+            post.ready = arrive.copy()
+            post.ready[left_out + broken] = np.inf
+        if op.members or op.group == "world":
+            self._join(op, post)
+        else:
+            end = self._together([post], op)[0]
+            self._finish_collective(post, op, end)
+        if left_out:  # the rank goes on as if the call had been made and done
+            end = lane.times.end[row].copy()
+            end[left_out] = arrive[left_out]
+            lane.streams[op.stream] = lane.ends[lane.at] = end
+            lane.times.end[row, left_out] = np.inf
+
+    def _join(self, op: Op, post: _Post) -> None:
+        """A collective over several pipeline ranks: it ends when the last of them has come."""
+        members = op.members or tuple(range(self.grid.stages))
+        base = (op.group, op.label, members, post.step)
+        nth = self._calls[*base, post.lane.number] = self._calls.get((*base, post.lane.number), 0) + 1
+        key = (*base, nth)
+        posts = self._hubs.setdefault(key, [])
+        posts.append(post)
+        post.lane.streams[op.stream] = None
+        if len(posts) < len(members):
+            return
+        del self._hubs[key]
+        for each, end in zip(posts, self._together(posts, op), strict=True):
+            self._finish_collective(each, op, end)
+
+    def _together(self, posts: Sequence[_Post], op: Op) -> list[F64]:
+        """Ends of a collective on every member, without what each needs to leave."""
+        shape, dims = self.grid.shape, self.grid.over(op.group)
+        latest: F64 | None = None
+        for post in posts:
+            ready = post.ready
+            link = post.lane.conditions.link
+            late = ready.reshape(shape).max(axis=dims, keepdims=True)
+            latest = late if latest is None else np.maximum(latest, late)
+            if link is not None:
+                extra = link.reshape(shape).max(axis=dims, keepdims=True)
+                post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
+        took: F64 | float = posts[0].ns
+        for post in posts[1:]:
+            took = np.maximum(took, post.ns) if post.lane.conditions.link is not None else took
+        if isinstance(took, np.ndarray):
+            first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(3))
+            took = took.reshape(shape)[first]
+        assert latest is not None
+        end = np.broadcast_to(latest + took, shape).reshape(-1)
+        return [end] * len(posts)
+
+    def _finish_collective(self, post: _Post, op: Op, end: F64) -> None:
+        tails = post.lane.tables[2]
+        if tails is not None:
+            end = end + tails[post.row % len(tails)]
+        post.lane.streams[op.stream] = end
+        self._set(post.lane, post.index, post.row, end)
+        self._wake(post.lane)
+
+    def _wake(self, lane: _Lane) -> None:
+        if lane.parked:
+            lane.parked = False
+            self._ready.append(lane)
+
+    def _send(self, lane: _Lane, op: Op) -> None:
+        self._post(lane, op, (lane.number, op.peer))
+
+    def _receive(self, lane: _Lane, op: Op) -> None:
+        self._post(lane, op, (op.peer, lane.number))
+
+    def _post(self, lane: _Lane, op: Op, way: tuple[int, int]) -> None:
+        if op.kind is Kind.RECV:  # posted ahead of the compute queued before it
+            lane.host = lane.host + self.host.collective
+            lane.times.issued[lane.row] = lane.host
+            ready = lane.host + self.host.latency
+        else:
+            ready = self._arrival(lane, op)
+        post = _Post(lane, lane.at, lane.row, lane.step, ready, self._transfer_ns(lane, op))
+        if lane.conditions.link is not None:
+            post.ns = post.ns + lane.conditions.link
+        channel = self._channels.setdefault(way, _Channel())
+        (channel.sends if op.kind is Kind.SEND else channel.receives).append(post)
+        while channel.sends and channel.receives:
+            self._deliver(channel, channel.sends.popleft(), channel.receives.popleft())
+
+    def _deliver(self, channel: _Channel, send: _Post, receive: _Post) -> None:
+        a, b = send.lane.program.ops[send.index], receive.lane.program.ops[receive.index]
+        if (a.micro_batch, a.backward) != (b.micro_batch, b.backward):
+            raise ScheduleError(
+                "schedule",
+                f"pipeline rank {receive.lane.number} receives micro-batch {b.micro_batch} where "
+                f"rank {send.lane.number} sends {a.micro_batch}",
+                "receive in the order of the sends",
+            )
+        sent = np.maximum(send.ready, channel.sent)
+        received = np.maximum(receive.ready, channel.received)
+        took = np.maximum(send.ns, receive.ns) if receive.lane.conditions.link is not None else send.ns
+        end = np.maximum(sent, received) + took
+        receive.lane.transfers[receive.index] = took
+        for post, start in ((send, sent), (receive, received)):
+            post.lane.times.start[post.row] = start
+            tails = post.lane.tables[2]
+            mine = end if tails is None else end + tails[post.row % len(tails)]
+            self._set(post.lane, post.index, post.row, mine)
+            self._wake(post.lane)
+        channel.sent = channel.received = end
+
+
+_RUN = {
+    Kind.COMPUTE: Engine._compute,  # noqa: SLF001 - the table of the class's own methods
+    Kind.COLLECTIVE: Engine._collective,  # noqa: SLF001 - as above
+    Kind.SEND: Engine._send,  # noqa: SLF001 - as above
+    Kind.RECV: Engine._receive,  # noqa: SLF001 - as above
+    Kind.LOAD: Engine._load,  # noqa: SLF001 - as above
+    Kind.SYNC: Engine._sync,  # noqa: SLF001 - as above
+}
