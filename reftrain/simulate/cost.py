@@ -1,0 +1,295 @@
+"""What the work of a rank costs in seconds, from the job's shapes and the hardware's constants.
+
+`CostModel` answers for one job: the operations of a layer or stage in their order (the simulator writes them
+as kernels, the planner adds them up), messages between stages, the gathers and reductions of data
+parallelism, the optimiser. Times are the device's alone: waiting for other ranks comes out of the replay.
+
+Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2022; a context-parallel one,
+"Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+from reftrain.config import MeshConfig, ModelConfig
+from reftrain.simulate.hardware import Hardware
+from reftrain.simulate.kernels import Block, Operation, element_wise, matmul
+from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
+from reftrain.simulate.shapes import Shapes, StageShape
+
+Phase = Literal["forward", "backward", "input", "weight"]
+"""`input` and `weight` are the parts of a split backward; `backward` is both."""
+
+OPTIMIZER_BYTES = 28
+"""AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""
+
+
+class CostModel:
+    """Costs of one job on one kind of hardware.
+
+    `micro_batch_size` counts sequences of `seq_len` tokens; `recompute` is none, selective or full;
+    `compute_bytes` and `reduce_bytes` are bytes an element of activations and weights, and of reduced
+    gradients; `pairs` is the mean number of (query, key) pairs of a sequence that attend (by default all
+    causal ones, S·(S+1)/2); `accumulates` says that gradients of several micro-batches are summed before
+    they are reduced.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        model: ModelConfig,
+        mesh: MeshConfig,
+        *,
+        seq_len: int,
+        micro_batch_size: int = 1,
+        recompute: str = "none",
+        compute_bytes: int = 2,
+        reduce_bytes: int = 4,
+        pairs: float | None = None,
+        accumulates: bool = True,
+    ) -> None:
+        self.hardware, self.model, self.mesh = hardware, model, mesh
+        self.seq_len, self.micro_batch_size, self.recompute = seq_len, micro_batch_size, recompute
+        self.compute_bytes, self.reduce_bytes = compute_bytes, reduce_bytes
+        self.pairs = seq_len * (seq_len + 1) / 2 if pairs is None else pairs
+        self.accumulates = accumulates
+        self.shapes = Shapes(model, mesh.tp)
+        self._links: dict[str, AxisLinks] = {}
+
+    def links(self, axis: str) -> AxisLinks:
+        """Place an axis (tp, cp, pp, dp, dp_cp, world) on the nodes."""
+        if axis not in self._links:
+            self._links[axis] = axis_links(self.hardware, self.mesh, axis)
+        return self._links[axis]
+
+    def collective(self, axis: str, op: str, nbytes: float) -> float:
+        """Seconds of a collective; `nbytes` is its larger buffer (gathered tensor, input of a reduction)."""
+        return collective_seconds(self.links(axis), op, nbytes)
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of an activation, or its gradient, between two pipeline stages."""
+        return self.local_tokens * self.model.dim * self.compute_bytes
+
+    @cached_property
+    def message_seconds(self) -> float:
+        """Seconds of a message between neighbouring pipeline ranks."""
+        return message_seconds(self.links("pp"), self.message_bytes)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on one context rank: B · S/cp."""
+        return self.micro_batch_size * self.seq_len // self.mesh.cp
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether activations outside the tensor-parallel regions are split over tp."""
+        return self.mesh.sequence_parallel and self.mesh.tp > 1
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a rank outside the tensor-parallel regions."""
+        return self.tokens // self.mesh.tp if self.sequence_parallel else self.tokens
+
+    @property
+    def mean_pairs(self) -> float:
+        """(Query, key) pairs of a micro-batch on one context rank, were they evenly spread."""
+        return self.micro_batch_size * self.pairs / self.mesh.cp
+
+    def attention_seconds(self, phase: Phase, pairs: float | None = None) -> float:
+        """Seconds of one layer's attention core on `pairs` pairs of this rank (by default `mean_pairs`).
+
+        Forward multiplies and adds 2 · heads · head width a pair twice; backward is 2.5 times that.
+        """
+        work = self._attention_flops(pairs)
+        efficiency = self.hardware.efficiency
+        if phase == "weight":
+            return 0.0
+        if phase == "forward":
+            return work / (self.hardware.flops_per_s * efficiency.attention_forward)
+        return 2.5 * work / (self.hardware.flops_per_s * efficiency.attention_backward)
+
+    def layer(self, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
+        """Operations of one decoder layer in their order; `pairs` as in `attention_seconds`."""
+        attention = self._attention(pairs)
+        blocks = [
+            self._enter("attention.qkv"),
+            self._norm(),
+            self._linear("qkv", self.model.dim, self.shapes.qkv_columns),
+            self._point("rope", self.tokens * (self.shapes.attention_columns + self.shapes.kv_columns), 2),
+            *attention,
+            self._linear("out", self.shapes.attention_columns, self.model.dim),
+            self._leave("attention.wo"),
+            self._point("residual", self.local_tokens * self.model.dim, 3),
+            self._enter("feed_forward.w1"),
+            self._norm(),
+            self._linear("ffn", self.model.dim, 2 * self.shapes.ffn_columns),
+            self._point("activation", self.tokens * self.shapes.ffn_columns, 3),
+            self._linear("ffn", self.shapes.ffn_columns, self.model.dim),
+            self._leave("feed_forward.w2"),
+            self._point("residual", self.local_tokens * self.model.dim, 3),
+        ]
+        again: tuple[Operation, ...] = ()
+        if self.recompute == "full":
+            again = _in_order(blocks, "forward")
+        elif self.recompute == "selective":
+            again = _in_order(attention, "forward")
+        return (
+            again + _in_order(blocks, phase) if phase in {"backward", "input"} else _in_order(blocks, phase)
+        )
+
+    def embedding(self, phase: Phase) -> tuple[Operation, ...]:
+        """Operations of the embedding."""
+        rows = self._point("embedding", self.tokens * self.model.dim, 2)
+        return _in_order([rows, self._leave("tok_embeddings")], phase)
+
+    def head(self, phase: Phase) -> tuple[Operation, ...]:
+        """Operations of the last norm, the output projection and the loss."""
+        logits = self.tokens * self.shapes.vocab_rows
+        sums = self._collective("loss", "tp", "all_reduce", self.tokens * 4)
+        blocks = [
+            self._enter("output"),
+            self._norm(),
+            self._linear("head", self.model.dim, self.shapes.vocab_rows),
+            # FP32 logits: maximum, exponentials and their sum, the target's.
+            self._point("loss", logits * 4 // self.compute_bytes, 3),
+            Block((*sums, *sums, *sums)),
+        ]
+        return _in_order(blocks, phase)
+
+    def stage(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
+        """Operations of a virtual stage on one micro-batch."""
+        parts = [self.layer(phase, pairs)] * shape.layers
+        if shape.first:
+            parts.insert(0, self.embedding(phase))
+        if shape.last:
+            parts.append(self.head(phase))
+        if phase != "forward":
+            parts.reverse()
+        return tuple(operation for part in parts for operation in part)
+
+    def stage_seconds(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> float:
+        """Seconds of a virtual stage on one micro-batch, its tp and cp collectives included."""
+        seconds = shape.layers * total(self.layer(phase, pairs))
+        seconds += total(self.embedding(phase)) if shape.first else 0.0
+        return seconds + (total(self.head(phase)) if shape.last else 0.0)
+
+    def gather_weights(self, shape: StageShape) -> Operation:
+        """FSDP's gather of a stage's weights over dp and cp."""
+        return self._parameters("all_gather", shape, self.compute_bytes)
+
+    def reduce_gradients(self, shape: StageShape) -> Operation:
+        """FSDP's reduction of a stage's gradients over dp and cp: a reduce-scatter, or ZeRO-0's all-reduce."""
+        return self._parameters(
+            "reduce_scatter" if self.mesh.zero else "all_reduce", shape, self.reduce_bytes
+        )
+
+    def optimizer_seconds(self, parameters: int) -> float:
+        """Seconds of AdamW on a rank's shard of `parameters` parameters (of its stages, over dp and cp)."""
+        shards = self.links("dp_cp").size if self.mesh.zero else 1
+        return parameters / shards * OPTIMIZER_BYTES / self._memory_rate + self._kernel_s
+
+    @property
+    def launch_seconds(self) -> float:
+        """Seconds of the host a kernel launch takes."""
+        return self.hardware.host.launch_us * 1e-6
+
+    @property
+    def _kernel_s(self) -> float:
+        return self.hardware.host.kernel_us * 1e-6
+
+    @property
+    def _memory_rate(self) -> float:
+        return self.hardware.device.memory_gb_s * 1e9 * self.hardware.efficiency.memory
+
+    def _attention_flops(self, pairs: float | None) -> float:
+        return 4 * self.shapes.attention_columns * (self.mean_pairs if pairs is None else pairs)
+
+    def _attention(self, pairs: float | None) -> list[Block]:
+        width = 2 * self.micro_batch_size * self.seq_len * self.shapes.kv_columns * self.compute_bytes
+        flops = self._attention_flops(pairs)
+        forward = self.attention_seconds("forward", pairs) + self._kernel_s
+        backward = self.attention_seconds("input", pairs) + self._kernel_s
+        core = Block(
+            (Operation("attention", forward, flops=flops),),
+            (Operation("attention", backward, kernels=2, flops=2.5 * flops),),
+        )
+        gather = Block(
+            self._collective("attention.kv", "cp", "all_gather", width),
+            self._collective("attention.kv.grad", "cp", "reduce_scatter", width),
+        )
+        return [gather, core]
+
+    def _collective(self, name: str, axis: str, op: str, nbytes: int) -> tuple[Operation, ...]:
+        links = self.links(axis)
+        if links.size <= 1:
+            return ()
+        return (Operation(name, collective_seconds(links, op, nbytes), op=op, axis=axis, nbytes=nbytes),)
+
+    def _enter(self, name: str) -> Block:
+        """Into a tensor-parallel region: gather the sequence (its gradient is reduce-scattered), or nothing."""
+        nbytes = self.tokens * self.model.dim * self.compute_bytes
+        if self.sequence_parallel:
+            return Block(
+                self._collective(name, "tp", "all_gather", nbytes),
+                self._collective(f"{name}.grad", "tp", "reduce_scatter", nbytes),
+            )
+        return Block((), self._collective(f"{name}.grad", "tp", "all_reduce", nbytes))
+
+    def _leave(self, name: str) -> Block:
+        """Out of a tensor-parallel region: sum the parts, each rank keeping its sequence piece or all."""
+        nbytes = self.tokens * self.model.dim * self.compute_bytes
+        if self.sequence_parallel:
+            return Block(
+                self._collective(name, "tp", "reduce_scatter", nbytes),
+                self._collective(f"{name}.grad", "tp", "all_gather", nbytes),
+            )
+        return Block(self._collective(name, "tp", "all_reduce", nbytes))
+
+    def _norm(self) -> Block:
+        return self._point("norm", self.local_tokens * self.model.dim, 2)
+
+    def _point(self, name: str, elements: float, passes: int) -> Block:
+        """Element-wise kernel that moves every element `passes` times; backward reads the gradient as well."""
+        nbytes = elements * self.compute_bytes
+        return Block(
+            (element_wise(self.hardware, name, nbytes * passes),),
+            (element_wise(self.hardware, name, nbytes * (passes + 2)),),
+        )
+
+    def _linear(self, name: str, inner: int, columns: int) -> Block:
+        weights = [matmul(self.hardware, name, inner, self.tokens, columns)]
+        if self.accumulates:
+            # Read the new gradient, read and write the FP32 sum.
+            nbytes = inner * columns * (self.compute_bytes + 2 * self.reduce_bytes)
+            weights.append(element_wise(self.hardware, "accumulate", nbytes))
+        return Block(
+            (matmul(self.hardware, name, self.tokens, inner, columns),),
+            (matmul(self.hardware, name, self.tokens, columns, inner),),
+            tuple(weights),
+        )
+
+    def _parameters(self, op: str, shape: StageShape, width: int) -> Operation:
+        nbytes = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last) * width
+        seconds = self.collective("dp_cp", op, nbytes)
+        return Operation(
+            "weights" if op == "all_gather" else "gradients", seconds, op=op, axis="dp_cp", nbytes=nbytes
+        )
+
+
+def total(operations: Sequence[Operation]) -> float:
+    """Seconds of operations that run one after the other."""
+    return sum(operation.seconds for operation in operations)
+
+
+def _in_order(blocks: Sequence[Block], phase: Phase) -> tuple[Operation, ...]:
+    if phase == "forward":
+        return tuple(operation for block in blocks for operation in block.forward)
+    parts = []
+    for block in reversed(blocks):
+        if phase in {"backward", "input"}:
+            parts.extend(block.backward)
+        if phase in {"backward", "weight"}:
+            parts.extend(block.weight)
+    return tuple(parts)

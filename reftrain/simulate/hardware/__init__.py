@@ -1,0 +1,215 @@
+"""What a machine can do, as numbers from one TOML file: devices, links, host, and what share of each is reached.
+
+Every cost of the simulator and the planner is computed from these constants and the shapes of the job, in
+`cost`. The files beside this module describe known machines, each number with its source; `calibrate`
+writes such a file for the machine it runs on. A file is data: unknown or missing fields are refused by name.
+"""
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from reftrain.config import knob
+from reftrain.errors import ConfigError
+
+LARGEST_FILE: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator, or one process' share of a CPU."""
+
+    peak_tflops: float = knob(0.0, "dense 16-bit peak in TFLOP/s")
+    memory_gib: float = knob(0.0, "memory in GiB")
+    reserved_gib: float = knob(0.0, "memory that tensors cannot have: context, communication, fragments, GiB")
+    memory_gb_s: float = knob(0.0, "peak memory bandwidth in GB/s")
+    units: float = knob(0.0, "processors that each compute a tile at a time; 0 ignores waves of tiles")
+    tile_rows: float = knob(256.0, "rows of a matrix product's tile")
+    tile_columns: float = knob(128.0, "columns of a matrix product's tile")
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Shares of a peak that real kernels reach."""
+
+    matmul: float = knob(1.0, "of the peak, matrix products")
+    attention_forward: float = knob(1.0, "of the peak, the attention core's forward")
+    attention_backward: float = knob(1.0, "of the peak, the attention core's backward")
+    memory: float = knob(1.0, "of the memory bandwidth, element-wise kernels")
+    overlap: float = knob(0.0, "of a hidden transfer's time by which computation beside it is delayed")
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that launches kernels."""
+
+    launch_us: float = knob(0.0, "time of the host to launch a kernel, microseconds")
+    kernel_us: float = knob(0.0, "time of the device lost at each kernel's start and end, microseconds")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One device's way to others, one direction."""
+
+    latency_us: float = knob(
+        0.0, "time of a step of a collective, or of a message without bytes, microseconds"
+    )
+    gb_s: float = knob(1.0, "peak bandwidth in GB/s")
+    efficiency: float = knob(1.0, "share of the bandwidth that large transfers reach")
+
+    @property
+    def latency_s(self) -> float:
+        """Alpha, seconds."""
+        return self.latency_us * 1e-6
+
+    @property
+    def bytes_per_s(self) -> float:
+        """1 / beta, bytes a second."""
+        return self.gb_s * 1e9 * self.efficiency
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A cluster of equal nodes of equal devices."""
+
+    name: str
+    source: str
+    node_size: int
+    device: Device
+    efficiency: Efficiency
+    host: Host
+    node: Link
+    network: Link
+
+    @property
+    def flops_per_s(self) -> float:
+        """Peak of a device, FLOP/s."""
+        return self.device.peak_tflops * 1e12
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory of a device that tensors can have."""
+        return (self.device.memory_gib - self.device.reserved_gib) * GIB
+
+    def constants(self) -> dict[str, float]:
+        """All numbers but the node's size, by `table.field`."""
+        return {name: value for name, value in _numbers(self) if value}
+
+    def with_constant(self, name: str, value: float) -> "Hardware":
+        """Return the same hardware with one constant changed; raises `KeyError` when there is none such."""
+        table, _, field = name.partition(".")
+        if name not in dict(_numbers(self)):
+            raise KeyError(name)
+        changed = dataclasses.replace(getattr(self, table), **{field: value})
+        return dataclasses.replace(self, **{table: changed})
+
+
+TABLES: Final[Mapping[str, type[Any]]] = {
+    "device": Device,
+    "efficiency": Efficiency,
+    "host": Host,
+    "node": Link,
+    "network": Link,
+}
+
+
+def _numbers(hardware: Hardware) -> Iterator[tuple[str, float]]:
+    for table in TABLES:
+        part = getattr(hardware, table)
+        for field in dataclasses.fields(part):
+            yield f"{table}.{field.name}", float(getattr(part, field.name))
+
+
+def known_hardware() -> list[str]:
+    """Names of the files that come with the package."""
+    return sorted(
+        entry.name.removesuffix(".toml")
+        for entry in resources.files(__name__).iterdir()
+        if entry.name.endswith(".toml")
+    )
+
+
+def load_hardware(name: str) -> Hardware:
+    """Read a known machine by name, or a file whose name ends in .toml.
+
+    Raises `ConfigError` naming the file, the field and the remedy.
+    """
+    if name in known_hardware():
+        text = (resources.files(__name__) / f"{name}.toml").read_text("utf-8")
+        return parse_hardware(text, f"{name}.toml")
+    path = Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        known = ", ".join(known_hardware())
+        raise ConfigError(
+            "--hardware", f"{name!r} is no known machine", f"choose {known}, or give a .toml file"
+        )
+    if path.stat().st_size > LARGEST_FILE:
+        raise ConfigError("--hardware", f"{name} is larger than 1 MiB", "give a hardware file")
+    try:
+        return parse_hardware(path.read_text("utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "--hardware", f"{name} cannot be read: {error}", "give a readable text file"
+        ) from error
+
+
+def parse_hardware(text: str, where: str) -> Hardware:
+    """Read the TOML text of a hardware file; `where` names it in errors."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("--hardware", f"{where} is no TOML: {error}", "correct the file") from error
+    expected = {"name", "source", "node_size", *TABLES}
+    for key in data:
+        if key not in expected:
+            raise ConfigError(
+                "--hardware", f"{where}: unknown {key!r}", f"choose among {', '.join(sorted(expected))}"
+            )
+    for key in sorted(expected):
+        if key not in data:
+            raise ConfigError("--hardware", f"{where}: {key!r} is missing", "add it")
+    size = data["node_size"]
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ConfigError(
+            "--hardware", f"{where}: node_size {size!r} is no count", "give a number of devices"
+        )
+    parts = {table: _table(data[table], table, kind, where) for table, kind in TABLES.items()}
+    hardware = Hardware(str(data["name"]), str(data["source"]), size, **parts)
+    _check(hardware, where)
+    return hardware
+
+
+def _table(value: object, table: str, kind: type[Any], where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ConfigError("--hardware", f"{where}: {table!r} is no table", f"write [{table}]")
+    fields = {field.name for field in dataclasses.fields(kind)}
+    for name, number in value.items():
+        if name not in fields:
+            problem = f"{where}: unknown field {table}.{name}"
+            raise ConfigError("--hardware", problem, f"choose among {', '.join(sorted(fields))}")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(
+                "--hardware", f"{where}: {table}.{name} {number!r} is no number", "give a number"
+            )
+        if number < 0:
+            raise ConfigError("--hardware", f"{where}: {table}.{name} is below 0", "give 0 or more")
+    return kind(**{name: float(number) for name, number in value.items()})
+
+
+def _check(hardware: Hardware, where: str) -> None:
+    positive = ["device.peak_tflops", "device.memory_gib", "device.memory_gb_s", "device.tile_rows"]
+    positive += ["device.tile_columns", "efficiency.matmul", "efficiency.attention_forward"]
+    positive += ["efficiency.attention_backward", "efficiency.memory", "node.gb_s", "node.efficiency"]
+    positive += ["network.gb_s", "network.efficiency"]
+    numbers = dict(_numbers(hardware))
+    for name in positive:
+        if numbers[name] <= 0:
+            raise ConfigError("--hardware", f"{where}: {name} must be above 0", "give what the machine has")
+    if hardware.usable_bytes <= 0:
+        raise ConfigError("--hardware", f"{where}: device.reserved_gib leaves no memory", "reserve less")

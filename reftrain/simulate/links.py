@@ -1,0 +1,87 @@
+"""What communication costs: how process groups lie on nodes, and alpha-beta times of collectives on them.
+
+Sources: message time alpha + bytes · beta, and Rabenseifner's all-reduce, as in "Chimera" (SC'21),
+section 3.4; rings in Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from reftrain.config import MeshConfig
+from reftrain.simulate.hardware import Hardware, Link
+
+SPANS: Final = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "pp": ("pp",),
+    "dp": ("dp",),
+    "dp_cp": ("dp", "cp"),
+    "world": ("tp", "cp", "pp", "dp"),
+}
+"""Axes along which the members of each kind of process group differ."""
+
+
+@dataclass(frozen=True)
+class AxisLinks:
+    """How the groups of an axis lie on the nodes.
+
+    `size` members in all, `inside` of them in one node; `latency_s` a step; `bytes_per_s` of one member's
+    way through a ring; `message_bytes_per_s` of one member's way to its neighbour.
+    """
+
+    size: int
+    inside: int
+    latency_s: float
+    bytes_per_s: float
+    message_bytes_per_s: float
+
+    @property
+    def in_node(self) -> bool:
+        """Whether no member of a group is on another node."""
+        return self.inside >= self.size
+
+
+def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
+    """Place the groups of an axis (tp, cp, pp, dp, dp_cp, world) on nodes filled in rank order.
+
+    A group inside a node uses the node's links. One that spans nodes with g members in each uses the
+    network ports of all g, up to the node's own links: a ring can enter and leave a node once for each port.
+    """
+    stride, inside, size = 1, 1, 1
+    for name in mesh.order:
+        extent = int(getattr(mesh, name))
+        if name in SPANS[axis]:
+            size *= extent
+            inside *= max(min(extent, hardware.node_size // stride), 1)
+        stride *= extent
+    link: Link = hardware.node if inside >= size else hardware.network
+    rate = link.bytes_per_s
+    if inside < size:
+        rate = min(hardware.node.bytes_per_s, inside * link.bytes_per_s)
+    return AxisLinks(size, inside, link.latency_s, rate, link.bytes_per_s)
+
+
+def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
+    """Time of a collective whose larger buffer has `nbytes`: the gathered tensor, or a reduction's input.
+
+    Rings for all_gather, reduce_scatter, all_to_all and broadcast; all_reduce is the quicker of a ring and
+    Rabenseifner's. Raises `ValueError` for an operation that has no cost here.
+    """
+    n = links.size
+    if n <= 1:
+        return 0.0
+    seconds = nbytes / links.bytes_per_s
+    if op == "all_reduce":
+        steps = min(2 * (n - 1), 2 * math.ceil(math.log2(n)))
+        return steps * links.latency_s + 2 * (n - 1) / n * seconds
+    if op == "barrier":
+        return 2 * math.ceil(math.log2(n)) * links.latency_s
+    if op in {"all_gather", "reduce_scatter", "all_to_all", "broadcast"}:
+        return (n - 1) * links.latency_s + (n - 1) / n * seconds
+    raise ValueError(f"collective {op!r} has no cost")
+
+
+def message_seconds(links: AxisLinks, nbytes: float) -> float:
+    """Time of a message between neighbours of an axis: alpha + bytes · beta, one port's."""
+    return links.latency_s + nbytes / links.message_bytes_per_s if links.size > 1 else 0.0
