@@ -1,0 +1,222 @@
+"""Reads a run's capture: finds its ranks, refuses what is damaged or foreign, and hands out one table.
+
+Input is untrusted: a capture may have been cut short by a crash, miss ranks, hold files of another run or no
+capture at all. All of that ends here with one sentence, so that no verdict ever rests on half a capture.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from numerics.errors import CaptureError
+from numerics.schema import AXES, CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, STAMP, values_file
+from numerics.values import ValuesFile
+from tracekit.errors import InputError
+
+RUN_SCHEMA: Final = "reftrain.run/1"
+_RANK_FILE: Final = re.compile(r"rank(\d{1,7})\.parquet")
+_MOST_JSON: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A whole capture of one run.
+
+    `folder` is the run folder as the user named it; `table` holds ROWS of all ranks, by rank and order, with
+    one dictionary a column. `config` is what the run computes (run.json's configuration, else the one in the
+    stamp), None where neither is there. `environments` are the distinct environments, with the ranks they hold for.
+    """
+
+    folder: Path
+    world_size: int
+    level: str
+    source: str
+    table: pa.Table
+    config: dict[str, Any] | None
+    mesh_order: tuple[str, ...]
+    environments: tuple[tuple[dict[str, Any], tuple[int, ...]], ...]
+    quality: tuple[str, ...] = ()
+    values: dict[int, Path] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Environment of the first rank."""
+        return self.environments[0][0] if self.environments else {}
+
+    def read_values(self, rank: int, key: str) -> np.ndarray:
+        """Return flat values as float64-convertible numbers; InputError where the file is damaged."""
+        try:
+            file = _open_values(self.values[rank])
+            found = file.read(key)
+            if file.is_bfloat16(key):
+                return (found.astype(np.uint32) << 16).view(np.float32)
+            return found
+        except KeyError:
+            raise InputError(
+                f"{self.folder}: rank {rank} left no values; capture with level tensors"
+            ) from None
+        except CaptureError as error:
+            raise InputError(str(error)) from error
+
+
+@lru_cache(maxsize=64)
+def _open_values(path: Path) -> ValuesFile:
+    return ValuesFile(path)
+
+
+def open_capture(folder: Path) -> Capture:
+    """Open the capture of a run folder, or of the capture folder itself.
+
+    InputError, with the file, the reason and the remedy, where it is no capture, was cut short, misses ranks or
+    holds files of another run.
+    """
+    root = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    if not root.is_dir():
+        raise InputError(f"{folder}: no such folder; name the folder of a run made with --capture")
+    stamp = _stamp(folder, root)
+    world = stamp.get("world_size")
+    if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= 1 << 20:
+        raise InputError(f"{root / STAMP}: no sensible world size ({str(world)[:40]}); capture the run again")
+    found = {int(m[1]): path for path in sorted(root.iterdir()) if (m := _RANK_FILE.fullmatch(path.name))}
+    _refuse_broken(folder, root, found, world)
+    tables: list[pa.Table] = []
+    environments: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for rank in range(world):
+        table, own = _read_rank(found[rank], rank, stamp)
+        tables.append(table)
+        name = json.dumps({k: v for k, v in own.items() if k != "host"}, sort_keys=True)
+        environments.setdefault(name, (own, []))[1].append(rank)
+    table = pa.concat_tables(tables).unify_dictionaries()
+    if not table.num_rows:
+        raise InputError(
+            f"{root}: the capture holds no tensor; was --capture on, and did the run make a step?"
+        )
+    manifest = _manifest(root.parent if root.name == FOLDER else root)
+    config, order = _config(manifest, stamp)
+    return Capture(
+        folder=folder,
+        world_size=world,
+        level=str(stamp.get("level", "digest")),
+        source=str(stamp.get("source", "")),
+        table=table,
+        config=config,
+        mesh_order=order,
+        environments=tuple((own, tuple(ranks)) for own, ranks in environments.values()),
+        values={rank: root / values_file(rank) for rank in found if (root / values_file(rank)).is_file()},
+    )
+
+
+def _refuse_broken(folder: Path, root: Path, found: dict[int, Path], world: int) -> None:
+    broken = sorted(
+        int(m[1])
+        for path in root.iterdir()
+        if path.name.endswith(PARTIAL_SUFFIX)
+        and (m := _RANK_FILE.fullmatch(path.name[: -len(PARTIAL_SUFFIX)]))
+    )
+    if broken:
+        raise InputError(
+            f"{folder}: the capture was cut short: {_ranks(broken)} never finished (the run broke off or still runs); "
+            "let it finish, or capture the run again"
+        )
+    extra = sorted(rank for rank in found if rank >= world)
+    if extra:
+        raise InputError(
+            f"{folder}: {_ranks(extra)} cannot belong to a run of {world} ranks; remove the files of another run"
+        )
+    missing = [rank for rank in range(world) if rank not in found]
+    if missing:
+        raise InputError(
+            f"{folder}: {_ranks(missing)} of {world} left no capture; "
+            "copy the missing files here, or capture the run again"
+        )
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MOST_JSON:
+        raise ValueError("too large")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise TypeError("no table")
+    return found
+
+
+def _stamp(folder: Path, root: Path) -> dict[str, Any]:
+    try:
+        stamp = _json(root / STAMP)
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder}: no capture ({FOLDER}/{STAMP} is missing); run again with --capture digest"
+        ) from None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{root / STAMP}: unreadable ({error}); capture the run again") from error
+    if stamp.get("schema") != CAPTURE_SCHEMA:
+        raise InputError(
+            f"{root / STAMP}: written as {str(stamp.get('schema'))[:60]!r}, this is {CAPTURE_SCHEMA}; capture again"
+        )
+    return stamp
+
+
+def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
+    """Rows of one rank and its environment; refuses a file of another kind, schema, rank or run."""
+    try:
+        table = pq.read_table(path, use_threads=False)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise InputError(f"{path}: unreadable ({str(error)[:200]}); capture the run again") from error
+    metadata = table.schema.metadata or {}
+    if table.schema.names != ROWS.names:
+        raise InputError(f"{path}: no capture rows (its columns are others); remove the foreign file")
+    try:
+        own = json.loads(metadata.get(b"numerics.stamp", b"null"))
+        table = table.cast(ROWS.with_metadata(None))
+    except (ValueError, pa.ArrowException, RecursionError) as error:
+        raise InputError(f"{path}: damaged ({str(error)[:200]}); capture the run again") from error
+    if not isinstance(own, dict) or not isinstance(own.get("environment"), dict):
+        raise InputError(f"{path}: carries no stamp; capture the run again")
+    for name in ("world_size", "level", "source", "config"):
+        if own.get(name) != stamp.get(name):
+            raise InputError(
+                f"{path}: belongs to another run ({name} {str(own.get(name))[:60]!r}, "
+                f"the others {str(stamp.get(name))[:60]!r}); copy the right file here"
+            )
+    ranks = set(table.column("rank").unique().to_pylist())
+    if own.get("rank") != rank or ranks - {rank}:
+        raise InputError(f"{path}: holds rows of rank {own.get('rank')}; copy the right file here")
+    return table, own["environment"]
+
+
+def _manifest(folder: Path) -> dict[str, Any] | None:
+    """Read run.json without the planted faults, which no analysis may see."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        manifest = _json(path)
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: unreadable ({error}); copy the run's manifest again") from error
+    if manifest.get("schema") != RUN_SCHEMA:
+        return None
+    return {name: value for name, value in manifest.items() if "fault" not in name}
+
+
+def _config(
+    manifest: dict[str, Any] | None, stamp: dict[str, Any]
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    config = stamp.get("config")
+    if not isinstance(config, dict):
+        config = None
+    mesh = (manifest or {}).get("mesh")
+    order = mesh.get("order") if isinstance(mesh, dict) else None
+    known = tuple(str(a) for a in order) if isinstance(order, list) and set(order) == set(AXES) else AXES
+    return (manifest if manifest is not None else config), known
