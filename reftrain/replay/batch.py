@@ -1,0 +1,71 @@
+"""What each context rank computes on: its positions, tokens, targets, rotary table and mask, from whole sequences."""
+
+from dataclasses import dataclass
+
+import torch
+
+from reftrain.config import RunConfig
+from reftrain.data.batches import MicroBatch
+
+
+@dataclass(frozen=True)
+class Share:
+    """One context rank's share of a micro-batch; S/cp tokens.
+
+    `tokens` and `targets` (B, S/cp); `rope` (2, S/cp, head_dim/2); `mask` (B, 1, S/cp, S), or by source rank
+    (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents.
+    """
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    rope: torch.Tensor
+    mask: torch.Tensor | None
+
+
+def positions_of(length: int, ranks: int, index: int) -> torch.Tensor:
+    """Positions of a context rank's tokens: chunks i and 2·cp-1-i of 2·cp."""
+    if ranks == 1:
+        return torch.arange(length)
+    width = length // (2 * ranks)
+    head, tail = index * width, (2 * ranks - 1 - index) * width
+    return torch.cat([torch.arange(head, head + width), torch.arange(tail, tail + width)])
+
+
+def rope_table(positions: torch.Tensor, width: int, base: float, dtype: torch.dtype) -> torch.Tensor:
+    """Cosines and sines, (2, S, width/2), from angles in float64; RoFormer, equation 34."""
+    exponents = torch.arange(0, width, 2, dtype=torch.float64) / width
+    angles = torch.outer(positions.double(), base**-exponents)
+    return torch.stack([angles.cos(), angles.sin()]).to(dtype)
+
+
+def visible(
+    queries: torch.Tensor, keys: torch.Tensor, documents: torch.Tensor, *, by_document: bool
+) -> torch.Tensor:
+    """Which keys a query sees, (B, Sq, Sk): earlier ones and itself, of its own document if asked."""
+    seen = (queries[:, None] >= keys[None, :]).expand(len(documents), -1, -1)
+    if not by_document:
+        return seen
+    return seen & (documents[:, queries][:, :, None] == documents[:, keys][:, None, :])
+
+
+def shares(config: RunConfig, batch: MicroBatch, wide: torch.dtype) -> list[Share]:
+    """Cut a micro-batch for every context rank."""
+    numerics, ranks, length = config.numerics, config.mesh.cp, batch.tokens.shape[1]
+    places = [positions_of(length, ranks, index) for index in range(ranks)]
+    ring = numerics.cp_method == "ring" and ranks > 1
+    causal_only = not numerics.document_mask and ranks == 1 and numerics.attention != "sdpa"
+    out = []
+    for here in places:
+        if ring:
+            by_source = [
+                visible(here, there, batch.documents, by_document=numerics.document_mask) for there in places
+            ]
+            mask: torch.Tensor | None = torch.stack(by_source)[:, :, None, None]
+        elif causal_only:
+            mask = None
+        else:
+            keys = torch.arange(length)
+            mask = visible(here, keys, batch.documents, by_document=numerics.document_mask)[:, None]
+        table = rope_table(here, config.model.head_dim, config.model.rope_base, wide)
+        out.append(Share(batch.tokens[:, here], batch.targets[:, here], table, mask))
+    return out

@@ -1,0 +1,228 @@
+"""The whole run once more: step after step, data-parallel rank after rank, stage after stage.
+
+Forward and backward of the tensor and context ranks of a stage run in lock step; data-parallel ranks and
+pipeline stages only wait for each other, so that their order in time changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from reftrain.config import RunConfig
+from reftrain.data.batches import Loader, MicroBatch
+from reftrain.replay.batch import Share, shares
+from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
+from reftrain.replay.grid import Grid, Seat
+from reftrain.replay.lockstep import Lockstep, Ranks
+from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
+from reftrain.replay.parameters import Declaration, shard_rows
+from reftrain.replay.probe import Probe
+from reftrain.replay.ring import ring_sum
+from reftrain.replay.settings import Formats, StageOrder, formats_of
+from reftrain.replay.stage import backward, leaves, run_stage
+
+
+@dataclass
+class StepResult:
+    """Loss in nats a token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+
+    loss: float
+    valid: int
+    norm: Tensor
+    gradients: Shards
+
+
+@dataclass
+class _Stage:
+    """What a stage keeps between its micro-batches of one data-parallel rank."""
+
+    order: StageOrder
+    accumulators: list[Accumulator]
+    waiting: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
+    done: int = 0
+
+
+class Replay:
+    """A run in one process."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        orders: Mapping[int, StageOrder],
+        formats: Formats | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        self.config, self.orders = config, orders
+        self.formats = formats or formats_of(config.numerics.policy)
+        self.probe = probe or Probe()
+        self.grid, self.declared = Grid(config.mesh), Declaration(config)
+        self.reducer = Reducer(config, self.grid, self.declared, self.formats)
+        mesh = config.mesh
+        self.lockstep = Lockstep(mesh.tp, mesh.cp, sequence_parallel=mesh.sequence_parallel, probe=self.probe)
+        self.loaders = [Loader(config.data, config.model.vocab_size, mesh.dp, dp) for dp in range(mesh.dp)]
+        self.shards: Shards = {seat: {} for seat in self.grid.seats()}
+        self._first_values()
+        matrices = {
+            p.name
+            for stage in range(config.stages)
+            for p in self.declared.in_order(stage)
+            if len(p.shape) > 1
+        }
+        self.optimizers = {
+            seat: ShardOptimizer(config.optimizer, shards, matrices) for seat, shards in self.shards.items()
+        }
+
+    def _first_values(self) -> None:
+        mesh = self.config.mesh
+        for stage in range(self.config.stages):
+            for parameter in self.declared.in_order(stage):
+                for tp in range(mesh.tp):
+                    local = parameter.local_values(self.config.seed, tp, self.formats.parameter)
+                    for group in self.grid.shard_groups(stage % mesh.pp, tp):
+                        for index, seat in enumerate(group):
+                            first, rows = shard_rows(len(local), len(group), index)
+                            self.shards[seat][parameter.name] = local[first : first + rows].clone()
+
+    def _weights(self, stage: int) -> list[dict[str, Tensor]]:
+        """Gathered weights of a stage in the compute format, for each tensor rank."""
+        out = []
+        for tp in range(self.config.mesh.tp):
+            group = self.grid.shard_groups(stage % self.config.mesh.pp, tp)[0]
+            out.append(
+                {
+                    p.name: torch.cat([self.shards[seat][p.name] for seat in group]).to(self.formats.compute)
+                    for p in self.declared.in_order(stage)
+                }
+            )
+        return out
+
+    def gradients(self, step: int) -> StepResult:
+        """Run a step up to the global norm."""
+        config, mesh = self.config, self.config.mesh
+        batches = [loader.step(step) for loader in self.loaders]
+        valid = max(sum(batch.valid for of_rank in batches for batch in of_rank), 1)
+        weights = [self._weights(stage) for stage in range(config.stages)]
+        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
+        losses: dict[Seat, Tensor] = {}
+        for dp in range(mesh.dp):
+            losses |= self._data_rank(dp, batches[dp], weights, valid, taken)
+        reduced: Shards = {seat: {} for seat in self.grid.seats()}
+        for (stage, number), whole in sorted(taken.items()):
+            last = number + 1 == len(self.orders[stage].reduce_after)
+            for tp in range(mesh.tp):
+                self.reducer.reduce(stage, tp, whole, reduced, last=last)
+        finish(config, self.grid, self.declared, reduced)
+        norm = global_norm(config, self.grid, self.declared, reduced)
+        return StepResult(self._loss(losses, valid), valid, norm, reduced)
+
+    def _loss(self, losses: Mapping[Seat, Tensor], valid: int) -> float:
+        """Loss of the step in float64: over data and context ranks of the last stage, then over the pipeline."""
+        tp = 0
+        by_stage = []
+        for pp in range(self.config.mesh.pp):
+            group = self.grid.data_group(pp, tp)
+            zero = torch.zeros(1, dtype=torch.float64)
+            by_stage.append(ring_sum([losses.get(seat, zero) for seat in group]))
+        return float(ring_sum(by_stage).item()) / valid
+
+    def _data_rank(
+        self,
+        dp: int,
+        batches: Sequence[MicroBatch],
+        weights: Sequence[Sequence[Mapping[str, Tensor]]],
+        valid: int,
+        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+    ) -> dict[Seat, Tensor]:
+        """All micro-batches of a data-parallel rank; puts accumulated gradients into `taken`, returns loss sums."""
+        mesh = self.config.mesh
+        stages = [
+            _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.lockstep))])
+            for stage in range(self.config.stages)
+        ]
+        sums: dict[int, Ranks] = {}
+        for number in self.orders[self.config.stages - 1].backwards:
+            cut = shares(self.config, batches[number], self.formats.wide)
+            batch = [cut[c] for c in range(mesh.cp) for _ in range(mesh.tp)]
+            sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
+        last = (self.config.stages - 1) % mesh.pp
+        totals = {}
+        for place in range(len(self.lockstep)):
+            total = torch.zeros(1, dtype=torch.float64)
+            for number in sorted(sums):
+                total += sums[number][place].double()
+            totals[Seat(dp, last, *divmod(place, mesh.tp))] = total
+        return totals
+
+    def _micro_batch(
+        self,
+        dp: int,
+        number: int,
+        batch: Sequence[Share],
+        weights: Sequence[Sequence[Mapping[str, Tensor]]],
+        valid: int,
+        stages: Sequence[_Stage],
+        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+    ) -> Ranks:
+        """Forward through all stages, backward through all; returns the loss sums of every rank."""
+        config, mesh = self.config, self.config.mesh
+        passed: list[tuple[Ranks | None, Ranks, list[dict[str, Tensor]]]] = []
+        outputs: Ranks | None = None
+        for stage, layers in enumerate(self.declared.stages()):
+            inputs = None if outputs is None else leaves(outputs)
+            local = [
+                {n: w.detach().requires_grad_() for n, w in weights[stage][place % mesh.tp].items()}
+                for place in range(len(self.lockstep))
+            ]
+            last = stage + 1 == config.stages
+            outputs = run_stage(config, self.lockstep, layers, inputs, local, batch, last=last)
+            passed.append((inputs, outputs, local))
+        sums = passed[-1][1]
+        grads: Ranks | None = None
+        for stage in reversed(range(config.stages)):
+            inputs, outputs, local = passed.pop()
+            if grads is None:
+                backward([total / valid for total in outputs], None)
+            else:
+                backward(outputs, grads)
+            grads = None if inputs is None else [grad for t in inputs if (grad := t.grad) is not None]
+            self._accumulate(dp, stage, number, local, stages[stage], taken)
+        return [total.detach() for total in sums]
+
+    def _accumulate(
+        self,
+        dp: int,
+        stage: int,
+        number: int,
+        local: Sequence[Mapping[str, Tensor]],
+        state: _Stage,
+        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+    ) -> None:
+        """Add a micro-batch's gradients when its turn in the stage's order has come, and cut at reductions."""
+        state.waiting[number] = [
+            {name: grad for name, leaf in rank.items() if (grad := leaf.grad) is not None} for rank in local
+        ]
+        while state.done < len(state.order.backwards):
+            turn = state.order.backwards[state.done]
+            if turn not in state.waiting:
+                return
+            for accumulator, grads in zip(state.accumulators, state.waiting.pop(turn), strict=True):
+                accumulator.add(grads)
+            before = state.order.backwards[: state.done]
+            state.done += 1
+            if turn in state.order.reduce_after:
+                reduction = sum(micro_batch in state.order.reduce_after for micro_batch in before)
+                whole = taken.setdefault((stage, reduction), {})
+                for place, accumulator in enumerate(state.accumulators):
+                    seat = Seat(dp, stage % self.config.mesh.pp, *divmod(place, self.config.mesh.tp))
+                    whole[seat] = accumulator.take()
+
+    def apply(self, step: int, result: StepResult) -> float:
+        """Clip and update all shards; return the learning rate."""
+        rate = learning_rate(self.config.optimizer, step, self.config.steps)
+        clip = clip_factor(result.norm, self.config.optimizer.clip_norm)
+        for seat, optimizer in self.optimizers.items():
+            optimizer.step(result.gradients[seat], rate, clip)
+        return rate
+

@@ -1,0 +1,188 @@
+"""From micro-batch gradients to the step's gradient: accumulation, reduction over data, last partial sums, norm.
+
+Gradients are summed, never averaged. Everything is kept for every virtual rank on its own shard, because the
+norm and the optimiser see shards.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from reftrain.config import RunConfig
+from reftrain.replay.grid import Grid, Seat
+from reftrain.replay.parameters import Declaration, Parameter, flat_buffer, shard_rows
+from reftrain.replay.ring import ring_sum
+from reftrain.replay.settings import Formats
+
+Shards = dict[Seat, dict[str, Tensor]]
+
+
+class Accumulator:
+    """One rank's gradients of one virtual stage, added micro-batch by micro-batch as FSDP2 does."""
+
+    def __init__(self, formats: Formats) -> None:
+        self.formats = formats
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, grads: Mapping[str, Tensor]) -> None:
+        """Add one micro-batch; the first is the sum's first value."""
+        for name, grad in grads.items():
+            if name in self.sums:
+                self.sums[name] += grad
+            else:
+                self.sums[name] = grad.to(self.formats.accumulate, copy=True)
+
+    def take(self) -> dict[str, Tensor]:
+        """Hand out the sums and start anew."""
+        sums, self.sums = self.sums, {}
+        return sums
+
+
+class Reducer:
+    """Sums a stage's gradients over data and context parallelism into shards."""
+
+    def __init__(self, config: RunConfig, grid: Grid, declared: Declaration, formats: Formats) -> None:
+        self.config, self.grid, self.declared, self.formats = config, grid, declared, formats
+        self._replica_sums: dict[tuple[int, str, Seat], Tensor] = {}
+
+    def reduce(
+        self, stage: int, tp: int, whole: Mapping[Seat, Mapping[str, Tensor]], shards: Shards, *, last: bool
+    ) -> None:
+        """Reduce every unit of a stage; `whole` are the accumulated gradients of each seat of the group."""
+        groups = self.grid.shard_groups(stage % self.config.mesh.pp, tp)
+        for unit, parameters in self.declared.units(stage):
+            flats: dict[Seat, Tensor] = {}
+            for group in groups:
+                buffers = [
+                    flat_buffer([whole[s][p.name] for p in parameters], len(group), self.formats.reduce)
+                    for s in group
+                ]
+                total = ring_sum(buffers)
+                flats |= {seat: total[index].clone() for index, seat in enumerate(group)}
+            if self._is_replicated:
+                flats = self._between_replicas(stage, unit, groups, flats, last=last)
+                if not last:
+                    continue
+            for group in groups:
+                for index, seat in enumerate(group):
+                    self._keep(flats[seat], parameters, len(group), index, shards[seat])
+
+    @property
+    def _is_replicated(self) -> bool:
+        mesh = self.config.mesh
+        return mesh.zero == 0 or 0 < mesh.dp_shard < mesh.dp
+
+    def _between_replicas(
+        self, stage: int, unit: str, groups: list[list[Seat]], flats: dict[Seat, Tensor], *, last: bool
+    ) -> dict[Seat, Tensor]:
+        """Add to what earlier reductions of the step left, and on the last one sum over the replicas."""
+        for seat in flats:
+            before = self._replica_sums.pop((stage, unit, seat), None)
+            if before is not None:
+                flats[seat] += before
+            if not last:
+                self._replica_sums[stage, unit, seat] = flats[seat]
+        if not last:
+            return flats
+        out = {}
+        for replicas in zip(*groups, strict=True):
+            total = ring_sum([flats[seat] for seat in replicas])
+            out |= {seat: total.clone() for seat in replicas}
+        return out
+
+    def _keep(
+        self, flat: Tensor, parameters: list[Parameter], ranks: int, index: int, shard: dict[str, Tensor]
+    ) -> None:
+        """Cut a reduced buffer into the shard's gradients, adding to those of earlier reductions."""
+        offset = 0
+        flat = flat.to(self.formats.parameter)
+        for parameter in parameters:
+            rows, *rest = parameter.local_shape
+            width = torch.Size(rest).numel()
+            held = shard_rows(rows, ranks, index)[1]
+            grad = flat[offset : offset + held * width].view(held, *rest)
+            offset += -(-rows // ranks) * width
+            if parameter.name in shard:
+                shard[parameter.name] += grad
+            else:
+                shard[parameter.name] = grad
+
+
+def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards) -> None:
+    """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
+    for axis in ("kv", "tp"):
+        for group in _partial_groups(config, grid, axis):
+            names = _partial_names(config, declared, group[0], axis)
+            if names and len(group) > 1:
+                _sum_in_one_buffer(names, [shards[seat] for seat in group])
+    if config.model.tied_embeddings:
+        _sum_tied(config, grid, shards)
+
+
+def _partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
+    """Tensor ranks that sum partial gradients with each other, for every other coordinate."""
+    width = config.mesh.tp if axis == "tp" else max(config.mesh.tp // config.model.kv_heads, 1)
+    groups: dict[tuple[int, ...], list[Seat]] = {}
+    for seat in grid.seats():
+        groups.setdefault((seat.dp, seat.pp, seat.cp, seat.tp // width), []).append(seat)
+    return list(groups.values())
+
+
+def _partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: str) -> list[str]:
+    stages = range(seat.pp, config.stages, config.mesh.pp)
+    return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
+
+
+def _sum_in_one_buffer(names: list[str], ranks: list[dict[str, Tensor]]) -> None:
+    total = ring_sum([torch.cat([rank[name].reshape(-1) for name in names]) for rank in ranks])
+    for rank in ranks:
+        pieces = total.split([rank[name].numel() for name in names])
+        for name, piece in zip(names, pieces, strict=True):
+            rank[name] = piece.view(rank[name].shape).clone()
+
+
+def _sum_tied(config: RunConfig, grid: Grid, shards: Shards) -> None:
+    """Both ends of a tied embedding get the sum of their gradients, over the first and last pipeline ranks."""
+    first, last = "tok_embeddings.weight", "output.weight"
+    for seat in grid.seats():
+        if seat.pp:
+            continue
+        other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
+        total = ring_sum([shards[seat][first], shards[other][last]])
+        shards[seat][first], shards[other][last] = total, total.clone()
+
+
+def global_norm(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards) -> Tensor:
+    """Euclidean norm of the model's gradient (1,): squares by parameter, then over data, tensor, pipeline ranks."""
+    squares = {seat: _squares(config, grid, declared, seat, shards[seat]) for seat in grid.seats()}
+    for axes in (("dp", "cp"), ("tp",), ("pp",)):
+        groups: dict[tuple[int, ...], list[Seat]] = {}
+        for seat in grid.seats():
+            key = tuple(getattr(seat, axis) for axis in ("dp", "pp", "cp", "tp") if axis not in axes)
+            groups.setdefault(key, []).append(seat)
+        for group in groups.values():
+            total = ring_sum([squares[seat] for seat in group])
+            squares |= dict.fromkeys(group, total)
+    return squares[grid.seats()[0]].sqrt()
+
+
+def _squares(
+    config: RunConfig, grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, Tensor]
+) -> Tensor:
+    """Sum of squares of what this seat counts: every element of the model once."""
+    replica = next(
+        number for number, group in enumerate(grid.shard_groups(seat.pp, seat.tp)) if seat in group
+    )
+    total: Tensor | None = None
+    for stage in range(seat.pp, config.stages, config.mesh.pp):
+        for parameter in declared.in_order(stage):
+            grad = grads[parameter.name]
+            square = grad.to(torch.promote_types(grad.dtype, torch.float32)).square().sum()
+            first_copy = seat.tp % parameter.copies == 0 if parameter.split is not None else seat.tp == 0
+            if parameter.tied or not first_copy or replica:
+                square = torch.zeros_like(square)
+            total = square if total is None else total + square
+    if total is None:
+        raise ValueError(f"pipeline rank {seat.pp} holds no parameters")
+    return total.reshape(1)

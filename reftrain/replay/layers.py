@@ -1,0 +1,146 @@
+"""One decoder layer for all virtual ranks of a stage: Llama's blocks by their definitions, on local shapes.
+
+The shapes, splits and contiguity are those of the ranks, because a matrix product's bits depend on them.
+`Weights` are the local pieces of one rank by parameter name.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch import Tensor
+
+from reftrain.config import ModelConfig, RunConfig
+from reftrain.replay.batch import Share
+from reftrain.replay.lockstep import Lockstep, Ranks
+from reftrain.replay.ring_attention import ring_attention
+
+Weights = Mapping[str, Tensor]
+
+
+def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
+    """Product with a named weight, and its bias if it has one."""
+    return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Divide by the root mean square, at least in FP32; Zhang and Sennrich 2019, equation 4."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scaled = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+    return scaled.to(x.dtype) * weight
+
+
+def turn(x: Tensor, table: Tensor) -> Tensor:
+    """Turn neighbouring pairs of (B, H, S, D) by the angles of the table (2, S, D/2)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    first, second = wide[..., 0::2], wide[..., 1::2]
+    cosine, sine = table.to(wide.dtype)
+    pairs = torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+    return pairs.flatten(-2).to(x.dtype)
+
+
+def heads(model: ModelConfig, x: Tensor, weights: Weights, name: str) -> list[tuple[str, Tensor]]:
+    """Project (B, S, D) to queries, keys and values (B, S, heads, width) with the names of what made them."""
+    width = model.head_dim
+    if not model.fused_qkv:
+        return [(w, linear(x, weights, f"{name}.{w}").unflatten(-1, (-1, width))) for w in ("wq", "wk", "wv")]
+    groups = model.heads // model.kv_heads
+    joint = linear(x, weights, f"{name}.wqkv").unflatten(-1, (-1, groups + 2, width))
+    queries, keys, values = joint.split([groups, 1, 1], dim=-2)
+    return [("wq", queries.flatten(2, 3)), ("wk", keys.squeeze(3)), ("wv", values.squeeze(3))]
+
+
+class Layers:
+    """The computation between two stage boundaries, for the ranks in lock step."""
+
+    def __init__(self, config: RunConfig, lockstep: Lockstep) -> None:
+        self.config, self.model, self.lockstep = config, config.model, lockstep
+        self.ring = config.numerics.cp_method == "ring" and config.mesh.cp > 1
+
+    def norm(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
+        """Normalise on every rank."""
+        out = [
+            rms_norm(x, w[f"{name}.weight"], self.model.norm_eps) for x, w in zip(xs, weights, strict=True)
+        ]
+        self.lockstep.probe.value(f"{name}.out", out)
+        return out
+
+    def layer(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], number: int) -> Ranks:
+        """Both residual branches of one layer."""
+        pre = f"layers.{number}"
+        branch = self.attention(
+            self.norm(xs, weights, f"{pre}.attention_norm"), weights, batch, f"{pre}.attention"
+        )
+        xs = [x + b for x, b in zip(xs, branch, strict=True)]
+        branch = self.feed_forward(self.norm(xs, weights, f"{pre}.ffn_norm"), weights, f"{pre}.feed_forward")
+        xs = [x + b for x, b in zip(xs, branch, strict=True)]
+        self.lockstep.probe.value(f"{pre}.out", xs)
+        return xs
+
+    def attention(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], name: str) -> Ranks:
+        """Grouped-query attention; (B, S or S/tp, D) to the same."""
+        whole = self.lockstep.enter(xs, f"{name}.qkv")
+        self.lockstep.probe.value(f"{name}.qkv.in", whole)
+        made = [
+            self._queries(x, w, share, f"{name}.qkv")
+            for x, w, share in zip(whole, weights, batch, strict=True)
+        ]
+        for place, part in enumerate(made[0]):
+            self.lockstep.probe.value(f"{name}.qkv.{part}", [rank[part] for rank in made])
+            del place
+        queries, keys, values = ([rank[part] for rank in made] for part in ("q", "k", "v"))
+        attended = self._core(queries, keys, values, batch, name)
+        inputs = [a.transpose(1, 2).flatten(2) for a in attended]
+        self.lockstep.probe.value(f"{name}.wo.in", inputs)
+        return self._row(inputs, weights, name, "wo")
+
+    def _queries(self, x: Tensor, weights: Weights, share: Share, name: str) -> dict[str, Tensor]:
+        made = dict(heads(self.model, x, weights, name))
+        out = {f"{part}.out": value for part, value in made.items()}
+        if self.model.qk_norm:
+            for part, weight in (("wq", "q_norm"), ("wk", "k_norm")):
+                made[part] = rms_norm(made[part], weights[f"{name}.{weight}.weight"], self.model.norm_eps)
+                out[f"{weight}.out"] = made[part]
+        q, k, v = (made[part].transpose(1, 2).contiguous() for part in ("wq", "wk", "wv"))
+        return {**out, "q": turn(q, share.rope), "k": turn(k, share.rope), "v": v}
+
+    def _core(self, queries: Ranks, keys: Ranks, values: Ranks, batch: Sequence[Share], name: str) -> Ranks:
+        if self.ring:
+            masks = [share.mask for share in batch]
+            return ring_attention(self.lockstep, queries, keys, values, masks, name)
+        keys, values = self.lockstep.gather_keys_values(keys, values, name)
+        return [
+            attend(q, k, v, share.mask) for q, k, v, share in zip(queries, keys, values, batch, strict=True)
+        ]
+
+    def feed_forward(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
+        """w2(silu(w1 x) · w3 x); Shazeer 2020."""
+        whole = self.lockstep.enter(xs, f"{name}.w1")
+        self.lockstep.probe.value(f"{name}.w1.in", whole)
+        gates, ups, inputs = [], [], []
+        for x, w in zip(whole, weights, strict=True):
+            gates.append(linear(x, w, f"{name}.w1"))
+            silu = F.silu(gates[-1])
+            ups.append(linear(x, w, f"{name}.w3"))
+            inputs.append(silu * ups[-1])
+        for part, values in (("w1.out", gates), ("w3.out", ups), ("w2.in", inputs)):
+            self.lockstep.probe.value(f"{name}.{part}", values)
+        return self._row(inputs, weights, name, "w2")
+
+    def _row(self, inputs: Ranks, weights: Sequence[Weights], name: str, part: str) -> Ranks:
+        """Products of weights cut by columns, summed over tp; then the bias, once."""
+        partials = [F.linear(x, w[f"{name}.{part}.weight"]) for x, w in zip(inputs, weights, strict=True)]
+        self.lockstep.probe.value(f"{name}.{part}.out", partials)
+        out = self.lockstep.leave(partials, f"{name}.{part}")
+        if self.model.bias:
+            out = [x + w[f"{name}.{part}.bias"] for x, w in zip(out, weights, strict=True)]
+        self.lockstep.probe.value(f"{name}.out", out)
+        return out
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Scaled dot-product attention (B, H, Sq, D); each key head serves its group of query heads."""
+    groups = queries.shape[1] // keys.shape[1]
+    if groups > 1:
+        keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)
