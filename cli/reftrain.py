@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tracekit_cli.reftrain_faults import faults
 
 from reftrain.config import RunConfig
 from reftrain.config_file import load
@@ -159,6 +160,9 @@ def run(
     from reftrain.launcher import launch
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+
+
+cli.add_command(faults)
 
 
 def main() -> None:

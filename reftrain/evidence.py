@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from reftrain.config import RunConfig
+from reftrain.faults.bugs.bug import BugSpec
 from reftrain.faults.spec import FaultSpec
 from reftrain.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
 from reftrain.record.groups import Groups
@@ -36,7 +37,7 @@ NCCL_NAMES = {
 class Manifest(Hooks):
     """Writes run.json from rank 0 when the process groups exist."""
 
-    def __init__(self, faults: Sequence[FaultSpec]) -> None:
+    def __init__(self, faults: Sequence[FaultSpec | BugSpec]) -> None:
         self.faults = faults
 
     def setup(self, context: RunContext) -> None:
@@ -47,7 +48,9 @@ class Manifest(Hooks):
             write_manifest(Path(context.config.out), describe(context.config, hosts, self.faults))
 
 
-def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[FaultSpec]) -> dict[str, Any]:
+def describe(
+    config: RunConfig, hosts: Sequence[str], faults: Sequence[FaultSpec | BugSpec]
+) -> dict[str, Any]:
     """Contents of run.json: the whole configuration, where it ran, and the planted faults (the truth)."""
     mesh = config.mesh
     return {

@@ -17,6 +17,7 @@ from reftrain.config import RunConfig
 from reftrain.emulate import EmulatedCompute
 from reftrain.errors import ConfigError, MachineError
 from reftrain.evidence import Manifest, MetricsLog, StepTrace
+from reftrain.faults.bugs import plant, read_bugs
 from reftrain.hooks import HookList, Hooks, StepMetrics
 from reftrain.planted import fault_hooks, read_faults
 from reftrain.record.hooks import FlightRecording
@@ -73,7 +74,7 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
     Spans enclose faults, and faults the emulated computation: begins run in this order, ends in the reverse.
     """
     faults = read_faults(config)
-    hooks: list[Hooks] = [Manifest(faults), MetricsLog()]
+    hooks: list[Hooks] = [Manifest([*faults, *read_bugs(config)]), MetricsLog()]
     if config.evidence.records_flight:
         hooks.append(FlightRecording())
     if config.evidence.trace_steps:
@@ -89,7 +90,7 @@ def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
     hooks = [*own_hooks(config), *make_hooks(world.rank)]
-    with process_group(world, device, config.evidence.waiting_s):
+    with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:
             _train(Trainer(config, listed, device), listed, device)

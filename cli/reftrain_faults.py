@@ -1,0 +1,64 @@
+"""`reftrain faults`: lists what can be planted into a run with `--fault`."""
+
+import json
+from typing import Any
+
+import click
+
+
+def describe() -> list[dict[str, Any]]:
+    """All kinds and bugs: name, axis, what, where it shows first, fields, magnitudes."""
+    from reftrain.faults.bugs import catalogue
+    from reftrain.faults.spec import KINDS
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": kind,
+            "axis": None,
+            "what": "changes how long a rank takes, or stops it",
+            "shows": None,
+            "fields": {
+                name: {"meaning": field.meaning, "default": field.default} for name, field in fields.items()
+            },
+            "magnitudes": [],
+        }
+        for kind, fields in KINDS.items()
+    ]
+    rows += [
+        {
+            "name": bug.name,
+            "axis": bug.axis,
+            "what": bug.what,
+            "shows": bug.shows,
+            "fields": {
+                name: {"meaning": knob.meaning, "default": knob.default, "choices": list(knob.choices)}
+                for name, knob in bug.fields.items()
+            },
+            "magnitudes": [dict(magnitude) for magnitude in bug.magnitudes],
+        }
+        for bug in catalogue().values()
+    ]
+    return rows
+
+
+@click.command()
+@click.option(
+    "--json", "json_to", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - is stdout."
+)
+def faults(json_to: str | None) -> None:
+    """List the slow, stuck and wrong behaviour that `reftrain run --fault` can plant."""
+    rows = describe()
+    if json_to:
+        text = json.dumps({"schema": "reftrain.faults/1", "faults": rows}, indent=1)
+        with click.open_file(json_to, "w") as stream:
+            stream.write(text + "\n")
+        return
+    for row in rows:
+        axis = f" [{row['axis']}]" if row["axis"] else ""
+        click.echo(
+            f"{row['name']}{axis}: {row['what']}" + (f"; shows first: {row['shows']}" if row["shows"] else "")
+        )
+        for name, field in row["fields"].items():
+            choices = f", one of {', '.join(field['choices'])}" if field.get("choices") else ""
+            default = "must be given" if field["default"] is None else f"default {field['default']}"
+            click.echo(f"    {name}: {field['meaning']} ({default}{choices})")

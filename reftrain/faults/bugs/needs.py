@@ -1,0 +1,78 @@
+"""Which layouts can show a planted bug: each check says what is missing, or None."""
+
+from reftrain.config import RunConfig
+from reftrain.faults.bugs.bug import Check, Knob, Values
+
+LAYER = Knob("layer that has the bug", 0)
+
+
+def axis(name: str, least: int = 2) -> Check:
+    """The axis has at least so many ranks."""
+
+    def check(config: RunConfig, values: Values) -> str | None:
+        del values
+        size = getattr(config.mesh, name)
+        return f"{name} is {size}: it shows from {name} {least} on" if size < least else None
+
+    return check
+
+
+def model(switch: str) -> Check:
+    """A switch of the model is on."""
+
+    def check(config: RunConfig, values: Values) -> str | None:
+        del values
+        return None if getattr(config.model, switch) else f"it needs model.{switch} = true"
+
+    return check
+
+
+def layer(config: RunConfig, values: Values) -> str | None:
+    """The layer exists."""
+    number, layers = values["layer"], config.model.layers
+    return f"layer {number} does not exist among {layers}" if int(number) >= layers else None
+
+
+def micro_batches(config: RunConfig, values: Values) -> str | None:
+    """There are several micro-batches."""
+    del values
+    return "there is one micro-batch: it shows from 2 on" if config.micro_batches < 2 else None
+
+
+def steps(config: RunConfig, values: Values) -> str | None:
+    """There are several steps."""
+    del values
+    return "there is one step: it shows from the second on" if config.steps < 2 else None
+
+
+def sequence_parallel(config: RunConfig, values: Values) -> str | None:
+    """Sequence parallelism is on."""
+    del values
+    return None if config.mesh.sequence_parallel else "it needs mesh.sequence_parallel = true"
+
+
+def shards(config: RunConfig, values: Values) -> str | None:
+    """FSDP2 shards over more than one rank."""
+    del values
+    mesh = config.mesh
+    if mesh.zero == 0 or (mesh.dp_shard or mesh.dp) * mesh.cp == 1:
+        return "nothing is sharded: it needs mesh.zero 1 to 3 and dp·cp of 2 or more in a shard"
+    return None
+
+
+def wide_reduction(config: RunConfig, values: Values) -> str | None:
+    """The policy reduces in more than BF16."""
+    del values
+    if config.numerics.policy == "bf16_pure":
+        return "policy bf16_pure reduces and accumulates in BF16 anyhow: choose bf16, fp32 or fp64"
+    return None
+
+
+def parallel(config: RunConfig, values: Values) -> str | None:
+    """There is more than one rank."""
+    del values
+    return (
+        "it is in the parallel path only: choose a mesh of 2 ranks or more"
+        if config.mesh.world_size < 2
+        else None
+    )
