@@ -1,85 +1,166 @@
-"""Proves that a table of actions can run: all micro-batches go forward and back, no ranks wait in a circle.
+"""Proves that a table of actions can run: which rank, slot and rule it breaks otherwise.
 
-Used by the generators (to choose a warm-up that runs) and before every execution, so that a bad table is
-refused with the rank and the rule it breaks instead of hanging a job.
+Used by the generators (to choose a warm-up that runs), when a table is read from a file, and before every
+execution, so that a bad table is refused instead of hanging a job. Every check is one pass over the table.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from reftrain.errors import ScheduleError
-from reftrain.schedule.actions import COMPUTE, Action, Kind, Schedule
+from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.flow import Flow, Token, gives
+from reftrain.schedule.rules import Problem, Rule
+from reftrain.schedule.rules_local import check_order_on_rank
+from reftrain.schedule.rules_messages import check_messages
 
 
 def check(schedule: Schedule) -> None:
     """Raise `ScheduleError` naming rank, slot and rule when the table cannot run."""
-    problem = first_problem(schedule)
+    problem = find_problem(schedule)
     if problem:
         raise ScheduleError("pipeline.schedule", f"{schedule.name}: {problem}", "correct the table")
 
 
+def find_problem(schedule: Schedule) -> Problem | None:
+    """Find the first rule that the table breaks, or None when it can run."""
+    checks: tuple[Callable[[Schedule], Iterator[Problem]], ...] = (
+        _misplaced,
+        _repeated,
+        _missing,
+        check_order_on_rank,
+        check_messages,
+        _waits,
+    )
+    return next((problem for rule in checks for problem in rule(schedule)), None)
+
+
 def first_problem(schedule: Schedule) -> str | None:
-    """Name the first rule that the forward and backward actions break, or None when they can run."""
-    return _first_misplaced(schedule) or _first_missing(schedule) or _first_wait(schedule)
+    """Like `find_problem`, as text."""
+    problem = find_problem(schedule)
+    return None if problem is None else str(problem)
 
 
-def _computes(schedule: Schedule) -> Iterator[tuple[int, int, Action]]:
-    for rank, actions in enumerate(schedule.actions):
-        for slot, action in enumerate(actions):
-            if action.kind in COMPUTE:
-                yield rank, slot, action
+def _misplaced(schedule: Schedule) -> Iterator[Problem]:
+    for rank, slot, action in schedule.everything():
+        if not 0 <= action.replica < schedule.replicas:
+            yield Problem(rank, slot, Rule.UNKNOWN, f"{action} has no such replica")
+        elif (
+            not 0 <= action.stage < schedule.stages or schedule.rank_of(action.stage, action.replica) != rank
+        ):
+            text = f"{action} is not on the rank that holds stage {action.stage}"
+            yield Problem(rank, slot, Rule.PLACEMENT, text)
+        elif not 0 <= action.micro_batch < schedule.micro_batches:
+            yield Problem(rank, slot, Rule.UNKNOWN, f"{action} has no such micro-batch")
 
 
-def _first_misplaced(schedule: Schedule) -> str | None:
+ONCE = frozenset(Kind) - {Kind.FREE, Kind.RECOMPUTE, Kind.USE_WEIGHTS, Kind.STASH_WEIGHTS, Kind.DROP_WEIGHTS}
+
+
+def _repeated(schedule: Schedule) -> Iterator[Problem]:
     seen: set[Action] = set()
-    for rank, slot, action in _computes(schedule):
-        where = f"rank {rank}, slot {slot}: {action}"
-        if not 0 <= action.stage < schedule.stages or schedule.placement[action.stage] != rank:
-            return f"{where} is not on the rank that holds stage {action.stage}"
-        if not 0 <= action.micro_batch < schedule.micro_batches:
-            return f"{where} has no such micro-batch"
-        if action in seen:
-            return f"{where} runs twice"
+    whole: dict[Action, int] = {}
+    for rank, slot, action in schedule.everything():
+        if action.kind in ONCE and action in seen:
+            yield Problem(rank, slot, Rule.TWICE, f"{action} runs twice")
         seen.add(action)
-    return None
+        if action.kind in {Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}:
+            whole[action] = slot
+            split = action.kind is not Kind.BACKWARD
+            others = (Kind.BACKWARD,) if split else (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+            for other in map(action.of, others):
+                if other in whole:
+                    text = f"{action} repeats a part of {other}"
+                    yield Problem(rank, slot, Rule.TWICE, text)
 
 
-def _first_missing(schedule: Schedule) -> str | None:
-    seen = {action for _, _, action in _computes(schedule)}
-    for stage, rank in enumerate(schedule.placement):
-        for micro_batch in range(schedule.micro_batches):
-            for kind in (Kind.FORWARD, Kind.BACKWARD):
-                if Action(kind, stage, micro_batch) not in seen:
-                    return f"rank {rank}: {Action(kind, stage, micro_batch)} never runs"
-    return None
+def _missing(schedule: Schedule) -> Iterator[Problem]:
+    """Every micro-batch goes forward and back once on all stages of one replica."""
+    seen = {action for _, _, action in schedule.everything() if action.kind in COMPUTE}
+    taken: dict[int, set[int]] = defaultdict(set)
+    for action in seen:
+        taken[action.micro_batch].add(action.replica)
+    for micro_batch in range(schedule.micro_batches):
+        replicas = sorted(taken[micro_batch]) or [0]
+        for stage in range(schedule.stages):
+            rank = schedule.rank_of(stage, replicas[0])
+            if len(replicas) > 1:
+                text = f"micro-batch {micro_batch} runs on replicas {replicas[0]} and {replicas[1]}"
+                yield Problem(rank, None, Rule.TWICE, text)
+            forward = Action(Kind.FORWARD, stage, micro_batch, replicas[0])
+            if forward not in seen:
+                yield Problem(rank, None, Rule.NO_FORWARD, f"{forward} never runs")
+            yield from _missing_backward(rank, forward, seen)
 
 
-def _first_wait(schedule: Schedule) -> str | None:
-    """Run the table without times; what cannot go on is a cyclic wait."""
-    lists = [[a for a in actions if a.kind in COMPUTE] for actions in schedule.actions]
-    position = [0] * len(lists)
-    done: set[Action] = set()
-    moved = True
-    while moved:
-        moved = False
-        for rank, actions in enumerate(lists):
-            while position[rank] < len(actions) and needs(actions[position[rank]], schedule.stages) <= done:
-                done.add(actions[position[rank]])
+def _missing_backward(rank: int, forward: Action, seen: set[Action]) -> Iterator[Problem]:
+    if forward.of(Kind.BACKWARD) in seen:
+        return
+    if forward.of(Kind.BACKWARD_INPUT) in seen:
+        if forward.of(Kind.BACKWARD_WEIGHT) not in seen:
+            yield Problem(rank, None, Rule.NO_BACKWARD, f"{forward.of(Kind.BACKWARD_WEIGHT)} never runs")
+    elif forward.of(Kind.BACKWARD_WEIGHT) in seen:
+        yield Problem(rank, None, Rule.NO_BACKWARD, f"{forward.of(Kind.BACKWARD_INPUT)} never runs")
+    else:
+        yield Problem(rank, None, Rule.NO_BACKWARD, f"{forward.of(Kind.BACKWARD)} never runs")
+
+
+@dataclass
+class _Walk:
+    """A run of the table without times."""
+
+    schedule: Schedule
+    flow: Flow
+
+    def stuck(self) -> list[tuple[int, int, Token]]:
+        """(rank, slot, token) of every rank that cannot go on."""
+        lists = self.schedule.actions
+        position, tokens = [0] * len(lists), set[Token]()
+        waiting: dict[Token, list[int]] = defaultdict(list)
+        missing: dict[int, Token] = {}
+        runnable = list(range(len(lists)))
+        while runnable:
+            rank = runnable.pop()
+            missing.pop(rank, None)
+            while position[rank] < len(lists[rank]):
+                action = lists[rank][position[rank]]
+                absent = next((t for t in self.flow.needs(action) if t not in tokens), None)
+                if absent is not None:
+                    waiting[absent].append(rank)
+                    missing[rank] = absent
+                    break
                 position[rank] += 1
-                moved = True
-    for rank, actions in enumerate(lists):
-        if position[rank] < len(actions):
-            action = actions[position[rank]]
-            missing = min(needs(action, schedule.stages) - done)
-            return f"rank {rank}, slot {position[rank]}: {action} waits for {missing} in a circle"
-    return None
+                token = gives(action)
+                if token is not None:
+                    tokens.add(token)
+                    runnable += waiting.pop(token, [])
+        return [(rank, position[rank], missing[rank]) for rank in sorted(missing)]
+
+
+def _waits(schedule: Schedule) -> Iterator[Problem]:
+    """What cannot go on in a run without times is a cyclic wait: everything needed does stand somewhere."""
+    flow = Flow(schedule)
+    stuck = _Walk(schedule, flow).stuck()
+    by_rank = {rank: (slot, token) for rank, slot, token in stuck}
+    for rank, slot, token in stuck:
+        path, at = [rank], rank
+        while True:
+            at = flow.source(by_rank[at][1])[0]
+            if at in path or at not in by_rank:
+                break
+            path.append(at)
+        circle = " -> ".join(map(str, [*path[path.index(at) :], at])) if at in path else "unknown"
+        action = schedule.actions[rank][slot]
+        text = f"{action} waits for {flow.source(token)[1]} in a circle of ranks {circle}"
+        yield Problem(rank, slot, Rule.CYCLIC_WAIT, text)
 
 
 def needs(action: Action, stages: int) -> set[Action]:
-    """Actions that must have run before a forward or backward: the neighbour stage's, and its own forward."""
-    stage, micro_batch = action.stage, action.micro_batch
+    """Actions that must have run before a forward or whole backward: the neighbour stage's, its own forward."""
     if action.kind is Kind.FORWARD:
-        return {Action(Kind.FORWARD, stage - 1, micro_batch)} if stage else set()
-    before = {Action(Kind.FORWARD, stage, micro_batch)}
-    if stage + 1 < stages:
-        before.add(Action(Kind.BACKWARD, stage + 1, micro_batch))
+        return {action.of(Kind.FORWARD, -1)} if action.stage else set()
+    before = {action.of(Kind.FORWARD)}
+    if action.stage + 1 < stages and action.kind in PASSES_GRADIENT | ENDS_BACKWARD:
+        before.add(action.of(Kind.BACKWARD, 1))
     return before

@@ -7,41 +7,35 @@ it. Receives are posted one computation ahead, so that the transfer runs beside 
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from reftrain.schedule.actions import COMPUTE, RECEIVES, Action, Kind, Schedule
+from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.replica_sync import Sync, with_syncs
+from reftrain.schedule.rules_messages import message_of, needed_message
 
 Pair = tuple[int, int]
 
 
-def lower(schedule: Schedule, zero: int) -> Schedule:
-    """Add sends, receives and gradient reductions.
+def lower(schedule: Schedule, zero: int, sync: Sync = "eager_opt") -> Schedule:
+    """Add sends, receives, gradient reductions and the sums over replicas.
 
-    ZeRO-0 and 1 reduce a stage's gradients after its last backward; ZeRO-2 and 3 after each run of k
-    consecutive micro-batches ("Scaling Llama 3 Training", the section on pipeline and FSDP).
+    ZeRO-0 and 1 reduce a stage's gradients after its last backward before an optimiser step; ZeRO-2 and 3
+    after each run of k consecutive micro-batches ("Scaling Llama 3 Training", the section on pipeline and
+    FSDP). `sync` places the sums over the replicas of a bidirectional schedule (`replica_sync`).
     """
     with_sends = [_with_sends(schedule, rank) for rank in range(schedule.ranks)]
     order: dict[Pair, list[Action]] = defaultdict(list)
     for rank, actions in enumerate(with_sends):
         for action in actions:
-            message = _message(action)
+            message = message_of(action)
             if message:
-                order[rank, schedule.placement[message.stage]].append(message)
+                order[rank, schedule.rank_of(message.stage, message.replica)].append(message)
     lowered = tuple(
         _with_reductions(_with_receives(schedule, rank, actions, order), schedule, zero)
         for rank, actions in enumerate(with_sends)
     )
-    return replace(schedule, actions=lowered)
-
-
-def _message(action: Action) -> Action | None:
-    """Receive that belongs to a send, or None for another action."""
-    if action.kind is Kind.SEND_ACTIVATION:
-        return Action(Kind.RECV_ACTIVATION, action.stage + 1, action.micro_batch)
-    if action.kind is Kind.SEND_GRADIENT:
-        return Action(Kind.RECV_GRADIENT, action.stage - 1, action.micro_batch)
-    return None
+    return with_syncs(replace(schedule, actions=lowered), sync)
 
 
 def _with_sends(schedule: Schedule, rank: int) -> list[Action]:
@@ -49,22 +43,12 @@ def _with_sends(schedule: Schedule, rank: int) -> list[Action]:
     for action in schedule.actions[rank]:
         out.append(action)
         forward = action.kind is Kind.FORWARD
+        if not forward and action.kind not in PASSES_GRADIENT:
+            continue
         neighbour = action.stage + (1 if forward else -1)
-        if 0 <= neighbour < schedule.stages and schedule.placement[neighbour] != rank:
-            kind = Kind.SEND_ACTIVATION if forward else Kind.SEND_GRADIENT
-            out.append(Action(kind, action.stage, action.micro_batch))
+        if 0 <= neighbour < schedule.stages and schedule.rank_of(neighbour, action.replica) != rank:
+            out.append(action.of(Kind.SEND_ACTIVATION if forward else Kind.SEND_GRADIENT))
     return out
-
-
-def _needed(schedule: Schedule, rank: int, action: Action) -> tuple[int, Action] | None:
-    """Sender and receive action of the message that a computation consumes, or None."""
-    forward = action.kind is Kind.FORWARD
-    neighbour = action.stage - (1 if forward else -1)
-    if action.kind not in COMPUTE or not 0 <= neighbour < schedule.stages:
-        return None
-    sender = schedule.placement[neighbour]
-    kind = Kind.RECV_ACTIVATION if forward else Kind.RECV_GRADIENT
-    return None if sender == rank else (sender, Action(kind, action.stage, action.micro_batch))
 
 
 def _with_receives(
@@ -76,7 +60,7 @@ def _with_receives(
     out: list[Action] = []
 
     def post(action: Action | None) -> None:
-        need = _needed(schedule, rank, action) if action else None
+        need = needed_message(schedule, action) if action else None
         if need is None:
             return
         sender, message = need
@@ -94,35 +78,30 @@ def _with_receives(
 
 
 def _with_reductions(actions: Sequence[Action], schedule: Schedule, zero: int) -> tuple[Action, ...]:
-    backwards = [a for a in actions if a.kind is Kind.BACKWARD]
-    last = {a.stage: a for a in backwards}
-    reduce_after = set(last.values())
+    backwards = [a for a in actions if a.kind in ENDS_BACKWARD]
+    reduce_after = set(_last_before_steps(actions))
     if zero >= 2:
-        size = schedule.consecutive
         for this, following in itertools.pairwise(backwards):
-            if this.stage != following.stage or this.micro_batch // size != following.micro_batch // size:
+            if _round(this, schedule) != _round(following, schedule):
                 reduce_after.add(this)
     out: list[Action] = []
     for action in actions:
         out.append(action)
         if action in reduce_after:
-            out.append(Action(Kind.REDUCE_GRADIENT, action.stage, action.micro_batch))
+            out.append(action.of(Kind.REDUCE_GRADIENT))
     return tuple(out)
 
 
-def live_receive_buffers(schedule: Schedule, rank: int) -> int:
-    """Most receive buffers that a rank of a lowered schedule holds at once.
+def _last_before_steps(actions: Sequence[Action]) -> Iterator[Action]:
+    """Last end of a backward of every stage before each of its optimiser steps and before the end."""
+    last: dict[Pair, Action] = {}
+    for action in actions:
+        if action.kind in ENDS_BACKWARD:
+            last[action.replica, action.stage] = action
+        elif action.kind is Kind.OPTIMIZER_STEP and (action.replica, action.stage) in last:
+            yield last.pop((action.replica, action.stage))
+    yield from last.values()
 
-    An activation's buffer lives from its receive to the backward of that micro-batch on that stage
-    (autograd reads it there), a gradient's from its receive to the backward it feeds.
-    """
-    live: set[Action] = set()
-    most = 0
-    for action in schedule.actions[rank]:
-        if action.kind in RECEIVES:
-            live.add(action)
-            most = max(most, len(live))
-        elif action.kind is Kind.BACKWARD:
-            live.discard(Action(Kind.RECV_ACTIVATION, action.stage, action.micro_batch))
-            live.discard(Action(Kind.RECV_GRADIENT, action.stage, action.micro_batch))
-    return most
+
+def _round(action: Action, schedule: Schedule) -> tuple[int, int, int]:
+    return action.replica, action.stage, action.micro_batch // schedule.consecutive

@@ -7,7 +7,8 @@ import torch
 from reftrain.config_file import load
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.schedule.generators import make_schedule
-from reftrain.schedule.lower import live_receive_buffers, lower
+from reftrain.schedule.live import live_receive_buffers
+from reftrain.schedule.lower import lower
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D, LAYOUTS, TOLERANCE, configuration, measure
 

@@ -1,0 +1,88 @@
+"""Asynchronous schedules: 1F1B that is never flushed, with the weight versions its backwards need.
+
+PipeDream (Narayanan et al. 2019) steps after every micro-batch and keeps, for each micro-batch in flight,
+the weights its forward used. PipeDream-2BW (Narayanan et al. 2021) steps after m micro-batches and uses for
+all of them the weights one step old, W(t+1) = W(t) - lr·grad(W(t-1)), which two versions suffice for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from reftrain.schedule.actions import Action, Kind, Schedule
+from reftrain.schedule.one_way import one_f_one_b
+from reftrain.schedule.request import Request
+
+
+def pipedream(request: Request) -> Schedule:
+    """1F1B with an optimiser step after every backward, and a stash of what each forward in flight used."""
+    table = _endless_1f1b(request)
+    return replace(
+        table, consecutive=1, update_every=1, actions=tuple(_stash_each(actions) for actions in table.actions)
+    )
+
+
+def pipedream_2bw(request: Request) -> Schedule:
+    """1F1B with an optimiser step after every m micro-batches and double-buffered weights.
+
+    Raises `ScheduleError` when m < p: then micro-batches of three steps are in flight at once.
+    """
+    m = request.micro_batches
+    if m < request.ranks:
+        problem = f"keeps two versions of weights and cannot take {m} micro-batches on {request.ranks} ranks"
+        raise request.refuse(
+            "pipeline.schedule", problem, f"give {request.ranks} or more, or schedule = pipedream"
+        )
+    table = _endless_1f1b(request)
+    return replace(
+        table,
+        consecutive=m,
+        update_every=m,
+        actions=tuple(_double_buffer(actions, m, request.steps) for actions in table.actions),
+    )
+
+
+def _endless_1f1b(request: Request) -> Schedule:
+    return one_f_one_b(replace(request, micro_batches=request.micro_batches * request.steps))
+
+
+def _stash_each(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Stash after a forward that other backwards follow before its own; use and drop around that backward."""
+    steps = 0
+    forward_at: dict[int, int] = {}
+    stale: set[int] = set()
+    for action in actions:
+        if action.kind is Kind.FORWARD:
+            forward_at[action.micro_batch] = steps
+        else:
+            if forward_at[action.micro_batch] != steps:
+                stale.add(action.micro_batch)
+            steps += 1
+    out: list[Action] = []
+    for action in actions:
+        stashed = action.micro_batch in stale
+        if action.kind is Kind.FORWARD:
+            out += [action, action.of(Kind.STASH_WEIGHTS)] if stashed else [action]
+        else:
+            around = (Kind.USE_WEIGHTS, None, Kind.DROP_WEIGHTS) if stashed else (None,)
+            out += [action if kind is None else action.of(kind) for kind in around]
+            out.append(action.of(Kind.OPTIMIZER_STEP))
+    return tuple(out)
+
+
+def _double_buffer(actions: Sequence[Action], every: int, steps: int) -> tuple[Action, ...]:
+    """Stash, just before a step, the weights that the next m micro-batches use; tag: the first of them."""
+    out: list[Action] = []
+    tag: int | None = None
+    for action in actions:
+        own = action.micro_batch // every * every
+        if tag == own:
+            out.append(Action(Kind.USE_WEIGHTS, action.stage, tag))
+        out.append(action)
+        if action.kind is Kind.BACKWARD and (action.micro_batch + 1) % every == 0:
+            if tag is not None:
+                out.append(Action(Kind.DROP_WEIGHTS, action.stage, tag))
+            tag = own + every if own // every + 1 < steps else None
+            if tag is not None:
+                out.append(Action(Kind.STASH_WEIGHTS, action.stage, tag))
+            out.append(action.of(Kind.OPTIMIZER_STEP))
+    return tuple(out)

@@ -1,0 +1,123 @@
+"""Synchronous schedules of one pipeline, from their definitions.
+
+Sources: GPipe (Huang et al. 2019), 1F1B (DAPPLE, Fan et al. 2021), interleaved 1F1B (Narayanan et al. 2021),
+breadth-first (Lamy-Poirier 2022), and the flexible schedule of "Scaling Llama 3 Training" (ISCA'25): any
+number m of micro-batches and any k of consecutive micro-batches a virtual stage, with (v-1)·k + 2·(p-r-1)
+warm-up forwards on rank r, and all-forward-all-backward when k < p.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from reftrain.schedule.actions import Action, Kind, Schedule
+from reftrain.schedule.check import first_problem
+from reftrain.schedule.request import Request
+
+
+def gpipe(request: Request) -> Schedule:
+    """All forwards, then all backwards in the reverse order of micro-batches (GPipe, figure 2c)."""
+    request.one_stage_a_rank()
+    ranks, m = request.ranks, request.micro_batches
+    actions = tuple(
+        tuple(Action(Kind.FORWARD, rank, mb) for mb in range(m))
+        + tuple(Action(Kind.BACKWARD, rank, mb) for mb in reversed(range(m)))
+        for rank in range(ranks)
+    )
+    return Schedule(request.name, m, m, tuple(range(ranks)), actions)
+
+
+def one_f_one_b(request: Request) -> Schedule:
+    """One forward, one backward in turn after p-r-1 warm-up forwards (DAPPLE)."""
+    request.one_stage_a_rank()
+    warm_up = [request.ranks - r - 1 for r in range(request.ranks)]
+    return _interleave(request, request.micro_batches, warm_up)
+
+
+def flexible(request: Request) -> Schedule:
+    """Llama 3's schedule: any k and any m; k < p degenerates to all-forward-all-backward."""
+    ranks, virtual = request.ranks, request.virtual
+    k = min(request.consecutive, request.micro_batches)
+    if k < ranks:
+        return _interleave(request, k, [virtual * request.micro_batches] * ranks)
+    return _interleave(request, k, [(virtual - 1) * k + 2 * (ranks - r - 1) for r in range(ranks)])
+
+
+def interleaved(request: Request) -> Schedule:
+    """Interleaved 1F1B: the flexible schedule at k = p, for m a multiple of p as its authors require."""
+    if request.virtual < 2:
+        raise request.refuse(
+            "pipeline.virtual_stages",
+            "interleaves the virtual stages of a rank",
+            "give 2 or more, or schedule = 1f1b",
+        )
+    if request.micro_batches % request.ranks:
+        problem = f"cannot take {request.micro_batches} micro-batches on {request.ranks} ranks"
+        remedy = f"give a multiple of {request.ranks}, or schedule = flexible"
+        raise request.refuse("pipeline.schedule", problem, remedy)
+    return flexible(replace(request, consecutive=request.ranks))
+
+
+def breadth_first(request: Request) -> Schedule:
+    """All micro-batches on each virtual stage in turn, forward and back: k = m."""
+    return _interleave(
+        request, request.micro_batches, [request.virtual * request.micro_batches] * request.ranks
+    )
+
+
+def afab(request: Request) -> Schedule:
+    """All forwards in rounds of k, then all backwards."""
+    k = min(request.consecutive, request.micro_batches)
+    return _interleave(request, k, [request.virtual * request.micro_batches] * request.ranks)
+
+
+def forward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tuple[int, int]]:
+    """Order of (virtual stage of the rank, micro-batch): rounds of k micro-batches, stage after stage."""
+    return [
+        (chunk, micro_batch)
+        for start in range(0, micro_batches, consecutive)
+        for chunk in range(virtual)
+        for micro_batch in range(start, min(start + consecutive, micro_batches))
+    ]
+
+
+def backward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tuple[int, int]]:
+    """Like `forward_order`, with the virtual stages of each round from last to first."""
+    return [
+        (virtual - 1 - chunk, micro_batch)
+        for chunk, micro_batch in forward_order(virtual, micro_batches, consecutive)
+    ]
+
+
+def _interleave(request: Request, consecutive: int, warm_up: Sequence[int]) -> Schedule:
+    """Alternate forwards and backwards after each rank's warm-up.
+
+    When k does not divide m, the last round is shorter than the pipeline is deep, and the published warm-up
+    can end in a cyclic wait: then every rank warms up by the fewest forwards more that run.
+    """
+    ranks, virtual, m = request.ranks, request.virtual, request.micro_batches
+    total = virtual * m
+    forwards = forward_order(virtual, m, consecutive)
+    backwards = backward_order(virtual, m, consecutive)
+    empty = Schedule(request.name, m, consecutive, tuple(s % ranks for s in range(ranks * virtual)), ())
+    for extra in range(total + 1):
+        actions = tuple(
+            _one_rank(rank, ranks, forwards, backwards, min(warm_up[rank] + extra, total))
+            for rank in range(ranks)
+        )
+        schedule = replace(empty, actions=actions)
+        if first_problem(schedule) is None:
+            return schedule
+    raise AssertionError("all-forward-all-backward always runs")
+
+
+def _one_rank(
+    rank: int,
+    ranks: int,
+    forwards: Sequence[tuple[int, int]],
+    backwards: Sequence[tuple[int, int]],
+    warm_up: int,
+) -> tuple[Action, ...]:
+    f = [Action(Kind.FORWARD, chunk * ranks + rank, mb) for chunk, mb in forwards]
+    b = [Action(Kind.BACKWARD, chunk * ranks + rank, mb) for chunk, mb in backwards]
+    steady = [action for pair in zip(f[warm_up:], b, strict=False) for action in pair]
+    return tuple(f[:warm_up] + steady + b[len(f) - warm_up :])
