@@ -62,6 +62,13 @@ class Grid:
             stride *= self.sizes[axis]
         self.world = stride
         self._groups: dict[tuple[str, int], Group] = {}
+        self.joints: list[tuple[str, tuple[int, ...]]] = []  # groups that join pipeline ranks: (kind, those)
+
+    def join(self, kind: str, stages: tuple[int, ...]) -> None:
+        """Make groups that join, over several pipeline ranks, the groups of a kind: replicas of a stage."""
+        if (kind, stages) not in self.joints:
+            self.joints.append((kind, stages))
+            self.joints.sort()
 
     @property
     def stages(self) -> int:
@@ -124,6 +131,23 @@ class Grid:
         if known is None:
             known = self._groups[kind, first] = self._make(kind, first)
         return known
+
+    def group_over(self, kind: str, stages: tuple[int, ...], rank: int) -> Group:
+        """The group that joins a rank's group of a kind on each of several pipeline ranks (none: just its own)."""
+        if not stages:
+            return self.group(kind, rank)
+        lane = rank - self.coords(rank)["pp"] * self.strides["pp"]
+        parts = [self.group(kind, lane + stage * self.strides["pp"]) for stage in stages]
+        before = 1 + sum(self.world // self.size(other) for other in self.kinds[1:])
+        place = self.joints.index((kind, stages)) * self.world + parts[0].ranks[0]
+        ranks = tuple(sorted(r for part in parts for r in part.ranks))
+        return Group(str(before + place), "replicas", "replicas", ranks)
+
+    def groups_of(self, rank: int) -> list[Group]:
+        """All groups that a rank belongs to."""
+        stage = self.coords(rank)["pp"]
+        own = [self.group(kind, rank) for kind in self.kinds]
+        return own + [self.group_over(kind, s, rank) for kind, s in self.joints if stage in s]
 
     def _make(self, kind: str, first: int) -> Group:
         members = np.array([first], np.int64)

@@ -146,6 +146,7 @@ class _Post:
     step: int
     ready: F64
     ns: F64 | float
+    left_out: list[int] = field(default_factory=list)  # places whose ranks never make the call
 
 
 @dataclass
@@ -354,25 +355,41 @@ class Engine:
         if before is not None:
             arrive = np.maximum(arrive, before)
         took = self._transfer_ns(lane, op)
-        left_out = [place for place, index in told.skips if index == lane.at]
-        broken = [place for place, index in told.breaks if index == lane.at]
         lane.times.start[row] = arrive
-        if left_out:
-            lane.times.issued[row, left_out] = lane.times.start[row, left_out] = np.inf
-        post = _Post(lane, lane.at, row, lane.step, arrive, took)
-        if left_out or broken:
-            post.ready = arrive.copy()
-            post.ready[left_out + broken] = np.inf
+        post = self._disturbed(_Post(lane, lane.at, row, lane.step, arrive, took), told)
         if op.members or op.group == "world":
             self._join(op, post)
         else:
-            end = self._together([post], op)[0]
-            self._finish_collective(post, op, end)
-        if left_out:  # the rank goes on as if the call had been made and done
-            end = lane.times.end[row].copy()
-            end[left_out] = arrive[left_out]
-            lane.streams[op.stream] = lane.ends[lane.at] = end
-            lane.times.end[row, left_out] = np.inf
+            self._finish_collective(post, op, self._together([post], op))
+
+    @staticmethod
+    def _disturbed(post: _Post, told: Conditions) -> _Post:
+        """The call as those see it who wait for it: what is left out or contradicts them never comes."""
+        post.left_out = [place for place, index in told.skips if index == post.index]
+        never = post.left_out + [place for place, index in told.breaks if index == post.index]
+        if never:
+            post.ready = post.ready.copy()
+            post.ready[never] = np.inf
+        return post
+
+    def _end(self, post: _Post, arrived: F64, end: F64) -> F64:
+        """Note a communication's start and end; gives the end as the rank's own streams see it.
+
+        A rank that left the call out goes on as if it had been made and done.
+        """
+        tails = post.lane.tables[2]
+        if tails is not None:
+            end = end + tails[post.row % len(tails)]
+        times = post.lane.times
+        if post.left_out:
+            end = end.copy()
+            end[post.left_out] = arrived[post.left_out]
+        self._set(post.lane, post.index, post.row, end)
+        if post.left_out:
+            for table in (times.issued, times.start, times.end):
+                table[post.row, post.left_out] = np.inf
+        self._wake(post.lane)
+        return end
 
     def _join(self, op: Op, post: _Post) -> None:
         """A collective over several pipeline ranks: it ends when the last of them has come."""
@@ -386,11 +403,12 @@ class Engine:
         if len(posts) < len(members):
             return
         del self._hubs[key]
-        for each, end in zip(posts, self._together(posts, op), strict=True):
+        end = self._together(posts, op)
+        for each in posts:
             self._finish_collective(each, op, end)
 
-    def _together(self, posts: Sequence[_Post], op: Op) -> list[F64]:
-        """Ends of a collective on every member, without what each needs to leave."""
+    def _together(self, posts: Sequence[_Post], op: Op) -> F64:
+        """When a collective is done, before each member has left it."""
         shape, dims = self.grid.shape, self.grid.over(op.group)
         latest: F64 | None = None
         for post in posts:
@@ -407,17 +425,12 @@ class Engine:
         if isinstance(took, np.ndarray):
             first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(3))
             took = took.reshape(shape)[first]
-        assert latest is not None
-        end = np.broadcast_to(latest + took, shape).reshape(-1)
-        return [end] * len(posts)
+        assert latest is not None, "somebody posted"
+        return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
 
     def _finish_collective(self, post: _Post, op: Op, end: F64) -> None:
-        tails = post.lane.tables[2]
-        if tails is not None:
-            end = end + tails[post.row % len(tails)]
-        post.lane.streams[op.stream] = end
-        self._set(post.lane, post.index, post.row, end)
-        self._wake(post.lane)
+        arrived = post.lane.times.start[post.row].copy()
+        post.lane.streams[op.stream] = self._end(post, arrived, end)
 
     def _wake(self, lane: _Lane) -> None:
         if lane.parked:
@@ -438,6 +451,8 @@ class Engine:
         else:
             ready = self._arrival(lane, op)
         post = _Post(lane, lane.at, lane.row, lane.step, ready, self._transfer_ns(lane, op))
+        lane.times.start[lane.row] = ready
+        post = self._disturbed(post, lane.conditions)
         if lane.conditions.link is not None:
             post.ns = post.ns + lane.conditions.link
         channel = self._channels.setdefault(way, _Channel())
@@ -459,12 +474,10 @@ class Engine:
         took = np.maximum(send.ns, receive.ns) if receive.lane.conditions.link is not None else send.ns
         end = np.maximum(sent, received) + took
         receive.lane.transfers[receive.index] = took
-        for post, start in ((send, sent), (receive, received)):
-            post.lane.times.start[post.row] = start
-            tails = post.lane.tables[2]
-            mine = end if tails is None else end + tails[post.row % len(tails)]
-            self._set(post.lane, post.index, post.row, mine)
-            self._wake(post.lane)
+        for post, before in ((send, channel.sent), (receive, channel.received)):
+            started = np.maximum(post.lane.times.start[post.row], before)
+            post.lane.times.start[post.row] = started
+            self._end(post, started, end)
         channel.sent = channel.received = end
 
 

@@ -132,6 +132,8 @@ class Builder:
         size = self.grid.size(group) if not joined else self.grid.size(group) * len(joined)
         if size == 1:
             return None
+        if joined:
+            self.grid.join(group, joined)
         index = self._add(
             Op(
                 Kind.COLLECTIVE, label, ns, self.pending, stream or group, group, joined, nelems=nelems,
@@ -191,10 +193,10 @@ class Work(Protocol):
         """Sum a stage's gradients over the pipeline ranks that hold a replica of it; gives the operation."""
 
     def update(self, b: Builder, stage: int) -> None:
-        """Step the optimizer of one stage."""
+        """Step the optimizer of one stage in the middle of a step: asynchronous schedules do."""
 
-    def finish(self, b: Builder) -> None:
-        """What a step ends with, after all updates."""
+    def finish(self, b: Builder, stages: tuple[int, ...]) -> None:
+        """What a step ends with: the optimizer of `stages`, and the host waiting for everything."""
 
     @property
     def host_waits(self) -> bool:
@@ -228,7 +230,6 @@ class _Compiler:
         self.reduced = {
             (a.stage, a.micro_batch, a.replica) for a in self.actions if a.kind is Act.REDUCE_GRADIENT
         }
-        self.updates = any(a.kind is Act.OPTIMIZER_STEP for a in self.actions)
         self.syncs: dict[int, list[int]] = {}  # stage: sums over replicas that its update must wait for
 
     def run(self) -> Program:
@@ -241,10 +242,10 @@ class _Compiler:
             self.one(action)
             b.program.actions.append((action, first, len(b.program.ops)))
         b.at(-1, -1, backward=False)
-        if not self.updates:
-            for _, stage in self.schedule.held_by(b.rank):
-                self.update(stage)
-        self.work.finish(b)
+        for syncs in self.syncs.values():
+            b.wait(*syncs)
+        held = tuple(stage for _, stage in self.schedule.held_by(b.rank))
+        self.work.finish(b, held if self.schedule.synchronous else ())
         return b.program
 
     def one(self, action: Action) -> None:
@@ -264,7 +265,9 @@ class _Compiler:
             if index is not None:
                 self.syncs.setdefault(action.stage, []).append(index)
         elif kind is Act.OPTIMIZER_STEP:
-            self.update(action.stage)
+            if not self.schedule.synchronous:  # else all stages step together at the end
+                b.wait(*self.syncs.pop(action.stage, ()))
+                work.update(b, action.stage)
         elif kind not in _TIMELESS:
             raise ScheduleError("schedule", f"{action} cannot be simulated", "choose another schedule")
 
@@ -289,8 +292,3 @@ class _Compiler:
         index = self.b.message(kind, "send" if sends else "recv", peer, ns, nelems)
         if not sends:
             self.b.receipts[action] = index
-
-    def update(self, stage: int) -> None:
-        """Step the optimizer of a stage once its replicas are summed."""
-        self.b.wait(*self.syncs.pop(stage, ()))
-        self.work.update(self.b, stage)

@@ -49,6 +49,7 @@ class PlainWork:
     def update(self, b: Builder, stage: int) -> None:
         """Costs nothing."""
 
-    def finish(self, b: Builder) -> None:
+    def finish(self, b: Builder, stages: tuple[int, ...]) -> None:
         """Wait for everything."""
+        del stages
         b.sync(b.open)

@@ -1,0 +1,156 @@
+"""Planted faults of a simulated job: what each kind of `reftrain run` does to ranks, hosts and links.
+
+A fault changes conditions under which operations run, and never a trace. Hangs stop, leave out or contradict
+one call; everything after it follows by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from reftrain.errors import ConfigError
+from reftrain.faults.spec import HANGS, FaultSpec
+from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.engine import Conditions
+from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
+
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "pp": ("pp",),
+    "dp": ("dp", "dp_cp", "own"),
+}
+"""Kinds of process group that an axis named in a fault stands for."""
+
+Table = dict[tuple[int, int], Conditions]
+
+
+def last_step(faults: Sequence[FaultSpec], steps: int) -> int:
+    """Steps to simulate: a hang ends the job in the first of its steps."""
+    hangs = [f.first for f in faults if f.kind in HANGS and f.first < steps]
+    return min([steps, *(first + 1 for first in hangs)])
+
+
+def conditions_of(
+    faults: Sequence[FaultSpec], grid: Grid, programs: Sequence[Program], steps: int, seed: int
+) -> Table:
+    """Conditions by (pipeline rank, step) where anything is planted.
+
+    Raises ConfigError for a fault that cannot strike this job.
+    """
+    table: Table = {}
+    for number, fault in enumerate(faults):
+        if not any(fault.active(step) for step in range(steps)):
+            raise ConfigError(
+                "fault.steps", f"{fault.steps} holds none of the {steps} steps", "name a step that is run"
+            )
+        rng = np.random.default_rng([seed, 97, number])
+        for step in range(steps):
+            if fault.kind == "doc_imbalance":
+                _documents(fault, grid, programs, table, step, rng)
+            elif fault.kind in HANGS:
+                if step == fault.first:
+                    _hang(fault, grid, programs, table, step)
+            elif fault.active(step):
+                _slow(fault, grid, table, step)
+    return table
+
+
+def _at(table: Table, stage: int, step: int) -> Conditions:
+    return table.setdefault((stage, step), Conditions())
+
+
+def _scaled(before: F64 | None, width: int, places: object, factor: float) -> F64:
+    out = np.ones(width) if before is None else before.copy()
+    out[places] *= factor
+    return out
+
+
+def _added(before: F64 | None, width: int, place: int, ns: float) -> F64:
+    out = np.zeros(width) if before is None else before.copy()
+    out[place] += ns
+    return out
+
+
+def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
+    """Plant one of the kinds that cost time in one step."""
+    values, width = fault.values, grid.width
+    if fault.kind == "long_stage":
+        stage = grid.stages - 1 if fault.rank is None else grid.place(fault.rank)[0]
+        told = _at(table, stage, step)
+        told.factor = _scaled(told.factor, width, slice(None), values["factor"])
+        return
+    assert fault.rank is not None, "the parser asks for a rank"
+    stage, place = grid.place(fault.rank)
+    told = _at(table, stage, step)
+    if fault.kind == "slow_compute":
+        told.factor = _scaled(told.factor, width, place, values["factor"])
+    elif fault.kind == "launch_bound":
+        told.launch = _added(told.launch, width, place, values["delay_us"] * 1e3)
+    elif fault.kind == "pauses":
+        told.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
+    elif fault.kind == "late_data":
+        told.late = _added(told.late, width, place, values["delay_ms"] * 1e6)
+    elif fault.kind == "slow_link":
+        told.link = _added(told.link, width, place, values["delay_ms"] * 1e6)
+    else:
+        raise ConfigError("fault", f"{fault.kind} cannot be simulated", "choose another kind")
+
+
+def _documents(
+    fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Table, step: int, rng: np.random.Generator
+) -> None:
+    """Deal long documents: attention of some (dp, cp) coordinates takes up to `factor` times the mean.
+
+    Who gets them changes with every step and micro-batch, or, where a rank is named, it is always its
+    coordinates. All tensor and pipeline ranks of a coordinate work on the same documents.
+    """
+    dp, cp, tp = grid.shape
+    batches = sorted({op.micro_batch for p in programs for op in p.ops if op.attention})
+    if fault.rank is None:
+        share = rng.random((len(batches), dp, cp)) ** 2  # few long documents among many short ones
+        factors = 1.0 + (fault.values["factor"] - 1.0) * share
+    else:
+        at = grid.coords(fault.rank)
+        factors = np.ones((len(batches), dp, cp))
+        factors[:, at["dp"], at["cp"]] = fault.values["factor"]
+    if not fault.active(step):
+        return
+    for stage in range(grid.stages):
+        told = _at(table, stage, step)
+        for micro_batch, factor in zip(batches, factors, strict=True):
+            wide = np.broadcast_to(factor[:, :, None], (dp, cp, tp)).reshape(-1)
+            told.attention[micro_batch] = told.attention.get(micro_batch, 1.0) * wide
+
+
+def _hang(fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Table, step: int) -> None:
+    """Stop, leave out or contradict the rank's first communication of the step (of an axis, if one is named)."""
+    assert fault.rank is not None, "the parser asks for a rank"
+    stage, place = grid.place(fault.rank)
+    ops = programs[stage].ops
+    index = struck(fault, ops)
+    told = _at(table, stage, step)
+    if fault.kind == "skip_collective":
+        told.skips.append((place, index))
+    elif fault.kind == "wrong_size":
+        told.breaks.append((place, index))
+    else:
+        told.stops.append((place, index))
+
+
+def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
+    """Operation that a hang strikes, by its index in the rank's program.
+
+    A message that is left out is the last of its way: messages between two ranks have one size, so that every
+    later one takes the place of the one before, and the last is missed. Raises ConfigError where the rank
+    never communicates so.
+    """
+    axis = getattr(fault, "axis", None)
+    kinds = None if axis is None else _GROUPS[axis]
+    for index, op in enumerate(ops):
+        if op.kind in COMMUNICATION and (kinds is None or op.group in kinds):
+            if fault.kind == "skip_collective" and op.kind in {Kind.SEND, Kind.RECV}:
+                return max(i for i, o in enumerate(ops) if (o.kind, o.peer) == (op.kind, op.peer))
+            return index
+    where = f"on {axis}" if axis else "with anybody"
+    raise ConfigError("fault.rank", f"rank {fault.rank} never communicates {where}", "choose another")
