@@ -108,6 +108,24 @@ class Axis:
         return Message(work, call, self.hooks)
 
 
+class WideAxis(Axis):
+    """An axis that sums in FP32 at least, and rounds the sum once to the tensor's format."""
+
+    def all_reduce(
+        self, tensor: torch.Tensor, label: str, op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM
+    ) -> torch.Tensor:
+        """Reduce over the axis; in place only where the tensor is wide already."""
+        return super().all_reduce(tensor.to(_wide(tensor)), label, op).to(tensor.dtype)
+
+    def reduce_scatter(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
+        """Sum over the axis and keep this rank's slice."""
+        return super().reduce_scatter(tensor.to(_wide(tensor)), label).to(tensor.dtype)
+
+
+def _wide(tensor: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else tensor.dtype
+
+
 class Message:
     """A message under way."""
 

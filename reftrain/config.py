@@ -175,17 +175,23 @@ class NumericsConfig:
         "none", "activations recomputed in backward: none, selective (attention core), full"
     )
     attention: str = knob(
-        "auto", "attention kernel: auto, sdpa (mask tensor), flash (no document mask) or flex (CUDA)"
+        "auto", "attention kernel: auto, sdpa or math (mask tensor), flash (no document mask) or flex (CUDA)"
     )
     cp_method: str = knob("all_gather", "context parallelism: all_gather of keys and values, or ring")
     document_mask: bool = knob(default=True, meaning="documents do not attend to each other")
+    tp_reduce: str = knob("compute", "format of sums over tp: compute, or fp32 (rounded once, after the sum)")
+    loss_log: str = knob(
+        "running", "logged loss: running sum of the micro-batches in FP64, or stacked, in FP32"
+    )
     label_smoothing: float = knob(0.0, "share of the target spread evenly over the vocabulary")
 
     def __post_init__(self) -> None:
         check_choice("numerics", self, "policy", ("bf16", "bf16_pure", "fp32", "fp64"))
         check_choice("numerics", self, "recompute", ("none", "selective", "full"))
-        check_choice("numerics", self, "attention", ("auto", "sdpa", "flash", "flex"))
+        check_choice("numerics", self, "attention", ("auto", "sdpa", "math", "flash", "flex"))
         check_choice("numerics", self, "cp_method", ("all_gather", "ring"))
+        check_choice("numerics", self, "tp_reduce", ("compute", "fp32"))
+        check_choice("numerics", self, "loss_log", ("running", "stacked"))
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(
                 "numerics.label_smoothing", f"{self.label_smoothing} is no share", "give 0 up to below 1"

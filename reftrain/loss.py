@@ -21,11 +21,23 @@ def global_valid_tokens(local: int, dp: Axis, device: torch.device) -> int:
 
 
 def global_loss(
-    loss_sums: dict[int, torch.Tensor], valid_tokens: int, dp_cp: Axis, pp: Axis, device: torch.device
+    loss_sums: dict[int, torch.Tensor],
+    valid_tokens: int,
+    dp_cp: Axis,
+    pp: Axis,
+    device: torch.device,
+    *,
+    stacked: bool = False,
 ) -> float:
-    """Loss of the step, the same on every rank; micro-batches are added in their order, in float64."""
+    """Loss of the step, the same on every rank; for reports only, as each backward starts from its own sum.
+
+    Micro-batches are added in their order in float64, or, `stacked`, by one sum in their own format.
+    """
     total = torch.zeros(1, dtype=torch.float64, device=device)
-    for micro_batch in sorted(loss_sums):
-        total += loss_sums[micro_batch].double()
+    if stacked and loss_sums:
+        total += torch.stack([loss_sums[micro_batch] for micro_batch in sorted(loss_sums)]).sum().double()
+    else:
+        for micro_batch in sorted(loss_sums):
+            total += loss_sums[micro_batch].double()
     pp.all_reduce(dp_cp.all_reduce(total, "loss"), "loss")
     return float(total.item()) / valid_tokens

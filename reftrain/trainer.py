@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from reftrain.comm import Axis
+from reftrain.comm import Axis, WideAxis
 from reftrain.config import RunConfig
 from reftrain.data.batches import Loader
 from reftrain.hooks import HookList, RunContext, Segment
@@ -86,6 +86,13 @@ class Trainer:
         self.executor = self._executor()
         self.optimizer = self._optimizer()
 
+    def _tensor_axis(self) -> Axis:
+        """Return the tensor axis as activations cross it: sums in the compute format, or in FP32."""
+        tp = self.mesh.tp
+        if self.config.numerics.tp_reduce == "compute":
+            return tp
+        return WideAxis(tp.name, tp.index, tp.ranks, tp.group, self.hooks)
+
     def _kv_axis(self) -> Axis:
         """Return the axis of the tensor ranks that copy one key/value head."""
         tp = self.mesh.tp
@@ -119,7 +126,7 @@ class Trainer:
         config, mesh = self.config, self.mesh
         context = ModelContext(
             model=config.model,
-            tp=TensorParallel(mesh.tp, sequence_parallel=config.mesh.sequence_parallel),
+            tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.sequence_parallel),
             cp=mesh.cp,
             segments=Segments(self.hooks),
             parameter_dtype=self.formats.parameter,
@@ -195,7 +202,9 @@ class Trainer:
         self._finish_gradients()
         mesh = self.mesh
         norm = global_norm(list(self.stages.values()), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
-        return Gradients(global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device), valid, norm)
+        stacked = self.config.numerics.loss_log == "stacked"
+        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        return Gradients(loss, valid, norm)
 
     def _finish_gradients(self) -> None:
         sum_partial_gradients(self.stages.values(), self.axes)

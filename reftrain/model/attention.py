@@ -1,5 +1,7 @@
 """The seam to the attention kernels: SDPA with a mask tensor, flash without a mask, or Flex with block masks.
 
+`math` is SDPA by plain matrix products instead of a fused kernel.
+
 All take (B, H, Sq, D) queries and (B, Hkv, Sk, D) keys and values in the sequence's order, with
 grouped-query heads.
 """
@@ -9,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from reftrain.model.batch import LocalBatch
@@ -33,6 +36,9 @@ def attend(
     groups = queries.shape[1] // keys.shape[1]
     if groups > 1:  # the CPU kernel knows no grouped heads, and its fallback is slow
         keys, values = (t.repeat_interleave(groups, dim=1) for t in (keys, values))
+    if kernel == "math":
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.allowed)
     if kernel == "flash":
         return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.allowed)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from reftrain import trainer
-from reftrain.comm import Axis
 from reftrain.config import RunConfig
 from reftrain.data.batches import IGNORED, MicroBatch
 from reftrain.faults.bugs import needs
@@ -20,10 +20,8 @@ from reftrain.parallel import pipeline, ring
 def _scaled_loss(patches: Patches, factor: int) -> None:
     """Multiply the logged loss."""
 
-    def planted(
-        loss_sums: dict[int, torch.Tensor], valid_tokens: int, dp_cp: Axis, pp: Axis, device: torch.device
-    ) -> float:
-        return global_loss(loss_sums, valid_tokens, dp_cp, pp, device) * factor
+    def planted(*arguments: Any, **named: Any) -> float:
+        return global_loss(*arguments, **named) * factor
 
     patches.set(trainer, "global_loss", planted)
 
