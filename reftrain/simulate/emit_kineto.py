@@ -62,7 +62,10 @@ class KinetoWriter:
         name = self._process_name(rank)
         comma = "," if template.events else ""
         tail = f'],"traceName":"rank{rank}.json","displayTimeUnit":"ms","baseTimeNanoseconds":{BASE_NS}}}'
-        return f'{head},"traceEvents":[\n{name}{comma}{template.text(words, begin, end)}\n{tail}\n', template.events
+        return (
+            f'{head},"traceEvents":[\n{name}{comma}{template.text(words, begin, end)}\n{tail}\n',
+            template.events,
+        )
 
     def _stamps(self, template: Template, stage: int, place: int, rank: int) -> tuple[I64, I64]:
         """Begins and ends of all rows as the rank's host shows them, ns since BASE_NS."""
@@ -118,7 +121,8 @@ _WRITER: KinetoWriter | None = None  # of the processes that `write_traces` fork
 
 
 def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
-    assert _WRITER is not None, "set before the fork"
+    if _WRITER is None:
+        raise AssertionError("it is set before the fork")
     done = [_WRITER.write(rank) for rank in ranks]
     return sum(e for e, _ in done), sum(b for _, b in done)
 

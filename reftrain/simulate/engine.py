@@ -114,6 +114,13 @@ class _Lane:
         self.conditions = Conditions()
         self.order = _positions(program.ops)
 
+    def ended(self, index: int) -> F64:
+        """When an operation of this step ends; it is known, or the lane would be parked."""
+        end = self.ends[index]
+        if end is None:
+            raise AssertionError("a lane is parked until it is known")
+        return end
+
     @property
     def row(self) -> int:
         """Row of the present operation."""
@@ -284,9 +291,7 @@ class Engine:
         took = self._kernel_ns(lane, op)
         begin = np.maximum(first + self.host.latency, lane.free)
         for index in op.after:
-            end = lane.ends[index]
-            assert end is not None, "parked until it is known"
-            begin = np.maximum(begin, end)
+            begin = np.maximum(begin, lane.ended(index))
         finish = begin + took
         if op.launches > 1:  # the last kernel cannot start before its own launch
             finish = np.maximum(finish, lane.host + self.host.latency + took / op.launches)
@@ -336,9 +341,7 @@ class Engine:
         lane.times.issued[row] = lane.host
         ready = np.maximum(lane.host + self.host.latency, lane.free)
         for index in op.after:
-            end = lane.ends[index]
-            assert end is not None, "parked until it is known"
-            ready = np.maximum(ready, end)
+            ready = np.maximum(ready, lane.ended(index))
         return ready
 
     def _transfer_ns(self, lane: _Lane, op: Op) -> F64 | float:
@@ -410,12 +413,10 @@ class Engine:
     def _together(self, posts: Sequence[_Post], op: Op) -> F64:
         """When a collective is done, before each member has left it."""
         shape, dims = self.grid.shape, self.grid.over(op.group)
-        latest: F64 | None = None
+        latest = np.full((1, 1, 1), -np.inf)
         for post in posts:
-            ready = post.ready
             link = post.lane.conditions.link
-            late = ready.reshape(shape).max(axis=dims, keepdims=True)
-            latest = late if latest is None else np.maximum(latest, late)
+            latest = np.maximum(latest, post.ready.reshape(shape).max(axis=dims, keepdims=True))
             if link is not None:
                 extra = link.reshape(shape).max(axis=dims, keepdims=True)
                 post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
@@ -425,7 +426,6 @@ class Engine:
         if isinstance(took, np.ndarray):
             first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(3))
             took = took.reshape(shape)[first]
-        assert latest is not None, "somebody posted"
         return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
 
     def _finish_collective(self, post: _Post, op: Op, end: F64) -> None:

@@ -60,6 +60,12 @@ def _at(table: Table, stage: int, step: int) -> Conditions:
     return table.setdefault((stage, step), Conditions())
 
 
+def _rank(fault: FaultSpec) -> int:
+    if fault.rank is None:
+        raise AssertionError("the parser asks for a rank")
+    return fault.rank
+
+
 def _scaled(before: F64 | None, width: int, places: object, factor: float) -> F64:
     out = np.ones(width) if before is None else before.copy()
     out[places] *= factor
@@ -80,8 +86,7 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
         told = _at(table, stage, step)
         told.factor = _scaled(told.factor, width, slice(None), values["factor"])
         return
-    assert fault.rank is not None, "the parser asks for a rank"
-    stage, place = grid.place(fault.rank)
+    stage, place = grid.place(_rank(fault))
     told = _at(table, stage, step)
     if fault.kind == "slow_compute":
         told.factor = _scaled(told.factor, width, place, values["factor"])
@@ -98,7 +103,12 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
 
 
 def _documents(
-    fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Table, step: int, rng: np.random.Generator
+    fault: FaultSpec,
+    grid: Grid,
+    programs: Sequence[Program],
+    table: Table,
+    step: int,
+    rng: np.random.Generator,
 ) -> None:
     """Deal long documents: attention of some (dp, cp) coordinates takes up to `factor` times the mean.
 
@@ -125,8 +135,7 @@ def _documents(
 
 def _hang(fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Table, step: int) -> None:
     """Stop, leave out or contradict the rank's first communication of the step (of an axis, if one is named)."""
-    assert fault.rank is not None, "the parser asks for a rank"
-    stage, place = grid.place(fault.rank)
+    stage, place = grid.place(_rank(fault))
     ops = programs[stage].ops
     index = struck(fault, ops)
     told = _at(table, stage, step)

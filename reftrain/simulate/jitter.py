@@ -51,7 +51,10 @@ class Jitter:
         out = self._factors(self._rng(_KERNEL, step, stage), (count, width), self.kernel_sigma)
         speed = self._factors(self._rng(_SPEED, stage), (width,), self.speed_sigma)
         common = self._factors(self._rng(_COMMON, step), (1,), self.common_sigma)
-        out *= np.clip(speed, 1 - 2 * self.speed_sigma * self.scale, 1 + 2 * self.speed_sigma * self.scale) * common
+        out *= (
+            np.clip(speed, 1 - 2 * self.speed_sigma * self.scale, 1 + 2 * self.speed_sigma * self.scale)
+            * common
+        )
         return out
 
     def transfer(self, stage: int, step: int, count: int) -> F32:

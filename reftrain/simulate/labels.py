@@ -13,11 +13,14 @@ class Names(NamedTuple):
 _GEMM: Final = "nvjet_tst_{tile}_h_bz_coopA_{layout}"
 _ELEMENTWISE: Final = "void at::native::vectorized_elementwise_kernel<4, {what}>"
 _FORWARD: Final = {
-    "norm": Names("void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>", "aten::rms_norm"),
+    "norm": Names(
+        "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>", "aten::rms_norm"
+    ),
     "qkv": Names(_GEMM.format(tile="256x128_64x4", layout="TNT"), "aten::mm"),
     "rope": Names(_ELEMENTWISE.format(what="rotary_embedding"), "aten::mul"),
     "attention": Names(
-        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 128>>", "flash_attn::_flash_attn_forward"
+        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 128>>",
+        "flash_attn::_flash_attn_forward",
     ),
     "out": Names(_GEMM.format(tile="128x256_64x4", layout="TNT"), "aten::mm"),
     "residual": Names(_ELEMENTWISE.format(what="at::native::CUDAFunctor_add<c10::BFloat16>"), "aten::add"),
@@ -35,7 +38,9 @@ _FORWARD: Final = {
 }
 _BACKWARD: Final = {
     "norm": Names("void at::native::layer_norm_grad_input_kernel<c10::BFloat16, float>", "RmsNormBackward"),
-    "qkv": Names(_GEMM.format(tile="256x128_64x4", layout="NNT"), "autograd::engine::evaluate_function: MmBackward0"),
+    "qkv": Names(
+        _GEMM.format(tile="256x128_64x4", layout="NNT"), "autograd::engine::evaluate_function: MmBackward0"
+    ),
     "rope": Names(_ELEMENTWISE.format(what="rotary_embedding_backward"), "MulBackward0"),
     "attention": Names(
         "void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<128, 64, 128>>",
@@ -52,12 +57,16 @@ _BACKWARD: Final = {
 }
 
 COLLECTIVES: Final = {
-    "_allgather_base": Names("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::_allgather_base_"),
+    "_allgather_base": Names(
+        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::_allgather_base_"
+    ),
     "_reduce_scatter_base": Names(
         "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
         "c10d::_reduce_scatter_base_",
     ),
-    "allreduce": Names("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::allreduce_"),
+    "allreduce": Names(
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "c10d::allreduce_"
+    ),
     "send": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::send"),
     "recv": Names("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "c10d::recv_"),
 }
@@ -70,7 +79,11 @@ RECORDER_NAMES: Final = {
 }
 """The same in flight-recorder dumps."""
 
-OPS: Final = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "allreduce"}
+OPS: Final = {
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_reduce": "allreduce",
+}
 """Torch's name by ours."""
 
 

@@ -75,7 +75,8 @@ class ModelWork:
         held.reductions.clear()
         if stages and self.clip:
             b.compute("clip", 0.1 * self._optimizer_ns(stages), launches=2)
-            b.collective("world", "allreduce", self.cost.collective("world", "all_reduce", 4.0) * NS, (1, 1), dtype="Float")
+            ns = self.cost.collective("world", "all_reduce", 4.0) * NS
+            b.collective("world", "allreduce", ns, (1, 1), dtype="Float")
         if stages:
             b.compute("optimizer", self._optimizer_ns(stages), launches=4)
         b.sync([*b.open, *b.pending])
@@ -148,7 +149,9 @@ class ModelWork:
             units.append((stage, shape.layers))
         return units
 
-    def _of(self, unit: Unit, phase: Literal["forward", "backward", "input", "weight"]) -> tuple[Operation, ...]:
+    def _of(
+        self, unit: Unit, phase: Literal["forward", "backward", "input", "weight"]
+    ) -> tuple[Operation, ...]:
         stage, layer = unit
         shape = self.shapes[stage]
         what = "embedding" if layer < 0 else "head" if layer == shape.layers else "layer"
@@ -160,7 +163,11 @@ class ModelWork:
         """Append operations; kernels between collectives are one segment, attention one of its own."""
         run: list[Operation] = []
         for operation in operations:
-            if operation.is_collective or operation.name == "attention" or (run and run[-1].name == "attention"):
+            if (
+                operation.is_collective
+                or operation.name == "attention"
+                or (run and run[-1].name == "attention")
+            ):
                 self._kernels(b, run)
                 run = []
             if operation.is_collective:

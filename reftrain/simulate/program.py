@@ -134,12 +134,11 @@ class Builder:
             return None
         if joined:
             self.grid.join(group, joined)
-        index = self._add(
-            Op(
-                Kind.COLLECTIVE, label, ns, self.pending, stream or group, group, joined, nelems=nelems,
-                dtype=dtype, stage=self.stage, micro_batch=self.micro_batch, backward=self.backward,
-            )  # fmt: skip
-        )
+        op = Op(
+            Kind.COLLECTIVE, label, ns, self.pending, stream or group, group, joined, nelems=nelems,
+            dtype=dtype, stage=self.stage, micro_batch=self.micro_batch, backward=self.backward,
+        )  # fmt: skip
+        index = self._add(op)
         if wait:
             self.pending = (*self.pending, index)
         else:
@@ -149,13 +148,12 @@ class Builder:
     def message(self, kind: Kind, label: str, peer: int, ns: float, nelems: int) -> int:
         """Send to, or receive from, pipeline rank `peer`; nobody waits for a send but the step's end."""
         stream = f"{'to' if kind is Kind.SEND else 'from'}{peer}"
-        index = self._add(
-            Op(
-                kind, label, ns, self.pending if kind is Kind.SEND else (), stream, "pp", peer=peer,
-                nelems=(nelems, nelems), stage=self.stage, micro_batch=self.micro_batch,
-                backward=self.backward,
-            )  # fmt: skip
-        )
+        after = self.pending if kind is Kind.SEND else ()
+        op = Op(
+            kind, label, ns, after, stream, "pp", peer=peer, nelems=(nelems, nelems), stage=self.stage,
+            micro_batch=self.micro_batch, backward=self.backward,
+        )  # fmt: skip
+        index = self._add(op)
         if kind is Kind.SEND:
             self.open.append(index)
         return index

@@ -88,7 +88,9 @@ class Template:
             self._fragments.append(what if isinstance(what, str) else "")
         self._codes.append(code)
 
-    def _row(self, head: str, ids: str | tuple[Word, str], begin: _Time, end: _Time, args: Sequence[object]) -> None:
+    def _row(
+        self, head: str, ids: str | tuple[Word, str], begin: _Time, end: _Time, args: Sequence[object]
+    ) -> None:
         """One event; `head` is the text before the ids, `args` strings and words."""
         self._text(("," if self._begins else "") + "\n" + head)
         if isinstance(ids, str):
@@ -123,7 +125,9 @@ class Template:
         if op.kind is Kind.LOAD:
             name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
             head = f'{{"ph":"X","cat":"user_annotation","name":"{name}",'
-            self._row(head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), [f'"External id":{link}'])
+            self._row(
+                head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), [f'"External id":{link}']
+            )
         elif op.kind is Kind.SYNC:
             self._sync(op, row, link)
         elif op.kind is Kind.COMPUTE:
@@ -151,7 +155,15 @@ class Template:
         self._row(head, ids, _Time(0, row), _Time(1, row), args)
 
     def _launch(
-        self, operator: str, call: str, cbid: int, row: int, link: int, took: float, args: Word | None, seq: str
+        self,
+        operator: str,
+        call: str,
+        cbid: int,
+        row: int,
+        link: int,
+        took: float,
+        args: Word | None,
+        seq: str,
     ) -> None:
         """Rows of the host for one call: the operator, NCCL's record of it where there is one, the launch."""
         busy = max(took, _SHORT_NS)
@@ -172,7 +184,9 @@ class Template:
         seq = f',"Seq":{self._seq(op)}'
         if self.detail == "kernels":
             took = self.host.collective
-            self._launch(names.operator, "cudaLaunchKernelExC", 430, row, link, took, Word("host_args", op), seq)
+            self._launch(
+                names.operator, "cudaLaunchKernelExC", 430, row, link, took, Word("host_args", op), seq
+            )
         stream = self._streams.setdefault(op.stream, 20 + 4 * len(self._streams))
         head = f'{{"ph":"X","cat":"kernel","name":"{names.kernel}",'
         args = [
@@ -232,4 +246,3 @@ def call_arguments(op: Op, group: Group, grid: Grid, rank: int, *, host: bool) -
         if group.stride:
             values["Global rank stride"] = group.stride
     return json.dumps(values, separators=(",", ":"))[1:-1].replace("%", "%%")
-
