@@ -1,23 +1,69 @@
-"""What each context rank computes on: its positions, tokens, targets, rotary table and mask, from whole sequences."""
+"""What each rank computes on: sequences of its micro-batches, cut for context parallelism, with table and mask.
+
+Only the sequences themselves come from `reftrain.data`; which of them a rank reads, what is a target and what a
+document are defined here once more.
+"""
 
 from dataclasses import dataclass
 
 import torch
 
 from reftrain.config import RunConfig
-from reftrain.data.batches import MicroBatch
+from reftrain.data.sequences import Source, make_source, stack
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Whole sequences, (B, S) each: tokens, next tokens or `IGNORED`, number of the document in its sequence."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    documents: torch.Tensor
+
+    @property
+    def valid(self) -> int:
+        """Count of targets that train."""
+        return int((self.targets != IGNORED).sum())
+
+
+class Reader:
+    """Reads the sequences of any step and data-parallel rank."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.source: Source = make_source(config.data, config.model.vocab_size)
+
+    def micro_batches(self, step: int, dp: int) -> list[MicroBatch]:
+        """Micro-batches of a rank: consecutive sequences of its consecutive share of the step's batch."""
+        data, each = self.config.data, self.config.data.micro_batch_size
+        first = step * data.batch_size + dp * (data.batch_size // self.config.mesh.dp)
+        return [
+            self._micro_batch(range(first + number * each, first + (number + 1) * each))
+            for number in range(self.config.micro_batches)
+        ]
+
+    def _micro_batch(self, numbers: range) -> MicroBatch:
+        """Nothing is learned of what follows an end of document, nor of padding."""
+        sequences = torch.from_numpy(stack(self.source, numbers))
+        tokens, following = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
+        ends = (tokens == self.source.eos).long()
+        unlearned = (ends > 0) | (tokens == self.source.pad) | (following == self.source.pad)
+        return MicroBatch(tokens, following.masked_fill(unlearned, IGNORED), ends.cumsum(dim=1) - ends)
 
 
 @dataclass(frozen=True)
 class Share:
     """One context rank's share of a micro-batch; S/cp tokens.
 
-    `tokens` and `targets` (B, S/cp); `rope` (2, S/cp, head_dim/2); `mask` (B, 1, S/cp, S), or by source rank
-    (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents.
+    `tokens` and `targets` (B, S/cp); `positions` (S/cp,); `rope` (2, S/cp, head_dim/2); `mask` (B, 1, S/cp, S),
+    or by source rank (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents.
     """
 
     tokens: torch.Tensor
     targets: torch.Tensor
+    positions: torch.Tensor
     rope: torch.Tensor
     mask: torch.Tensor | None
 
@@ -67,5 +113,5 @@ def shares(config: RunConfig, batch: MicroBatch, wide: torch.dtype) -> list[Shar
             keys = torch.arange(length)
             mask = visible(here, keys, batch.documents, by_document=numerics.document_mask)[:, None]
         table = rope_table(here, config.model.head_dim, config.model.rope_base, wide)
-        out.append(Share(batch.tokens[:, here], batch.targets[:, here], table, mask))
+        out.append(Share(batch.tokens[:, here], batch.targets[:, here], here, table, mask))
     return out

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from reftrain.config import RunConfig
-from reftrain.data.batches import Loader, MicroBatch
-from reftrain.replay.batch import Share, shares
+from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
 from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.lockstep import Lockstep, Ranks
@@ -61,7 +60,7 @@ class Replay:
         self.reducer = Reducer(config, self.grid, self.declared, self.formats)
         mesh = config.mesh
         self.lockstep = Lockstep(mesh.tp, mesh.cp, sequence_parallel=mesh.sequence_parallel, probe=self.probe)
-        self.loaders = [Loader(config.data, config.model.vocab_size, mesh.dp, dp) for dp in range(mesh.dp)]
+        self.reader = Reader(config)
         self.shards: Shards = {seat: {} for seat in self.grid.seats()}
         self._first_values()
         matrices = {
@@ -101,7 +100,7 @@ class Replay:
     def gradients(self, step: int) -> StepResult:
         """Run a step up to the global norm."""
         config, mesh = self.config, self.config.mesh
-        batches = [loader.step(step) for loader in self.loaders]
+        batches = [self.reader.micro_batches(step, dp) for dp in range(mesh.dp)]
         valid = max(sum(batch.valid for of_rank in batches for batch in of_rank), 1)
         weights = [self._weights(stage) for stage in range(config.stages)]
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
@@ -225,4 +224,3 @@ class Replay:
         for seat, optimizer in self.optimizers.items():
             optimizer.step(result.gradients[seat], rate, clip)
         return rate
-

@@ -77,15 +77,15 @@ class Reducer:
         self, stage: int, unit: str, groups: list[list[Seat]], flats: dict[Seat, Tensor], *, last: bool
     ) -> dict[Seat, Tensor]:
         """Add to what earlier reductions of the step left, and on the last one sum over the replicas."""
-        for seat in flats:
+        for seat, own in flats.items():
             before = self._replica_sums.pop((stage, unit, seat), None)
             if before is not None:
-                flats[seat] += before
+                own.add_(before)
             if not last:
-                self._replica_sums[stage, unit, seat] = flats[seat]
+                self._replica_sums[stage, unit, seat] = own
         if not last:
             return flats
-        out = {}
+        out: dict[Seat, Tensor] = {}
         for replicas in zip(*groups, strict=True):
             total = ring_sum([flats[seat] for seat in replicas])
             out |= {seat: total.clone() for seat in replicas}
@@ -137,7 +137,7 @@ def _partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: s
 def _sum_in_one_buffer(names: list[str], ranks: list[dict[str, Tensor]]) -> None:
     total = ring_sum([torch.cat([rank[name].reshape(-1) for name in names]) for rank in ranks])
     for rank in ranks:
-        pieces = total.split([rank[name].numel() for name in names])
+        pieces = torch.split(total, [rank[name].numel() for name in names])
         for name, piece in zip(names, pieces, strict=True):
             rank[name] = piece.view(rank[name].shape).clone()
 

@@ -39,15 +39,29 @@ def turn(x: Tensor, table: Tensor) -> Tensor:
     return pairs.flatten(-2).to(x.dtype)
 
 
-def heads(model: ModelConfig, x: Tensor, weights: Weights, name: str) -> list[tuple[str, Tensor]]:
-    """Project (B, S, D) to queries, keys and values (B, S, heads, width) with the names of what made them."""
-    width = model.head_dim
+def project(model: ModelConfig, x: Tensor, weights: Weights, name: str) -> dict[str, Tensor]:
+    """Outputs (B, S, rows) of the projections in front of attention, by their names."""
+    names = ("wqkv",) if model.fused_qkv else ("wq", "wk", "wv")
+    return {w: linear(x, weights, f"{name}.{w}") for w in names}
+
+
+def heads(model: ModelConfig, projected: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, S, heads, width) from the projections.
+
+    A fused weight holds, for each key head, its group's queries, then its key, then its value.
+    """
+    width, groups = model.head_dim, model.heads // model.kv_heads
     if not model.fused_qkv:
-        return [(w, linear(x, weights, f"{name}.{w}").unflatten(-1, (-1, width))) for w in ("wq", "wk", "wv")]
-    groups = model.heads // model.kv_heads
-    joint = linear(x, weights, f"{name}.wqkv").unflatten(-1, (-1, groups + 2, width))
-    queries, keys, values = joint.split([groups, 1, 1], dim=-2)
-    return [("wq", queries.flatten(2, 3)), ("wk", keys.squeeze(3)), ("wv", values.squeeze(3))]
+        split = [_unflatten(t, width) for t in projected.values()]
+        return split[0], split[1], split[2]
+    blocks = _unflatten(projected["wqkv"], groups + 2, width)
+    queries, keys, values = torch.split(blocks, [groups, 1, 1], dim=-2)
+    return queries.flatten(2, 3), keys.squeeze(3), values.squeeze(3)
+
+
+def _unflatten(x: Tensor, *sizes: int) -> Tensor:
+    """Split the last dimension into (…, *sizes)."""
+    return torch.unflatten(x, -1, (-1, *sizes))
 
 
 class Layers:
@@ -81,28 +95,29 @@ class Layers:
         """Grouped-query attention; (B, S or S/tp, D) to the same."""
         whole = self.lockstep.enter(xs, f"{name}.qkv")
         self.lockstep.probe.value(f"{name}.qkv.in", whole)
-        made = [
+        shown = [
             self._queries(x, w, share, f"{name}.qkv")
             for x, w, share in zip(whole, weights, batch, strict=True)
         ]
-        for place, part in enumerate(made[0]):
-            self.lockstep.probe.value(f"{name}.qkv.{part}", [rank[part] for rank in made])
-            del place
-        queries, keys, values = ([rank[part] for rank in made] for part in ("q", "k", "v"))
+        for part in shown[0]:
+            self.lockstep.probe.value(f"{name}.qkv.{part}", [rank[part] for rank in shown])
+        queries, keys, values = ([rank[p] for rank in shown] for p in ("queries", "keys", "values"))
         attended = self._core(queries, keys, values, batch, name)
         inputs = [a.transpose(1, 2).flatten(2) for a in attended]
         self.lockstep.probe.value(f"{name}.wo.in", inputs)
         return self._row(inputs, weights, name, "wo")
 
     def _queries(self, x: Tensor, weights: Weights, share: Share, name: str) -> dict[str, Tensor]:
-        made = dict(heads(self.model, x, weights, name))
-        out = {f"{part}.out": value for part, value in made.items()}
+        """Everything in front of attention on one rank, by name; queries, keys and values are (B, H, S, D)."""
+        projected = project(self.model, x, weights, name)
+        shown = {f"{part}.out": value for part, value in projected.items()}
+        queries, keys, values = heads(self.model, projected)
         if self.model.qk_norm:
-            for part, weight in (("wq", "q_norm"), ("wk", "k_norm")):
-                made[part] = rms_norm(made[part], weights[f"{name}.{weight}.weight"], self.model.norm_eps)
-                out[f"{weight}.out"] = made[part]
-        q, k, v = (made[part].transpose(1, 2).contiguous() for part in ("wq", "wk", "wv"))
-        return {**out, "q": turn(q, share.rope), "k": turn(k, share.rope), "v": v}
+            queries = rms_norm(queries, weights[f"{name}.q_norm.weight"], self.model.norm_eps)
+            keys = rms_norm(keys, weights[f"{name}.k_norm.weight"], self.model.norm_eps)
+            shown |= {"q_norm.out": queries, "k_norm.out": keys}
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (queries, keys, values))
+        return {**shown, "queries": turn(q, share.rope), "keys": turn(k, share.rope), "values": v}
 
     def _core(self, queries: Ranks, keys: Ranks, values: Ranks, batch: Sequence[Share], name: str) -> Ranks:
         if self.ring:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reftrain.data.batches import IGNORED
+from reftrain.replay.batch import IGNORED
 from reftrain.replay.lockstep import Lockstep, Ranks, joint
 from reftrain.replay.ring import ring_sum
 
