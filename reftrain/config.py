@@ -143,6 +143,7 @@ class PipelineConfig:
 class DataConfig:
     """Packed documents, the same whatever the mesh."""
 
+    preset: str = knob("", "name of a preset the other fields start from, e.g. sensitive; empty: the model's")
     source: str = knob("synthetic", "synthetic documents, or text: bytes of the files named")
     files: tuple[str, ...] = knob((), "text files for source = text")
     seq_len: int = knob(64, "tokens a sequence")

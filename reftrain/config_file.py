@@ -27,8 +27,9 @@ def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunCo
     """
     tables = read_tables(path) if path else {}
     preset = overrides.get("model", {}).get("preset") or tables.get("model", {}).get("preset") or "tiny"
+    data = overrides.get("data", {}).get("preset") or tables.get("data", {}).get("preset") or ""
     merged: dict[str, dict[str, Any]] = {}
-    for source in (preset_tables(preset), tables, overrides):
+    for source in (preset_tables(preset, data), tables, overrides):
         for table, values in source.items():
             merged.setdefault(table, {}).update(values)
     return from_tables(merged)

@@ -1,9 +1,25 @@
-"""Named model shapes: two for tests on CPUs, three as published in "The Llama 3 Herd of Models", table 3."""
+"""Named model shapes: three for tests on CPUs, three as published in "The Llama 3 Herd of Models", table 3.
+
+`sensitive` is made to let bugs show: uneven counts of valid tokens on every rank, micro-batch and chunk of a
+sequence, documents across the chunks' ends, padding, a vocabulary that no tp divides, biases, norms of heads,
+and enough sequences for three data-parallel ranks and several micro-batches.
+"""
 
 from reftrain.errors import ConfigError
 
 MODEL_PRESETS: dict[str, dict[str, int]] = {
     "tiny": {"layers": 4, "dim": 64, "heads": 8, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 260},
+    "sensitive": {
+        "layers": 4,
+        "dim": 96,
+        "heads": 12,
+        "kv_heads": 4,
+        "ffn_dim": 192,
+        "vocab_size": 261,
+        "pad_vocab": True,
+        "bias": True,
+        "qk_norm": True,
+    },
     "small": {"layers": 8, "dim": 384, "heads": 8, "kv_heads": 4, "ffn_dim": 1024, "vocab_size": 4096},
     "8b": {"layers": 32, "dim": 4096, "heads": 32, "kv_heads": 8, "ffn_dim": 14336, "vocab_size": 128256},
     "70b": {"layers": 80, "dim": 8192, "heads": 64, "kv_heads": 8, "ffn_dim": 28672, "vocab_size": 128256},
@@ -17,8 +33,15 @@ MODEL_PRESETS: dict[str, dict[str, int]] = {
     },
 }
 
-DATA_PRESETS: dict[str, dict[str, int]] = {
+DATA_PRESETS: dict[str, dict[str, int | float]] = {
     "tiny": {"seq_len": 64, "batch_size": 8, "mean_document": 24},
+    "sensitive": {
+        "seq_len": 96,
+        "batch_size": 24,
+        "mean_document": 40,
+        "padding": 0.5,
+        "micro_batch_size": 1,
+    },
     "small": {"seq_len": 256, "batch_size": 16, "mean_document": 96},
     "8b": {"seq_len": 8192, "batch_size": 512, "mean_document": 1024},
     "70b": {"seq_len": 8192, "batch_size": 1024, "mean_document": 1024},
@@ -26,11 +49,13 @@ DATA_PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-def preset_tables(name: str) -> dict[str, dict[str, int | str]]:
-    """Tables of the configuration that a preset fills: model and data.
+def preset_tables(name: str, data: str = "") -> dict[str, dict[str, int | float | str]]:
+    """Tables of the configuration that a preset fills: model and data (of another preset when one is named).
 
     Raises `ConfigError` when there is no such preset.
     """
     if name not in MODEL_PRESETS:
         raise ConfigError("model.preset", f"{name!r} is unknown", f"choose among {', '.join(MODEL_PRESETS)}")
-    return {"model": {"preset": name, **MODEL_PRESETS[name]}, "data": {**DATA_PRESETS[name]}}
+    if data and data not in DATA_PRESETS:
+        raise ConfigError("data.preset", f"{data!r} is unknown", f"choose among {', '.join(DATA_PRESETS)}")
+    return {"model": {"preset": name, **MODEL_PRESETS[name]}, "data": {**DATA_PRESETS[data or name]}}
