@@ -5,11 +5,17 @@ each call to the hooks with the axis and the name of the tensor it is for.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from reftrain.hooks import CollectiveCall, Hooks
+
+
+def reduction_name(op: Any) -> str:
+    """Name of a reduction as plans and traces write it: sum, avg, max, …"""
+    return str(getattr(op, "name", op)).lower()
 
 
 class Axis:
@@ -38,7 +44,9 @@ class Axis:
         """Reduce in place over the axis and return the tensor (contiguous)."""
         if self.size == 1:
             return tensor
-        call = CollectiveCall(self.name, "all_reduce", label, tensor, self.group, tensor.numel())
+        call = CollectiveCall(
+            self.name, "all_reduce", label, tensor, self.group, tensor.numel(), reduction=reduction_name(op)
+        )
         self.hooks.collective_begin(call)
         dist.all_reduce(tensor, op=op, group=self.group)
         self.hooks.collective_end(call)
@@ -49,7 +57,7 @@ class Axis:
         if self.size == 1:
             return tensor.unsqueeze(0)
         out = tensor.new_empty((self.size, *tensor.shape))
-        call = CollectiveCall(self.name, "all_gather", label, tensor, self.group, out.numel())
+        call = CollectiveCall(self.name, "all_gather", label, tensor, self.group, out.numel(), output=out)
         self.hooks.collective_begin(call)
         dist.all_gather_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)
@@ -60,7 +68,7 @@ class Axis:
         if self.size == 1:
             return tensor.squeeze(0)
         out = tensor.new_empty(tensor.shape[1:])
-        call = CollectiveCall(self.name, "reduce_scatter", label, tensor, self.group, out.numel())
+        call = CollectiveCall(self.name, "reduce_scatter", label, tensor, self.group, out.numel(), output=out)
         self.hooks.collective_begin(call)
         dist.reduce_scatter_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
         self.hooks.collective_end(call)

@@ -7,8 +7,8 @@ or, for backward segments, on the thread that runs autograd.
 
 Order of calls in a run:
 
-    setup → (step_begin → data_begin → data_end → (action_begin … action_end)* → optimizer segment
-    → step_end)* → close
+    setup → built → (step_begin → data_begin → data_end → (action_begin … action_end)* → gradients_end
+    → optimizer segment → step_end)* → close
 
 Within an action (one forward or backward of one micro-batch on one virtual stage) come the *segments*:
 stretches of the rank's own computation that contain no collective of the tensor, context or pipeline axis.
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reftrain.config import RunConfig
     from reftrain.mesh import Mesh
     from reftrain.schedule.actions import Action
+    from reftrain.trainer import Trainer
 
 Phase = Literal["forward", "backward", "step"]
 
@@ -65,7 +66,8 @@ class CollectiveCall:
     `axis` is tp, cp, pp, dp, dp_cp, kv or embedding; `op` is all_reduce, all_gather, reduce_scatter, send
     or recv; `label` says what for, e.g. `layers.3.attention.wo`; `tensor` is what this rank puts in (or, of a
     recv, where it goes), `elements_out` the count of elements it gets; `peer` is the global rank of the
-    other end of a send or recv.
+    other end of a send or recv. `output` is where the result goes if not into `tensor`; `reduction` is what a
+    reduce does (sum, avg, max, …).
     """
 
     axis: str
@@ -75,6 +77,8 @@ class CollectiveCall:
     group: dist.ProcessGroup | None
     elements_out: int
     peer: int | None = None
+    output: torch.Tensor | None = None
+    reduction: str = "sum"
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,9 @@ class Hooks:
 
     def setup(self, context: RunContext) -> None:
         """Run once, after the process groups exist and before the model is built."""
+
+    def built(self, trainer: "Trainer") -> None:
+        """Run once when stages, schedule and optimiser exist, before a checkpoint is loaded."""
 
     def step_begin(self, step: int) -> None:
         """Run before the step's data is asked for."""
@@ -141,6 +148,12 @@ class Hooks:
     def wait_end(self, call: CollectiveCall) -> None:
         """Run when that message has gone or come."""
 
+    def value(self, name: str, value: torch.Tensor) -> None:
+        """Run when a named value is there that no module returns: logits, counts, loss, norm, clip coefficient."""
+
+    def gradients_end(self, step: int) -> None:
+        """Run when the step's gradients are whole, before clipping and the optimiser."""
+
     def step_end(self, metrics: StepMetrics) -> None:
         """Run when the optimiser has stepped and the figures are known."""
 
@@ -158,6 +171,11 @@ class HookList(Hooks):
         """See `Hooks`."""
         for hook in self.hooks:
             hook.setup(context)
+
+    def built(self, trainer: "Trainer") -> None:
+        """See `Hooks`."""
+        for hook in self.hooks:
+            hook.built(trainer)
 
     def step_begin(self, step: int) -> None:
         """See `Hooks`."""
@@ -213,6 +231,16 @@ class HookList(Hooks):
         """See `Hooks`."""
         for hook in reversed(self.hooks):
             hook.wait_end(call)
+
+    def value(self, name: str, value: torch.Tensor) -> None:
+        """See `Hooks`."""
+        for hook in self.hooks:
+            hook.value(name, value)
+
+    def gradients_end(self, step: int) -> None:
+        """See `Hooks`."""
+        for hook in reversed(self.hooks):
+            hook.gradients_end(step)
 
     def step_end(self, metrics: StepMetrics) -> None:
         """See `Hooks`."""

@@ -85,6 +85,7 @@ class Trainer:
         self.stages = self._stages()
         self.executor = self._executor()
         self.optimizer = self._optimizer()
+        hooks.built(self)
 
     def _tensor_axis(self) -> Axis:
         """Return the tensor axis as activations cross it: sums in the compute format, or in FP32."""
@@ -198,12 +199,16 @@ class Trainer:
         self.hooks.data_end(step)
         own_valid = sum(batch.valid for batch in micro_batches)
         valid = global_valid_tokens(own_valid, self.mesh.dp, self.device)
+        self.hooks.value("valid_tokens", torch.tensor(valid))
         sums = self.executor.run([self.cutter.cut(batch) for batch in micro_batches], valid)
         self._finish_gradients()
         mesh = self.mesh
+        self.hooks.gradients_end(step)
         norm = global_norm(list(self.stages.values()), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
         stacked = self.config.numerics.loss_log == "stacked"
         loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        self.hooks.value("grad_norm", norm)
+        self.hooks.value("loss", torch.tensor(loss, dtype=torch.float64))
         return Gradients(loss, valid, norm)
 
     def _finish_gradients(self) -> None:
@@ -216,8 +221,12 @@ class Trainer:
         """Clip, update all parameters, drop the gradients; return the learning rate."""
         config = self.config.optimizer
         rate = learning_rate(config, step, self.config.steps)
+        clip = clip_coefficient(norm, config.clip_norm)
+        self.hooks.value("learning_rate", torch.tensor(rate, dtype=torch.float64))
+        if clip is not None:
+            self.hooks.value("clip", clip)
         with self.hooks.segment(Segment("optimizer", -1, "step", 0)):
-            self.optimizer.step(self.local_gradients(), rate, clip_coefficient(norm, config.clip_norm))
+            self.optimizer.step(self.local_gradients(), rate, clip)
         for stage in self.stages.values():
             stage.clear_gradients()
         return rate

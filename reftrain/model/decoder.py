@@ -83,6 +83,7 @@ class Head(SpecModule):
         whole = context.tp.enter(x, "output")
         (whole,) = context.segments.begin(segment, whole)
         (logits,) = context.segments.end(segment, F.linear(whole, self.weight).flatten(0, 1))
+        context.segments.hooks.value("output.logits", logits)
         losses = vocab_parallel_cross_entropy(
             logits, targets.flatten(), context.tp.axis, context.model.vocab_size, context.label_smoothing
         )

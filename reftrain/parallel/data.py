@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 
+from reftrain.comm import reduction_name
 from reftrain.hooks import CollectiveCall, Hooks
 from reftrain.model.decoder import Stage
 from reftrain.model.parameters import initial_values, shard_part, specs_of
@@ -37,7 +38,15 @@ class AnnouncedAllGather(DefaultAllGather):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Gather the weights of one unit."""
-        call = CollectiveCall("dp_cp", "all_gather", self.label, input_tensor, group, output_tensor.numel())
+        call = CollectiveCall(
+            "dp_cp",
+            "all_gather",
+            self.label,
+            input_tensor,
+            group,
+            output_tensor.numel(),
+            output=output_tensor,
+        )
         self.hooks.collective_begin(call)
         work = super().__call__(output_tensor, input_tensor, group, async_op)
         self.hooks.collective_end(call)
@@ -61,7 +70,14 @@ class AnnouncedReduceScatter(DefaultReduceScatter):
     ) -> dist.Work:
         """Reduce the gradients of one unit."""
         call = CollectiveCall(
-            "dp_cp", "reduce_scatter", self.label, input_tensor, group, output_tensor.numel()
+            "dp_cp",
+            "reduce_scatter",
+            self.label,
+            input_tensor,
+            group,
+            output_tensor.numel(),
+            output=output_tensor,
+            reduction=reduction_name(op),
         )
         self.hooks.collective_begin(call)
         work = super().__call__(output_tensor, input_tensor, group, op, async_op)
