@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from tracekit_cli.reftrain_faults import faults
+from tracekit_cli.reftrain_schedule import schedule
 
 from reftrain.config import RunConfig
 from reftrain.config_file import load
@@ -163,6 +164,7 @@ def run(
 
 
 cli.add_command(faults)
+cli.add_command(schedule)
 
 
 def main() -> None:

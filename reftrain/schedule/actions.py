@@ -49,7 +49,8 @@ class Action:
     that the stage belongs to, written `F2.5@1` where it is not the first.
 
     - `B` is the whole backward; `I` its part for the stage's input, `W` the later part for its weights.
-    - `X` frees what the forward kept but the stage's input; `C` computes it again from the input.
+    - `X` frees what the forward kept but the stage's input; `C` computes it again from the input, once the
+      gradient for the backward has come (so that it is held no longer than needed).
     - `R` reduces the gradients of a stage over data parallelism, `Y` starts the sum over the replicas of the
       stage, `O` steps the optimiser once both have ended; their micro-batch is the last one whose gradient
       they contain.

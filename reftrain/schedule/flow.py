@@ -39,14 +39,12 @@ class Flow:
         if action.kind is Kind.FORWARD:
             if stage:
                 yield ACTIVATION, replica, stage - 1, micro_batch
-        elif action.kind in PASSES_GRADIENT:
+        elif action.kind in PASSES_GRADIENT | {Kind.RECOMPUTE}:
             yield ACTIVATION, replica, stage, micro_batch
             if stage + 1 < self.schedule.stages:
                 yield GRADIENT, replica, stage + 1, micro_batch
         elif action.kind is Kind.BACKWARD_WEIGHT:
             yield GRADIENT, replica, stage, micro_batch
-        elif action.kind is Kind.RECOMPUTE:
-            yield ACTIVATION, replica, stage, micro_batch
         elif action.kind is Kind.OPTIMIZER_STEP and stage in self._synced:
             for other in range(self.schedule.replicas):
                 yield SYNC, other, stage, 0
