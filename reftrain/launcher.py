@@ -20,7 +20,9 @@ from typing import NoReturn
 
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
+from reftrain.faults.bugs import read_bugs
 from reftrain.planted import read_faults
+from reftrain.record.tail import merge_tails
 from reftrain.train import MakeHooks, train_rank
 from reftrain.validate import check_world
 from reftrain.world import World, world_from_environment
@@ -60,6 +62,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     when a rank ended early, or the error that a rank reported.
     """
     read_faults(config)
+    read_bugs(config)
     prepare_folder(Path(config.out))
     world = world_from_environment(os.environ)
     if world is not None:
@@ -97,6 +100,8 @@ def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
             raise RankDiedError(f"{error}; {_who_never_came(config)}") from error
         finally:
             ranks.end()
+            if config.evidence.records_flight:
+                merge_tails(Path(config.out) / "fr")
 
 
 def _who_never_came(config: RunConfig) -> str:

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.faults.bugs import is_bug
+from reftrain.faults.calls import resize_next, skip_next
 from reftrain.faults.compute import ExtraWork
 from reftrain.faults.spec import FaultSpec, parse_fault
 from reftrain.hooks import CollectiveCall, Hooks, RunContext, Segment, StepMetrics
@@ -178,20 +180,72 @@ class SlowLink(Fault):
             self._delay()
 
 
-class Stall(Fault):
-    """Never comes to the step's first communication: asleep, holding the interpreter's lock, or dead."""
+class Hang(Fault):
+    """Strikes once, at the rank's first communication of the step (on the axis and of the kind named)."""
+
+    def setup(self, context: RunContext) -> None:
+        """Find out whether this rank is meant."""
+        super().setup(context)
+        self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
+        self.struck = False
 
     def collective_begin(self, call: CollectiveCall) -> None:
-        """Stop here."""
+        """Strike, when it is time."""
+        on_axis = self.axes is None or call.axis in self.axes
+        if self.active and not self.struck and on_axis and self.spec.op in {None, call.op}:
+            self.struck = True
+            self.strike(call)
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Do what the kind does in place of, or before, this call."""
+        raise NotImplementedError
+
+
+class HostStall(Hang):
+    """Never comes to the call: asleep on the host."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Sleep for good."""
         del call
-        if not self.active:
-            return
-        if self.spec.kind == "crash":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.spec.kind == "hold_gil":
-            ctypes.PyDLL(None).sleep(FOREVER_S)  # PyDLL keeps the lock while it calls
         time.sleep(FOREVER_S)
 
+
+class HoldGil(Hang):
+    """Never comes to the call: a library call keeps the interpreter's lock."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Sleep for good within a C function called with the lock held (`PyDLL`)."""
+        del call
+        ctypes.PyDLL(None).sleep(FOREVER_S)
+
+
+class Crash(Hang):
+    """Dies before the call."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Die as by the out-of-memory killer."""
+        del call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SkipCollective(Hang):
+    """Leaves the call out and goes on: a branch that the other ranks do not take."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Leave out what follows."""
+        skip_next(call.op)
+
+
+class WrongSize(Hang):
+    """Makes the call with another size than its peers."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Change what follows."""
+        resize_next(call.op)
+
+
+CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
+"""Names of `CollectiveCall.axis` that a fault's axis stands for: FSDP2's reductions are data parallel."""
 
 KINDS: dict[str, type[Fault]] = {
     "slow_compute": SlowCompute,
@@ -200,19 +254,27 @@ KINDS: dict[str, type[Fault]] = {
     "late_data": LateData,
     "slow_link": SlowLink,
     "long_stage": LongStage,
-    "host_stall": Stall,
-    "hold_gil": Stall,
-    "crash": Stall,
+    "skip_collective": SkipCollective,
+    "host_stall": HostStall,
+    "hold_gil": HoldGil,
+    "wrong_size": WrongSize,
+    "crash": Crash,
 }
 
 
 def read_faults(config: RunConfig) -> list[FaultSpec]:
     """Read the run's planted faults; raises `ConfigError` for one that cannot be planted."""
-    specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults]
+    specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults if not is_bug(text)]
     for spec in specs:
         if spec.kind not in KINDS:
             raise ConfigError(
                 "fault", f"{spec.kind} cannot be planted here", f"choose among {', '.join(KINDS)}"
+            )
+        if spec.axis is not None and getattr(config.mesh, spec.axis) == 1:
+            raise ConfigError(
+                "fault.axis",
+                f"nobody communicates on {spec.axis}: it has one rank",
+                f"choose another axis, or a mesh with {spec.axis} of 2 or more",
             )
     return specs
 

@@ -50,13 +50,23 @@ KINDS: Final[Mapping[str, Mapping[str, Field]]] = {
 HANGS: Final = frozenset({"skip_collective", "host_stall", "hold_gil", "wrong_size", "crash"})
 """Kinds that end a run; they strike once, at the first of their steps."""
 
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "axis": ("tp", "cp", "pp", "dp"),
+    "op": ("all_reduce", "all_gather", "reduce_scatter", "send", "recv"),
+}
+"""Fields of the hangs that choose the communication they strike at: `axis=dp,op=reduce_scatter`."""
+
 RANKLESS: Final = frozenset({"doc_imbalance", "long_stage"})
 """Kinds that no rank is to blame for: `rank` is optional (a stage, or wherever long documents fall)."""
 
 
 @dataclass(frozen=True)
 class FaultSpec:
-    """One planted fault. `values` holds the kind's own fields, units as in `KINDS`."""
+    """One planted fault. `values` holds the kind's own fields, units as in `KINDS`.
+
+    A hang strikes at the rank's first communication of the step: on `axis` and of operation `op` where they are
+    named, else at whichever comes first.
+    """
 
     kind: str
     rank: int | None
@@ -64,6 +74,8 @@ class FaultSpec:
     first: int = 0
     end: int | None = None
     stride: int = 1
+    axis: str | None = None
+    op: str | None = None
 
     def active(self, step: int) -> bool:
         """Whether the fault strikes in `step`."""
@@ -79,7 +91,8 @@ class FaultSpec:
 
     def to_json(self) -> dict[str, object]:
         """As run.json holds it."""
-        return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **self.values}
+        words = {n: w for n, w in (("axis", self.axis), ("op", self.op)) if w is not None}
+        return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}
 
 
 def is_hang(text: str) -> bool:
@@ -100,16 +113,14 @@ def parse_fault(text: str, world_size: int) -> FaultSpec:
     given = _pairs(kind, rest)
     steps = _steps(given.pop("steps", "0:"))
     rank = _rank(kind, given.pop("rank", None), world_size)
+    words = {n: _word(n, given.pop(n), known) for n, known in WORDS.items() if kind in HANGS and n in given}
     fields = KINDS[kind]
     for name in given:
         if name not in fields:
-            raise ConfigError(
-                f"fault.{name}",
-                f"{kind} has no such field",
-                f"it takes {', '.join(['rank', *fields, 'steps'])}",
-            )
+            taken = ["rank", *fields, *(WORDS if kind in HANGS else []), "steps"]
+            raise ConfigError(f"fault.{name}", f"{kind} has no such field", f"it takes {', '.join(taken)}")
     values = {name: _number(name, given.get(name), spec) for name, spec in fields.items()}
-    return FaultSpec(kind, rank, values, *steps)
+    return FaultSpec(kind, rank, values, *steps, **words)
 
 
 def _pairs(kind: str, rest: str) -> dict[str, str]:
@@ -137,6 +148,12 @@ def _rank(kind: str, text: str | None, world_size: int) -> int | None:
             "fault.rank", f"'{text}' is no rank of a world of {world_size}", f"give one of 0…{world_size - 1}"
         )
     return int(text)
+
+
+def _word(name: str, text: str, known: tuple[str, ...]) -> str:
+    if text not in known:
+        raise ConfigError(f"fault.{name}", f"'{text}' is unknown", f"choose among {', '.join(known)}")
+    return text
 
 
 def _number(name: str, text: str | None, spec: Field) -> float:

@@ -22,10 +22,16 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from reftrain.record.collectives import watch
 from reftrain.record.groups import pg_config
 from reftrain.record.p2p import P2PRing, install
+from reftrain.record.tail import Tail, status, tail_of
 
 ENTRIES: Final = 2000
+COLLECTIVE: Final = "collective"
+WATCHER: Final = (
+    "reftrain/record/collectives.py"  # stands between the call and torch, and says nothing of the job
+)
 _KEEP_AFTER: Final = 0.6  # share of its timeout after which a pending call is taken for a hang
 
 
@@ -44,7 +50,8 @@ class FlightRecorder:
         self.path = folder / f"rank_{dist.get_rank()}"
         self.timeout_s = timeout_s
         self.every_s = every_s
-        self.ring = P2PRing(ENTRIES)
+        self.ring = P2PRing(ENTRIES, self._note_p2p)
+        self.tail: Tail | None = None
         self.error: OSError | None = None  # why the last dump could not be written
         self._installed = contextlib.ExitStack()
         self._ending = threading.Event()
@@ -55,17 +62,54 @@ class FlightRecorder:
     def start(self) -> None:
         """Begin to record sends and receives and to write dumps. Raises OSError where the folder cannot be made."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if dist.get_backend() == "gloo":
+            self.tail = Tail(tail_of(self.path))
+            numbers: dict[str, int] = {}
+            for entry in _native().get("entries", []):
+                numbers[entry["process_group"][0]] = entry["collective_seq_id"]
+            self._installed.enter_context(watch(numbers, self._note_collective))
         self._installed.enter_context(install(self.ring))
         self.write()
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and write a last time, unless a hang is kept."""
+    def finished(self, group: dist.ProcessGroup | None, peer: int | None = None, op: str = "") -> None:
+        """Note that this rank's newest collective in `group` is complete, or its oldest message with `peer`.
+
+        `peer` is a global rank and `op` send or recv.
+        """
+        if self.tail is None or group is None:
+            return
+        if peer is None:
+            self.tail.done(group.group_name, COLLECTIVE, newest=True)
+        else:
+            self.tail.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
+
+    def _note_collective(self, entry: dict[str, Any]) -> None:
+        if self.tail is not None:
+            self.tail.add({**entry, "frames": relative(entry["frames"])}, COLLECTIVE)
+
+    def _note_p2p(self, entry: dict[str, Any]) -> None:
+        if self.tail is not None:
+            direction, arrow = entry["profiling_name"].removeprefix("gloo:").split(" ")
+            peer = arrow.replace("<-", "->").partition("->")[2]
+            entry = {**entry, "frames": relative(entry["frames"]), "collective_seq_id": 0, "timeout_ms": 0}
+            self.tail.add(entry, f"{direction} {peer}")
+
+    def stop(self, *, failed: bool = False) -> None:
+        """End the thread and write a last time, unless a hang is kept.
+
+        After a failure nothing is written, because torch counts calls that raised as completed; the ring of the
+        last calls stays beside the dump (see `tail.merge_tails`).
+        """
         if self._thread.is_alive():
             self._ending.set()
             self._thread.join(timeout=10.0)
         self._installed.close()
+        if failed or time.monotonic() < self._keep_until:
+            return
         self._refresh()
+        if self.tail is not None:
+            self.tail.close()
 
     def write(self) -> None:
         """Write the dump now; the file appears whole or not at all. Raises OSError."""
@@ -132,16 +176,17 @@ def complete(
             }
             for row in groups
         },
-        "pg_status": _status(native.get("pg_status", {}), collectives),
+        "pg_status": status(native.get("pg_status", {}), collectives),
         "entries": entries,
     }
 
 
 def relative(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Frames with file names as Python imports them (`torch/…`, `reftrain/…`): shorter, and alike on all hosts."""
-    return [
+    found = [
         _frame(frame.get("name", ""), frame.get("filename", ""), frame.get("line", 0)) for frame in frames
     ]
+    return found[1:] if found and found[0]["filename"] == WATCHER else found
 
 
 @functools.cache  # one object for each place, which the pickle then holds once
@@ -155,21 +200,6 @@ def _frame(name: str, filename: str, line: int) -> dict[str, Any]:
         "filename": filename.removeprefix(max(inside, key=len)) if inside else filename,
         "line": line,
     }
-
-
-def _status(native: dict[str, dict[str, int]], entries: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Last enqueued and completed collective of each group, from torch's status and from the entries."""
-    status = {key: dict(row) for key, row in native.items()}
-    for entry in entries:
-        row = status.setdefault(
-            str(entry["pg_id"]),
-            {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1},
-        )
-        seq = entry["collective_seq_id"]
-        row["last_enqueued_collective"] = max(row["last_enqueued_collective"], seq)
-        if entry["retired"]:
-            row["last_completed_collective"] = max(row["last_completed_collective"], seq)
-    return status
 
 
 def oldest_pending_s(entries: list[dict[str, Any]], now_ns: int) -> float:

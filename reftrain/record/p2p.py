@@ -24,7 +24,8 @@ FRAMES = 12  # innermost Python frames kept of each call
 class P2PRing:
     """The last `size` sends and receives of this rank."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, note: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self.note = note  # told of every call before it is made
         self._calls: deque[tuple[dict[str, Any], Any]] = deque(maxlen=size)
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -47,13 +48,15 @@ class P2PRing:
             "time_discovered_started_ns": None,
             "time_discovered_completed_ns": None,
             "is_p2p": True,
-            "frames": _stack(sys._getframe(2)),  # noqa: SLF001 - the caller's stack, without building a traceback
+            "frames": stack(sys._getframe(2)),  # noqa: SLF001 - the caller's stack, without building a traceback
         }
         with self._lock:
             number = self._numbers.get(group.group_name, 0) + 1
             self._numbers[group.group_name] = number
             entry["p2p_seq_id"] = number
             self._calls.append((entry, None))
+        if self.note is not None:
+            self.note(entry)
         return entry
 
     def issued(self, entry: dict[str, Any], work: Any) -> None:
@@ -80,7 +83,8 @@ def _finished(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "state": "completed" if done else "scheduled", "retired": done}
 
 
-def _stack(frame: FrameType | None) -> list[dict[str, Any]]:
+def stack(frame: FrameType | None) -> list[dict[str, Any]]:
+    """Innermost frames from `frame` outwards, as the flight recorder has them."""
     frames: list[dict[str, Any]] = []
     while frame is not None and len(frames) < FRAMES:
         code = frame.f_code
@@ -92,7 +96,9 @@ def _stack(frame: FrameType | None) -> list[dict[str, Any]]:
 @contextmanager
 def install(ring: P2PRing) -> Iterator[None]:
     """Record every send and receive of this process in `ring` while the block runs."""
-    kept = {name: getattr(dist.ProcessGroup, name) for name in ("send", "recv")}
+    kept = {
+        name: vars(dist.ProcessGroup)[name] for name in ("send", "recv")
+    }  # unbound, to be put back as found
     for name, original in kept.items():
         setattr(dist.ProcessGroup, name, _recording(ring, name, original))
     try:
@@ -102,10 +108,10 @@ def install(ring: P2PRing) -> Iterator[None]:
             setattr(dist.ProcessGroup, name, original)
 
 
-def _recording(ring: P2PRing, direction: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recording(ring: P2PRing, direction: str, original: Any) -> Callable[..., Any]:
     def call(group: dist.ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int) -> Any:
         entry = ring.add(group, direction, tensors[0], peer)
-        work = original(group, tensors, peer, tag)
+        work = original.__get__(group, type(group))(tensors, peer, tag)
         ring.issued(entry, work)
         return work
 

@@ -120,7 +120,6 @@ def test_every_message_has_two_ends(traces):
     [
         ("slow_compute:rank=9", "fault.rank: '9' is no rank of a world of 8"),
         ("slow:rank=1", "fault: no such kind 'slow'"),
-        ("skip_collective:rank=1", "fault: skip_collective cannot be planted here"),
         ("slow_compute:rank=1,factor=0.5", "fault.factor: 0.5 is out of bounds"),
     ],
 )

@@ -147,12 +147,19 @@ def test_stalls_and_crashes(monkeypatch, clock):
     monkeypatch.setattr(planted.os, "kill", lambda pid, sign: done.append((pid, sign)))
     monkeypatch.setattr(planted, "FOREVER_S", 0)
     hook("host_stall:rank=1", 1).collective_begin(call("all_reduce"))
-    hook("hold_gil:rank=1", 1).collective_begin(call("all_reduce"))
-    assert done == [("sleep", 0), ("sleep", 0)]
+    hook("hold_gil:rank=1", 1).collective_begin(call("all_reduce"))  # the C library's sleep
+    assert done == [("sleep", 0)]
     hook("crash:rank=1", 1).collective_begin(call("all_reduce"))
-    assert done[2] == (os.getpid(), signal.SIGKILL)
+    assert done[1] == (os.getpid(), signal.SIGKILL)
     hook("crash:rank=1", 0).collective_begin(call("all_reduce"))
-    assert len(done) == 4  # the stopped sleep after the crash's, and nothing on the other rank
+    hook("host_stall:rank=1,steps=1", 1).collective_begin(call("all_reduce"))
+    hook("host_stall:rank=1,axis=tp", 1).collective_begin(call("all_reduce"))
+    hook("host_stall:rank=1,op=send", 1).collective_begin(call("all_reduce"))
+    assert len(done) == 2
+    both = hook("host_stall:rank=1,axis=pp,op=send", 1)
+    for _ in range(2):
+        both.collective_begin(call("send"))
+    assert done[2:] == [("sleep", 0)], "once"
 
 
 def test_a_slow_rank_holds_up_the_whole_step(ranks):
