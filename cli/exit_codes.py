@@ -21,3 +21,13 @@ def of_verdict(verdict: str, fail_on: Collection[str]) -> int:
     if fail_on and verdict == "inconclusive":
         return UNDECIDED
     return OK
+
+
+def of_comparison(verdict: str) -> int:
+    """Exit code of `numerics compare`: 1 for what must be mended, 3 for what cannot be compared, 4 for undecided."""
+    return {
+        "bug": FAILED_ON,
+        "precision_policy": FAILED_ON,
+        "incomparable": INPUT,
+        "undecided": UNDECIDED,
+    }.get(verdict, OK)

@@ -52,18 +52,14 @@ class Capture:
 
     def read_values(self, rank: int, key: str) -> np.ndarray:
         """Return flat values as float64-convertible numbers; InputError where the file is damaged."""
+        if rank not in self.values:
+            raise InputError(f"{self.folder}: rank {rank} left no values; capture with level tensors")
         try:
             file = _open_values(self.values[rank])
             found = file.read(key)
-            if file.is_bfloat16(key):
-                return (found.astype(np.uint32) << 16).view(np.float32)
-            return found
-        except KeyError:
-            raise InputError(
-                f"{self.folder}: rank {rank} left no values; capture with level tensors"
-            ) from None
         except CaptureError as error:
             raise InputError(str(error)) from error
+        return (found.astype(np.uint32) << 16).view(np.float32) if file.is_bfloat16(key) else found
 
 
 @lru_cache(maxsize=64)

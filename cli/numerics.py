@@ -1,0 +1,27 @@
+"""The program `numerics`."""
+
+import click
+from tracekit_cli.numerics_capture import capture
+from tracekit_cli.numerics_compare import compare
+from tracekit_cli.output import run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tracekit4d")
+def numerics() -> None:
+    """Find out why a training run's numbers differ: the order of sums, or a bug.
+
+    \b
+    reftrain run --mesh tp=2,dp=2 --capture digest --out run_a
+    reftrain run --mesh tp=1,dp=2 --capture digest --out run_b
+    numerics compare --parallel run_a --baseline run_b
+    """
+
+
+numerics.add_command(compare)
+numerics.add_command(capture)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    run("numerics", numerics)

@@ -1,0 +1,48 @@
+"""`numerics capture -- CMD`: runs a training command with capture switched on by environment variables."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from numerics.switch import LEVEL, NAMES, OUT
+from tracekit.errors import UsageError
+
+
+@click.command(short_help="Run a training command with capture switched on.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
+)
+@click.option(
+    "--level",
+    type=click.Choice(["digest", "tensors"]),
+    default="digest",
+    show_default=True,
+    help="Fingerprints and statistics, or values as well.",
+)
+@click.option(
+    "--names", metavar="GLOB,…", help="Tensors whose values to keep at level tensors; all if left out."
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) -> int:
+    """Run CMD, whose trainer calls numerics.watch, with capture on; without this command the call does nothing.
+
+    \b
+    numerics capture --out run_a -- torchrun --nproc-per-node 4 train.py
+
+    Ends with the command's own exit code.
+    """
+    if (out / "capture").exists():
+        raise UsageError(f"{out}: a capture is there already; name another folder")
+    environment = {**os.environ, OUT: str(out.absolute()), LEVEL: level, NAMES: names or ""}
+    try:
+        done = subprocess.run(list(command), env=environment, check=False)  # noqa: S603 - the user's own command
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be started ({error.strerror or error})") from error
+    if done.returncode == 0 and not (out / "capture").is_dir():
+        click.echo("numerics: the command recorded nothing; does its trainer call numerics.watch?", err=True)
+        return 3
+    sys.stdout.flush()
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode

@@ -1,0 +1,71 @@
+"""`numerics compare`: validate, compare, render."""
+
+from pathlib import Path
+
+import click
+from tracekit_cli import exit_codes
+from tracekit_cli.output import emit, write_file
+
+from numerics.compare import Options
+from numerics.compare import compare as compare_runs
+from numerics.report.html import compare_html
+from numerics.report.json import compare_document, dumps
+from numerics.report.text import compare_text
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(short_help="Drift or bug: compares a run with a baseline, bit for bit.")
+@click.option("--parallel", required=True, type=_FOLDER, metavar="RUN", help="Folder of the run in question.")
+@click.option(
+    "--baseline",
+    type=_FOLDER,
+    metavar="RUN",
+    help="Folder of the run it ought to equal; none checks the run alone.",
+)
+@click.option(
+    "--replay",
+    type=_FOLDER,
+    metavar="RUN",
+    help="Matched replay of the run; RUN/replay, or made now, if left out.",
+)
+@click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
+@click.option(
+    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+)
+@click.option("--html", "html_to", metavar="FILE", help="Write the answer as one HTML page.")
+@click.option("--verbose", is_flag=True, help="All tensors, invariants and blind spots.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def compare(
+    parallel: Path,
+    baseline: Path | None,
+    replay: Path | None,
+    no_replay: bool,
+    json_to: str | None,
+    html_to: str | None,
+    verbose: bool,
+    quiet: bool,
+) -> int:
+    """Say whether a run differs from a baseline by the order of its sums alone, or by a bug, and prove it.
+
+    Both folders hold a capture (reftrain run --capture digest, or numerics.capture in any trainer). Their meshes
+    may differ. The proof is the matched replay: one process that repeats the run's own order of sums.
+
+    \b
+    numerics compare --parallel run_a --baseline run_b
+    numerics compare --parallel run_a --baseline run_b --html report.html --json -
+    numerics compare --parallel run_a                  (the run against its own replay)
+
+    Exit codes: 0 identical, drift, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable or
+    unreadable; 4 undecided.
+    """
+    finding = compare_runs(parallel, baseline, _options(replay, no_replay=no_replay, quiet=quiet))
+    if html_to is not None:
+        write_file(Path(html_to), compare_html(finding))
+    emit(compare_text(finding, verbose=verbose), lambda: dumps(compare_document(finding)), json_to)
+    return exit_codes.of_comparison(finding.verdict)
+
+
+def _options(replay: Path | None, *, no_replay: bool, quiet: bool) -> Options:
+    del no_replay, quiet
+    return Options(replay=replay)

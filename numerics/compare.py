@@ -1,0 +1,275 @@
+"""`numerics compare`: opens the captures, joins them, finds the first divergence, decides.
+
+The matched replay comes from `--replay`, else from RUN/replay, else `make_replay` makes it; with none of them the
+verdict rests on the baseline and on the run's invariants alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from numerics.align import Status, TensorTable, by_tensor
+from numerics.comparable import difference, other_model, thread_note
+from numerics.coverage import blind_spots
+from numerics.evidence import Evidence
+from numerics.findings import Cell, CompareFinding, Counts, Divergence, Worst
+from numerics.first_diff import Found, at_row, first_divergence, first_of
+from numerics.frame import Frame, Names, frame, keys_of
+from numerics.invariants import Broken, broken_invariants
+from numerics.rows import RowTable, by_row
+from numerics.schema import FOLDER
+from numerics.solve import explain
+from numerics.store import open_capture
+from numerics.sums import Explanation
+from numerics.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
+from numerics.worst import picture, worst_tensors
+from tracekit.errors import InputError
+
+WORST: Final = 10
+
+MakeReplay = Callable[[Path], Path]
+"""Makes the matched replay of a run folder and returns the replay's folder; InputError where it cannot."""
+PlanFindings = Callable[[Path], tuple[str, ...]]
+"""Differences between a run's recorded and declared plan, in words."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compare with. `replay` None: RUN/replay where it is, else `make_replay` (None: never made)."""
+
+    replay: Path | None = None
+    make_replay: MakeReplay | None = None
+    plan: PlanFindings | None = None
+
+
+def compare(parallel: Path, baseline: Path | None, options: Options | None = None) -> CompareFinding:
+    """Compare a run with a baseline (or, without one, with its own matched replay).
+
+    InputError where a capture is damaged, cut short or foreign; incomparable runs are a verdict.
+    """
+    return _Comparison(parallel, baseline, options or Options()).finding()
+
+
+class _Comparison:
+    """The steps of one comparison, with what they share."""
+
+    def __init__(self, parallel: Path, baseline: Path | None, options: Options) -> None:
+        self.parallel, self.base, self.options = parallel, baseline, options
+        self.names = Names()
+        self.run = frame(open_capture(parallel), self.names)
+        self.baseline = None if baseline is None else frame(open_capture(baseline), self.names)
+        self.notes: list[str] = []
+        self.replay: Frame | None = None
+        self.no_replay = "there is no matched replay"
+
+    def finding(self) -> CompareFinding:
+        """Run the comparison."""
+        tensors = None
+        if self.baseline is not None:
+            reason = difference(self.run.capture, self.baseline.capture)
+            if reason is not None:
+                return self._incomparable(reason)
+            tensors = by_tensor(self.run, self.baseline)
+            reason = self._other_model(tensors)
+            if reason is not None:
+                return self._incomparable(reason)
+            note = thread_note(self.run.capture, self.baseline.capture)
+            self.notes += [note] if note else []
+        return self._compared(tensors)
+
+    def _incomparable(self, reason: str) -> CompareFinding:
+        return CompareFinding(
+            verdict="incomparable",
+            proof="none",
+            reason=reason,
+            parallel=str(self.parallel),
+            baseline=None if self.base is None else str(self.base),
+            replay=None,
+            notes=tuple(self.notes),
+        )
+
+    def _other_model(self, tensors: TensorTable) -> str | None:
+        if self.baseline is None:
+            return None
+        wrong = np.flatnonzero(tensors.shapes_differ)
+        text = None
+        if len(wrong):
+            left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
+            text = (
+                f"{self.run.name('tensor', left)} is {self.run.name('global_shape', left) or 'a scalar'} in "
+                f"{self.parallel} and {self.baseline.name('global_shape', right) or 'a scalar'} in {self.base}"
+            )
+        shared = int((tensors.status != Status.UNMATCHED).sum())
+        return other_model(self.run.capture, self.baseline.capture, shared, text)
+
+    def _compared(self, tensors: TensorTable | None) -> CompareFinding:
+        broken = broken_invariants(self.run)
+        plan = self.options.plan(self.parallel) if self.options.plan else ()
+        case = Case(
+            self.run,
+            self.baseline,
+            tensors,
+            None,
+            None,
+            broken,
+            plan,
+            None,
+            self.no_replay,
+            self._next_replay(),
+        )
+        kinds = baseline_kinds(case)
+        rows, found, explanation = None, None, None
+        if kinds is None or kinds.real or kinds.reporting:
+            rows = self._replayed(needed=kinds is None or kinds.real)
+        if rows is not None and self.replay is not None:
+            broken = self._really_broken(broken, rows)
+            found = first_divergence(self.run, self.replay, rows)
+            if found is not None:
+                evidence = Evidence(self.run, self.replay, rows)
+                explanation = explain(evidence, found, self._sizes())
+        case = Case(
+            self.run,
+            self.baseline,
+            tensors,
+            self.replay,
+            rows,
+            broken,
+            plan,
+            explanation,
+            self.no_replay,
+            self._next_replay(),
+        )
+        return self._report(case, decide(case), found)
+
+    def _next_replay(self) -> str:
+        return f"numerics replay {self.parallel} --out {self.parallel / 'replay'}"
+
+    def _replayed(self, *, needed: bool) -> RowTable | None:
+        """Find or make the replay and join it; None (with the reason kept) where there is none to use."""
+        folder = self.options.replay
+        if folder is None and (self.parallel / "replay" / FOLDER).is_dir():
+            folder = self.parallel / "replay"
+        if folder is None and needed and self.options.make_replay is not None:
+            try:
+                folder = self.options.make_replay(self.parallel)
+            except InputError as error:
+                self.no_replay = f"no matched replay could be made ({error})"
+        if folder is None:
+            return None
+        replay = frame(open_capture(folder), self.names)
+        reason = difference(self.run.capture, replay.capture, same_run=True)
+        if reason is not None:
+            self.no_replay = f"the replay in {folder} is not of this run: {reason}"
+            return None
+        self.replay = replay
+        return by_row(self.run, replay)
+
+    def _really_broken(self, broken: list[Broken], rows: RowTable) -> list[Broken]:
+        """Leave out what the replay says must be so: rows that contradict each other there as well."""
+        kept = []
+        for one in broken:
+            matches = [int(rows.match[r]) for r in one.rows]
+            equal = all(
+                m >= 0 and rows.status[r] == Status.EQUAL for r, m in zip(one.rows, matches, strict=True)
+            )
+            if not equal:
+                kept.append(one)
+        return kept
+
+    def _sizes(self) -> dict[str, int]:
+        """Numbers of the run that a wrong factor may equal."""
+        micro_batches = int(self.run["micro_batch"].max()) + 1
+        sizes = {"micro-batches": micro_batches} if micro_batches > 1 else {}
+        for row in np.flatnonzero(self.run.named("tensor", "valid_tokens") & (self.run["numel"] == 1))[:1]:
+            sizes["valid tokens"] = int(self.run.reals["sum"][row])
+        data: Any = (self.run.capture.config or {}).get("data")
+        if isinstance(data, dict):
+            for field, words in (("batch_size", "the batch"), ("seq_len", "the sequence length")):
+                if isinstance(data.get(field), int):
+                    sizes[words] = data[field]
+        return sizes
+
+    def _report(self, case: Case, decision: Decision, found: Found | None) -> CompareFinding:
+        unexplained = self._unexplained(case)
+        cells: tuple[Cell, ...] = ()
+        worst: tuple[Worst, ...] = ()
+        if case.tensors is not None and self.baseline is not None:
+            cells = picture(self.run, self.baseline, case.tensors, unexplained)
+            worst = worst_tensors(self.run, self.baseline, case.tensors, WORST)
+        explanation = case.explanation.text if case.explanation else None
+        if decision.verdict == "drift" and case.tensors is not None:
+            explanation = growth_sentence(case.tensors)
+        return CompareFinding(
+            verdict=decision.verdict,
+            proof=decision.proof,
+            reason=decision.reason,
+            parallel=str(self.parallel),
+            baseline=None if self.base is None else str(self.base),
+            replay=None if self.replay is None else str(self.replay.capture.folder),
+            first_divergence=self._divergence(case, decision, found),
+            explanation=explanation,
+            tensors=self._counts(case, unexplained),
+            worst=worst,
+            invariants=tuple(one.sentence for one in case.broken[:20]),
+            plan=tuple(case.plan),
+            could_not_have_seen=blind_spots(self.run),
+            next=decision.next,
+            notes=tuple(self.notes),
+            cells=cells,
+        )
+
+    def _divergence(self, case: Case, decision: Decision, found: Found | None) -> Divergence | None:
+        if found is not None and decision.verdict in {"bug", "precision_policy"}:
+            return _with_axis(found.divergence, case.explanation)
+        if decision.proof == "invariant" and case.broken:
+            broken = case.broken[0]
+            return at_row(self.run, (broken.row,), broken.sentence)
+        if case.tensors is None:
+            return None
+        wrong = case.tensors.left[(case.tensors.status == Status.DIFFERENT) & (case.tensors.left >= 0)]
+        if decision.verdict == "signed_zero":
+            wrong = case.tensors.left[(case.tensors.status == Status.SIGNED_ZERO) & (case.tensors.left >= 0)]
+        rows = first_of(self.run, wrong)
+        return at_row(self.run, rows, "first difference from the baseline") if rows else None
+
+    def _unexplained(self, case: Case) -> np.ndarray:
+        """Entries of the tensor table whose rows differ from the replay, or that nothing explains."""
+        if case.tensors is None:
+            return np.zeros(0, bool)
+        different = np.asarray(case.tensors.status == Status.DIFFERENT)
+        if case.rows is None:
+            return different
+        columns = ("step", "phase", "kind", "tensor")
+        wrong = case.rows.different
+        bad = np.unique(keys_of(*(self.run[c][wrong] for c in columns)))
+        entries = keys_of(case.tensors.step, case.tensors.phase, case.tensors.kind, case.tensors.tensor)
+        return np.asarray(different & np.isin(entries, bad))
+
+    def _counts(self, case: Case, unexplained: np.ndarray) -> Counts:
+        replayed = 0 if case.rows is None else case.rows.compared
+        wrong = 0 if case.rows is None else len(case.rows.different)
+        if case.tensors is None:
+            return Counts(rows_replayed=replayed, rows_different=wrong)
+        status = case.tensors.status
+        compared = int((status != Status.UNMATCHED).sum())
+        different = int((status == Status.DIFFERENT).sum())
+        return Counts(
+            compared=compared,
+            identical=compared - different,
+            explained=different - int(unexplained.sum()),
+            unexplained=int(unexplained.sum()),
+            only_one=int((status == Status.UNMATCHED).sum()),
+            rows_replayed=replayed,
+            rows_different=wrong,
+        )
+
+
+def _with_axis(divergence: Divergence, explanation: Explanation | None) -> Divergence:
+    """Take the axis from the relation where the place alone does not tell it."""
+    if explanation is None or explanation.axis is None or divergence.axis is not None:
+        return divergence
+    fields = dict(divergence.__dict__)
+    return Divergence(**{**fields, "axis": explanation.axis})

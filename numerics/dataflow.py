@@ -1,0 +1,118 @@
+"""The order in which a step's tensors come about, whatever rank computed them.
+
+Each rank's rows are in its own execution order; ranks of other pipeline stages are not. Within one slot (a step,
+phase and micro-batch) the chains of all ranks are merged into one topological order. Where chains do not decide,
+layers do: upwards in the forward, downwards in the backward. Slots follow one another as data do: forward before
+backward before reduce before step, micro-batch by micro-batch, because weights do not change within a step.
+"""
+
+import heapq
+import re
+from typing import Final
+
+import numpy as np
+
+from numerics.frame import Frame, Ints, Keys, keys_of, occurrence
+from numerics.schema import PHASES
+
+_LAYER: Final = re.compile(r"\.(\d+)(?:\.|$)")
+_LAST: Final = 1 << 40
+
+
+def phase_index(run: Frame) -> Ints:
+    """Place of each row's phase in a step, (rows,)."""
+    found = np.full(len(run), len(PHASES), np.int64)
+    for number, phase in enumerate(PHASES):
+        found[run.named("phase", phase)] = number
+    return found
+
+
+def slots(run: Frame) -> Keys:
+    """Sortable number of each row's slot: step, phase, micro-batch (rows of none: first in the forward, else last)."""
+    micro_batch = run["micro_batch"]
+    backward = run.named("phase", "backward")
+    placed = np.where(micro_batch >= 0, micro_batch + 1, np.where(backward, (1 << 24) - 1, 0))
+    return ((run["step"] + 1) * 8 + phase_index(run)).astype(np.uint64) * np.uint64(1 << 24) + placed.astype(
+        np.uint64
+    )
+
+
+def layer_of(name: str) -> int:
+    """First number that stands alone in a dotted name, -1 where there is none."""
+    found = _LAYER.search(f".{name}")
+    return int(found[1]) if found and len(found[1]) < 10 else -1
+
+
+def node_keys(run: Frame, rows: Ints) -> Keys:
+    """Identity of what a row records, the same on every rank; repeated records count up."""
+    columns = [run[c][rows] for c in ("kind", "tensor", "axis", "op", "label")]
+    base = keys_of(*columns)
+    return keys_of(base, occurrence(keys_of(base, run["rank"][rows], run["boxes"][rows]), run["order"][rows]))
+
+
+def topological(run: Frame, rows: Ints) -> Ints:
+    """Rank in the merged order of the node of each of `rows` (all of one slot), (rows,) int64."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    keys, first, node = np.unique(node_keys(run, rows), return_index=True, return_inverse=True)
+    count = len(keys)
+    followers: list[set[int]] = [set() for _ in range(count)]
+    waiting = [0] * count
+    for before, after in [*_chains(run, rows, node), *_messages(run, rows, node)]:
+        if after not in followers[before]:
+            followers[before].add(after)
+            waiting[after] += 1
+    backward = bool(run.named("phase", "backward")[rows[0]])
+    priority = [_priority(run, int(rows[f]), backward=backward) for f in first]
+    return np.array(_sorted(followers, waiting, priority), np.int64)[node]
+
+
+def _chains(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
+    by = np.lexsort((run["order"][rows], run["rank"][rows]))
+    same = run["rank"][rows][by][1:] == run["rank"][rows][by][:-1]
+    before, after = node[by][:-1][same], node[by][1:][same]
+    return [(int(b), int(a)) for b, a in zip(before, after, strict=True) if b != a]
+
+
+def _messages(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
+    op = run["op"][rows]
+    send, receive = run.names.number("send"), run.names.number("recv")
+    tensor = run["tensor"][rows]
+    sources = {int(tensor[i]): int(node[i]) for i in np.flatnonzero(op == send)}
+    pairs = [(sources.get(int(tensor[i]), -1), int(node[i])) for i in np.flatnonzero(op == receive)]
+    return [(b, a) for b, a in pairs if b >= 0 and b != a]
+
+
+def _priority(run: Frame, row: int, *, backward: bool) -> tuple[int, int, int]:
+    layer = max(layer_of(run.name("tensor", row)), layer_of(run.name("label", row)))
+    if layer < 0:
+        place = -_LAST
+    elif run.name("phase", row) in {"forward", "backward"}:
+        place = -layer if backward else layer
+    else:
+        place = 0
+    return place, int(run["order"][row]), int(run["rank"][row])
+
+
+def _sorted(followers: list[set[int]], waiting: list[int], priority: list[tuple[int, int, int]]) -> list[int]:
+    """Kahn's algorithm, the smallest priority first; a cycle (ranks that disagree) is cut at the smallest."""
+    ready = [(priority[n], n) for n, w in enumerate(waiting) if not w]
+    heapq.heapify(ready)
+    left = sorted((priority[n], n) for n in range(len(waiting)))
+    place = [-1] * len(waiting)
+    done, oldest = 0, 0
+    while done < len(waiting):
+        if not ready:
+            while place[left[oldest][1]] >= 0:
+                oldest += 1
+            ready.append(left[oldest])
+        _, number = heapq.heappop(ready)
+        if place[number] >= 0:
+            continue
+        place[number] = done
+        done += 1
+        for after in followers[number]:
+            waiting[after] -= 1
+            if not waiting[after] and place[after] < 0:
+                heapq.heappush(ready, (priority[after], after))
+    return place

@@ -1,0 +1,86 @@
+"""Vectors that stand for the rows of a run and of its replay: values where both kept them, else sketches."""
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from numerics.frame import Frame, Ints
+from numerics.relations import Vector
+from numerics.rows import RowTable
+from numerics.schema import parse_boxes
+from tracekit.errors import InputError
+
+_MOST_ELEMENTS: Final = 1 << 22
+
+
+class Evidence:
+    """A run, its replay and their joined rows, with one way to ask for numbers."""
+
+    def __init__(self, run: Frame, replay: Frame, table: RowTable) -> None:
+        self.run, self.replay, self.table = run, replay, table
+
+    def match(self, row: int) -> int:
+        """Row of the replay for a row of the run; -1 without."""
+        return int(self.table.match[row])
+
+    @cached_property
+    def by_digest(self) -> dict[int, list[int]]:
+        """Rows of the replay by digest, for values that stand in the wrong place."""
+        found: dict[int, list[int]] = {}
+        for row, digest in enumerate(self.replay.digest.tolist()):
+            found.setdefault(digest, []).append(row)
+        return found
+
+    def array(self, frame: Frame, row: int) -> np.ndarray[Any, Any] | None:
+        """Values of a row in the shape of its box (flat for several boxes); None where none were kept."""
+        key = frame.values_key(row)
+        if key is None or not 0 < int(frame["numel"][row]) <= _MOST_ELEMENTS:
+            return None
+        flat = frame.capture.read_values(int(frame["rank"][row]), key)
+        if len(flat) != int(frame["numel"][row]):
+            raise InputError(f"{frame.capture.folder}: values and rows do not fit; capture the run again")
+        boxes = parse_boxes(frame.name("boxes", row))
+        return flat.reshape(boxes[0].sizes) if len(boxes) == 1 else flat
+
+    def has_values(self, rows: Sequence[int]) -> bool:
+        """Whether values of these rows of the run and of their matches were kept."""
+        total = sum(int(self.run["numel"][r]) for r in rows)
+        return 0 < total <= _MOST_ELEMENTS and all(
+            self.match(r) >= 0
+            and self.run.values_key(r) is not None
+            and self.replay.values_key(self.match(r)) is not None
+            for r in rows
+        )
+
+    def vector(self, frame: Frame, row: int, *, values: bool) -> Vector:
+        """Values of a row as a flat float64 vector, or its sketch."""
+        if not values:
+            return np.asarray(frame.sketch[row], np.float64)
+        array = self.array(frame, row)
+        if array is None:
+            raise InputError(f"{frame.capture.folder}: values of {frame.name('tensor', row)} are missing")
+        return np.asarray(array.reshape(-1), np.float64)
+
+    def both(self, rows: Sequence[int], *, values: bool) -> tuple[Vector, Vector]:
+        """Vectors of the run's rows and of the replay's, one behind another."""
+        mine = [self.vector(self.run, r, values=values) for r in rows]
+        right = [self.vector(self.replay, self.match(r), values=values) for r in rows]
+        return np.concatenate(mine), np.concatenate(right)
+
+    def relative(self, rows: Sequence[int]) -> float:
+        """Norm of the difference over the norm of the right value; infinite where that is nothing."""
+        a, b = self.both(rows, values=self.has_values(rows))
+        with np.errstate(all="ignore"):
+            size = float(np.linalg.norm(b))
+            found = float(np.linalg.norm(a - b)) / size if size else math.inf
+        return found if math.isfinite(found) else math.inf
+
+    def rows_like(self, row: int) -> Ints:
+        """Rows of the replay of the same step and box as a row of the run: candidates for addends."""
+        same = (self.replay["step"] == self.run["step"][row]) & (
+            self.replay["global_shape"] == self.run["global_shape"][row]
+        )
+        return np.flatnonzero(same & (self.replay["boxes"] == self.run["boxes"][row]))

@@ -1,0 +1,236 @@
+"""The first divergence: where a run and its matched replay part, in the order in which data flow.
+
+Everything before it is equal in bits, so what stands there was computed from right inputs to a wrong output: the
+operation between is the culprit. A collective is blamed where what went in was equal and what came out was not, and
+where one that ought to stand before the divergence is missing or stands there twice.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from numerics.align import Status
+from numerics.dataflow import slots, topological
+from numerics.findings import Divergence
+from numerics.frame import Frame, Ints
+from numerics.rows import RowTable
+from numerics.schema import AXES
+
+COPYING: Final = ("dp", "dp_cp", "kv", "embedding")
+"""Axes whose collectives take gradients as they are: a wrong input there is the reduction's own doing."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first divergence and what explains it: rows of the run (`rows`, all ranks of the divergent tensor).
+
+    `collective` is the row of the suspected collective, of the replay where `missing`, else of the run; None
+    without. `local` says that this collective's inputs were equal, so that it alone is to blame.
+    """
+
+    divergence: Divergence
+    rows: tuple[int, ...]
+    collective: int | None = None
+    missing: bool = False
+
+
+def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None:
+    """Find the first divergence; None where no row differs (rows that are only reported apart)."""
+    different = table.different
+    different = different[~run.named("kind", "metric")[different]]
+    if not len(different):
+        return None
+    rows = np.array(first_of(run, different), np.int64)
+    blamed, missing = _suspect(run, replay, table, rows)
+    return Found(
+        _divergence(run, replay, table, rows, blamed, missing=missing),
+        tuple(int(r) for r in rows),
+        blamed,
+        missing,
+    )
+
+
+def first_of(run: Frame, rows: Ints) -> tuple[int, ...]:
+    """Rows of the tensor that comes first in the order in which data flow, out of some rows of a run."""
+    if not len(rows):
+        return ()
+    slot = slots(run)
+    at = slot[rows].min()
+    here = np.flatnonzero(slot == at)
+    place = topological(run, here)
+    wrong = np.isin(here, rows)
+    return tuple(int(r) for r in here[wrong & (place == place[wrong].min())])
+
+
+def at_row(run: Frame, rows: tuple[int, ...], evidence: str) -> Divergence:
+    """Place that rows of one tensor name, without a replay to compare with."""
+    row = rows[0]
+    micro_batch = int(run["micro_batch"][row])
+    axis = run.name("axis", row)
+    return Divergence(
+        step=int(run["step"][row]),
+        phase=run.name("phase", row),
+        micro_batch=micro_batch if micro_batch >= 0 else None,
+        module=run.name("module", row),
+        tensor=run.name("tensor", row),
+        collective=_collective_name(run, row) if axis else None,
+        axis=plain_axis(run, axis) if axis else None,
+        ranks=tuple(sorted({int(run["rank"][r]) for r in rows})),
+        evidence=evidence,
+    )
+
+
+def _suspect(run: Frame, replay: Frame, table: RowTable, rows: Ints) -> tuple[int | None, bool]:
+    """Collective to blame, as a row of the run, or of the replay where it is missing in the run."""
+    row = int(rows[0])
+    absent = _unmatched_before(replay, int(table.match[row]), table.missing, table, replayed=True)
+    if absent is not None:
+        return absent, True
+    extra = _unmatched_before(run, row, table.extra, table, replayed=False)
+    if extra is not None:
+        return extra, False
+    if run.name("kind", row) == "collective_out":
+        return row, False
+    if run.name("kind", row) == "collective_in" and _copies_gradients(run, row):
+        return row, False
+    return None, False
+
+
+def _copies_gradients(run: Frame, row: int) -> bool:
+    label = run.name("label", row)
+    return (run.name("axis", row) in COPYING or "partial_gradients" in label) and "norm" not in label
+
+
+def _unmatched_before(
+    frame: Frame, row: int, unmatched: Ints, table: RowTable, *, replayed: bool
+) -> int | None:
+    """Nearest unmatched collective between `row` and the last matched value before it on the same rank."""
+    mine = unmatched[
+        (frame["rank"][unmatched] == frame["rank"][row]) & (frame["order"][unmatched] < frame["order"][row])
+    ]
+    if not len(mine):
+        return None
+    values = ~frame.named("kind", "collective_in", "collective_out")
+    if replayed:
+        matched = np.zeros(len(frame), bool)
+        matched[table.match[table.match >= 0]] = True
+    else:
+        matched = table.match >= 0
+    before = np.flatnonzero(
+        values & matched & (frame["rank"] == frame["rank"][row]) & (frame["order"] < frame["order"][row])
+    )
+    since = frame["order"][before].max() if len(before) else -1
+    near = mine[frame["order"][mine] > since]
+    if not len(near):  # a reduction of many gradients stands before all of them
+        near = mine[[_concerns(frame, int(m), row) for m in mine]]
+    return int(near[np.argmax(frame["order"][near])]) if len(near) else None
+
+
+def _concerns(frame: Frame, collective: int, row: int) -> bool:
+    """Whether a collective's label names the tensor of a row, or gradients in general."""
+    if int(frame["step"][collective]) != int(frame["step"][row]):
+        return False
+    label, tensor = frame.name("label", collective).removesuffix(".grad"), frame.name("tensor", row)
+    gradient = frame.name("kind", row) in {"param_grad", "param_grad_local"}
+    return (bool(label) and tensor.startswith(label)) or (gradient and "partial_gradients" in label)
+
+
+def _divergence(
+    run: Frame, replay: Frame, table: RowTable, rows: Ints, blamed: int | None, *, missing: bool
+) -> Divergence:
+    row = int(rows[0])
+    shown = _value_row(run, table, row)
+    micro_batch = int(run["micro_batch"][row])
+    axis, collective = None, None
+    if blamed is not None:
+        owner = replay if missing else run
+        axis = plain_axis(run, owner.name("axis", blamed))
+        collective = _collective_name(owner, blamed)
+    elif run.name("axis", row):
+        collective = _collective_name(run, row)
+    return Divergence(
+        step=int(run["step"][row]),
+        phase=run.name("phase", row),
+        micro_batch=micro_batch if micro_batch >= 0 else None,
+        module=run.name("module", shown),
+        tensor=run.name("tensor", shown),
+        collective=collective,
+        axis=axis or odd_axis(run, table, rows),
+        ranks=tuple(sorted({int(r) for r in run["rank"][rows]})),
+        evidence=_evidence(run, replay, row, blamed, missing=missing),
+    )
+
+
+def _value_row(run: Frame, table: RowTable, row: int) -> int:
+    """Row whose tensor names the place: of a collective, the next value that differs on that rank in this step."""
+    if not run.name("axis", row):
+        return row
+    after = table.different
+    after = after[
+        (run["rank"][after] == run["rank"][row])
+        & (run["order"][after] >= run["order"][row])
+        & (run["step"][after] == run["step"][row])
+        & ~run.named("kind", "collective_in", "collective_out")[after]
+    ]
+    return int(after[np.argmin(run["order"][after])]) if len(after) else row
+
+
+def plain_axis(run: Frame, axis: str) -> str:
+    """Axis of the mesh that a collective's axis stands for: dp_cp with cp 1 is dp."""
+    if axis == "kv":
+        return "tp"
+    if axis == "embedding":
+        return "pp"
+    if axis == "dp_cp":
+        sizes = axis_sizes(run)
+        return "dp" if sizes["cp"] == 1 else "cp" if sizes["dp"] == 1 else axis
+    return axis
+
+
+def axis_sizes(run: Frame) -> dict[str, int]:
+    """Ranks on each axis, from the coordinates recorded."""
+    return {axis: int(run[axis].max()) + 1 if len(run) else 1 for axis in AXES}
+
+
+def _collective_name(frame: Frame, row: int) -> str:
+    return f"{frame.name('axis', row)}/{frame.name('op', row)}#{frame.name('label', row)}"
+
+
+def odd_axis(run: Frame, table: RowTable, rows: Ints) -> str | None:
+    """Axis along which the ranks that differ stand apart from those that hold the same tensor and do not."""
+    row = int(rows[0])
+    slot = (run["step"] == run["step"][row]) & (run["phase"] == run["phase"][row]) & (table.match >= 0)
+    slot &= run["kind"] == run["kind"][row]
+    same = slot & (run["tensor"] == run["tensor"][row]) & (run["micro_batch"] == run["micro_batch"][row])
+    axis = _splits(run, np.flatnonzero(same), rows)
+    if axis is None and run.name("phase", row) in {"init", "reduce", "step"}:
+        everything = np.flatnonzero(slot)
+        axis = _splits(run, everything, everything[table.status[everything] == Status.DIFFERENT])
+    return axis
+
+
+def _splits(run: Frame, everyone: Ints, odd: Ints) -> str | None:
+    for axis in AXES:
+        marked = np.unique(run[axis][odd])
+        everywhere = np.unique(run[axis][everyone])
+        if len(marked) == len(everywhere):
+            continue
+        inside = everyone[np.isin(run[axis][everyone], marked)]
+        if set(run["rank"][inside].tolist()) == set(run["rank"][odd].tolist()):
+            return axis
+    return None
+
+
+def _evidence(run: Frame, replay: Frame, row: int, blamed: int | None, *, missing: bool) -> str:
+    if blamed is None:
+        return "everything computed before it is equal in bits, its own value is not"
+    owner = replay if missing else run
+    name = f"{owner.name('op', blamed)} of {owner.name('label', blamed)} over {owner.name('axis', blamed)}"
+    if missing:
+        return f"the run does not make the {name} that its configuration asks for"
+    if run.name("axis", row) and blamed == row:
+        if run.name("kind", row) == "collective_out":
+            return f"what went into the {name} is equal in bits, what came out is not"
+        return f"the gradients are equal in bits, what was put into the {name} is not"
+    return f"the run makes a {name} that its configuration does not ask for"

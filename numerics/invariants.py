@@ -1,0 +1,148 @@
+"""What must hold within one run, whatever the baseline: a broken invariant proves a bug without any rerun.
+
+- Copies are equal: ranks that hold the same part of the same tensor hold the same bits (replicated parameters and
+  their gradients, activations between tensor-parallel ranks, norm and clip coefficient everywhere).
+- Recomputing gives what the forward gave.
+- What is saved is what the step left.
+- A message arrives as it was sent; an all-reduce leaves the same on every rank of its group.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numerics.align import first_of_each
+from numerics.frame import Frame, Ints, Keys, keys_of, occurrence
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A broken invariant: what it says in words, and the rows that contradict each other (the first is the odd one)."""
+
+    name: str
+    sentence: str
+    row: int
+    rows: tuple[int, ...]
+
+
+def broken_invariants(run: Frame) -> list[Broken]:
+    """All broken invariants of a run, the earliest first within each kind."""
+    return [
+        *_copies(run),
+        *_same_result(run),
+        *_messages(run),
+        *_pairs(
+            run, "recompute", ("forward", "backward"), "the recomputed {tensor} is not what the forward gave"
+        ),
+        *_pairs(run, "save_load", ("step", "save"), "the saved {tensor} is not what the step left"),
+    ]
+
+
+def _copies(run: Frame) -> list[Broken]:
+    """Equal parts of one tensor on several ranks."""
+    chosen = np.flatnonzero(~run.named("kind", "collective_in", "collective_out", "metric"))
+    columns = ("step", "phase", "kind", "tensor", "partial", "boxes", "global_shape", "dtype")
+    # a scalar or whole tensor of a micro-batch belongs to its data-parallel rank
+    own = np.where(run["micro_batch"] >= 0, run["micro_batch"] * (1 << 20) + run["dp"], -1)
+    base = keys_of(*(run[c] for c in columns), own)[chosen]
+    again = occurrence(keys_of(base, run["rank"][chosen]), run["order"][chosen])
+    return [
+        Broken("copies", _copies_text(run, rows), odd_one(run, rows), tuple(rows))
+        for rows in contradictions(run, chosen, keys_of(base, again))
+    ]
+
+
+def _copies_text(run: Frame, rows: list[int]) -> str:
+    odd = odd_one(run, rows)
+    others = [r for r in rows if run.digest[r] != run.digest[odd]]
+    return (
+        f"ranks {_ranks(run, [odd])} and {_ranks(run, others)} hold the same part of {run.name('tensor', odd)} "
+        f"({run.name('phase', odd)}, step {int(run['step'][odd])}) and it is not equal"
+    )
+
+
+def odd_one(run: Frame, rows: list[int]) -> int:
+    """Return the first row outside the majority (of equal halves, the later ranks)."""
+    digests, counts = np.unique(run.digest[rows], return_counts=True)
+    reference = run.digest[rows[0]]
+    if counts.max() > counts[digests == reference][0]:
+        reference = digests[counts.argmax()]
+    return next(row for row in rows if run.digest[row] != reference)
+
+
+def _ranks(run: Frame, rows: list[int]) -> str:
+    ranks = sorted({int(run["rank"][row]) for row in rows})
+    return ", ".join(str(r) for r in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+
+
+def contradictions(run: Frame, chosen: Ints, keys: Keys) -> list[list[int]]:
+    """Groups of rows with one key and more than one digest, in execution order of their first rows."""
+    by = np.lexsort((run["rank"][chosen], keys))
+    keys, rows = keys[by], chosen[by]
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(first_of_each(keys))
+    low = np.minimum.reduceat(run.digest[rows], starts)
+    high = np.maximum.reduceat(run.digest[rows], starts)
+    ends = np.r_[starts[1:], len(rows)]
+    groups = [[int(r) for r in rows[starts[g] : ends[g]]] for g in np.flatnonzero(low != high)]
+    return sorted(
+        groups, key=lambda g: (int(run["step"][g[0]]), int(run["order"][g[0]]), int(run["rank"][g[0]]))
+    )
+
+
+def _same_result(run: Frame) -> list[Broken]:
+    """What an all-reduce left on the ranks of its group."""
+    chosen = np.flatnonzero(run.named("kind", "collective_out") & run.named("op", "all_reduce"))
+    columns = ("step", "phase", "axis", "label", "group", "micro_batch", "boxes", "global_shape")
+    base = keys_of(*(run[c] for c in columns))[chosen]
+    again = occurrence(keys_of(base, run["rank"][chosen]), run["order"][chosen])
+    found = []
+    for rows in contradictions(run, chosen, keys_of(base, again)):
+        odd = odd_one(run, rows)
+        text = (
+            f"the all-reduce of {run.name('label', odd)} over {run.name('axis', odd)} (step {int(run['step'][odd])}) "
+            f"left rank {int(run['rank'][odd])} with another result than the others"
+        )
+        found.append(Broken("all_reduce", text, odd, tuple(rows)))
+    return found
+
+
+def _messages(run: Frame) -> list[Broken]:
+    """Sent and received tensors of the pipeline: joined by what they carry."""
+    sent = np.flatnonzero(run.named("kind", "collective_in") & run.named("op", "send"))
+    got = np.flatnonzero(run.named("kind", "collective_out") & run.named("op", "recv"))
+    if not len(sent) or not len(got):
+        return []
+    columns = ("step", "tensor", "boxes", "global_shape", "tp", "cp", "dp")
+    rows = np.r_[sent, got]
+    base = keys_of(*(run[c] for c in columns), run["micro_batch"])[rows]
+    found = []
+    for pair in contradictions(run, rows, base):
+        text = (
+            f"{run.name('tensor', pair[0])} (step {int(run['step'][pair[0]])}) did not arrive as it was sent"
+        )
+        found.append(Broken("message", text, pair[-1], tuple(pair)))
+    return found
+
+
+def _pairs(run: Frame, name: str, phases: tuple[str, str], sentence: str) -> list[Broken]:
+    """The same part recorded in two phases on one rank must be equal."""
+    kinds = ("activation",) if name == "recompute" else ("param", "optimizer")
+    first, second = (np.flatnonzero(run.named("phase", p) & run.named("kind", *kinds)) for p in phases)
+    if not len(first) or not len(second):
+        return []
+    rows = np.r_[first, second]
+    columns = ("kind", "tensor", "boxes", "global_shape", "rank", "dtype")
+    base = keys_of(run["step"][rows], *(run[c][rows] for c in columns), run["micro_batch"][rows])
+    again = occurrence(keys_of(base, run["phase"][rows]), run["order"][rows])
+    found = []
+    for pair in contradictions(run, rows, keys_of(base, again)):
+        later = next((r for r in pair if run.name("phase", r) == phases[1]), None)
+        if later is None or len(pair) < 2:
+            continue
+        text = sentence.format(tensor=run.name("tensor", later)) + (
+            f" (step {int(run['step'][later])}, rank {int(run['rank'][later])})"
+        )
+        found.append(Broken(name, text, later, tuple(pair)))
+    return found

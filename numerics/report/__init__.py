@@ -1,0 +1,1 @@
+"""Findings as text, JSON and one HTML page; nothing is computed here."""

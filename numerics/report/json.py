@@ -1,0 +1,87 @@
+"""The contract `numerics.compare/1`, field by field, in a fixed order."""
+
+import json
+import math
+from typing import Any
+
+from numerics.findings import COMPARE_SCHEMA, Cell, CompareFinding, Divergence, Worst
+
+
+def compare_document(finding: CompareFinding) -> dict[str, Any]:
+    """The finding as a JSON-ready dict."""
+    counts = finding.tensors
+    return {
+        "schema": COMPARE_SCHEMA,
+        "verdict": finding.verdict,
+        "proof": finding.proof,
+        "reason": finding.reason,
+        "runs": {"parallel": finding.parallel, "baseline": finding.baseline, "replay": finding.replay},
+        "first_divergence": _divergence(finding.first_divergence),
+        "explanation": finding.explanation,
+        "tensors": {
+            "compared": counts.compared,
+            "identical": counts.identical,
+            "explained": counts.explained,
+            "unexplained": counts.unexplained,
+            "only_in_one": counts.only_one,
+        },
+        "replayed_rows": {"compared": counts.rows_replayed, "different": counts.rows_different},
+        "worst": [_worst(row) for row in finding.worst],
+        "invariants": list(finding.invariants),
+        "plan": list(finding.plan),
+        "could_not_have_seen": list(finding.could_not_have_seen),
+        "next": finding.next,
+        "notes": list(finding.notes),
+        "modules": [_cell(cell) for cell in finding.cells],
+    }
+
+
+def _divergence(found: Divergence | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "step": found.step,
+        "phase": found.phase,
+        "microbatch": found.micro_batch,
+        "module": found.module,
+        "tensor": found.tensor,
+        "collective": found.collective,
+        "axis": found.axis,
+        "ranks": list(found.ranks),
+        "evidence": found.evidence,
+    }
+
+
+def _worst(row: Worst) -> dict[str, Any]:
+    return {
+        "tensor": row.tensor,
+        "step": row.step,
+        "max_ulp": _number(row.max_ulp),
+        "rel": _number(row.rel),
+        "cosine": _number(row.cosine),
+        "ratio": _number(row.ratio),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        "module": cell.module,
+        "step": cell.step,
+        "phase": cell.phase,
+        "tensors": cell.tensors,
+        "differ": cell.differ,
+        "unexplained": cell.unexplained,
+        "rel": _number(cell.rel),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON knows no infinity; nine digits are more than a difference means."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.9g}")
+
+
+def dumps(document: dict[str, Any]) -> str:
+    """JSON text, stable, ASCII, with a newline at the end."""
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"

@@ -1,0 +1,95 @@
+"""The finding for a terminal: verdict first, then where, why, how much, and what could not have been seen."""
+
+from numerics.findings import CompareFinding, Divergence, Worst
+
+_WORDS = {
+    "identical": "IDENTICAL",
+    "drift": "DRIFT, not a bug",
+    "precision_policy": "PRECISION POLICY",
+    "reporting_only": "REPORTING ONLY",
+    "signed_zero": "SIGNED ZERO",
+    "bug": "BUG",
+    "incomparable": "INCOMPARABLE",
+    "undecided": "UNDECIDED",
+}
+
+
+def plain(text: str) -> str:
+    """Text from a file without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
+    """Lines for a terminal, with a newline at the end."""
+    lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
+    if finding.proof != "none":
+        lines.append(f"proof: {finding.proof.replace('_', ' ')}")
+    if finding.first_divergence is not None:
+        lines += _divergence(finding.first_divergence, finding.verdict)
+    if finding.explanation:
+        lines.append(f"  explanation  {finding.explanation}")
+    lines += _counts(finding)
+    shown = finding.worst if verbose else finding.worst[:3]
+    if shown:
+        lines.append("differ most:" + " " * 33 + "step   max ulp        rel     cosine      ratio")
+        lines += [_worst(row) for row in shown]
+    lines += _listed("broken invariants", finding.invariants, verbose=verbose)
+    lines += _listed("recorded plan against declared plan", finding.plan, verbose=verbose)
+    lines += _listed("could not have seen", finding.could_not_have_seen, verbose=verbose)
+    lines += _listed("notes", finding.notes, verbose=True)
+    if finding.next:
+        lines.append(f"next: {finding.next}")
+    return "".join(plain(line) + "\n" for line in lines)
+
+
+def _divergence(found: Divergence, verdict: str) -> list[str]:
+    title = "first divergence" if verdict in {"bug", "precision_policy"} else "first difference"
+    step = f"step {found.step}" if found.step >= 0 else "before the first step"
+    where = [step, found.phase]
+    if found.micro_batch is not None:
+        where.append(f"micro-batch {found.micro_batch}")
+    lines = [f"{title}: {', '.join(where)}", f"  tensor       {found.tensor}"]
+    if found.module:
+        lines.append(f"  module       {found.module}")
+    if found.collective:
+        lines.append(f"  collective   {found.collective}")
+    if found.axis:
+        lines.append(f"  axis         {found.axis}")
+    ranks = ", ".join(str(r) for r in found.ranks[:16]) + (", …" if len(found.ranks) > 16 else "")
+    lines.append(f"  ranks        {ranks}")
+    if found.evidence:
+        lines.append(f"  evidence     {found.evidence}")
+    return lines
+
+
+def _counts(finding: CompareFinding) -> list[str]:
+    counts, lines = finding.tensors, []
+    if counts.compared or counts.only_one:
+        lines.append(
+            f"tensors: {counts.compared} compared, {counts.identical} identical, "
+            f"{counts.explained} explained by order, {counts.unexplained} unexplained"
+        )
+        if counts.only_one:
+            lines.append(
+                f"         {counts.only_one} recorded by one run only, or without a common part: not compared"
+            )
+    if counts.rows_replayed:
+        lines.append(f"replay:  {counts.rows_replayed} rows compared, {counts.rows_different} different")
+    return lines
+
+
+def _worst(row: Worst) -> str:
+    ulp = "-" if row.max_ulp is None else f"{row.max_ulp:.0f}"
+    rel, cosine, ratio = (
+        "-" if v is None else f"{v:.{digits}}"
+        for v, digits in ((row.rel, "2e"), (row.cosine, "6f"), (row.ratio, "6f"))
+    )
+    return f"  {row.tensor[:42]:42} {row.step:4} {ulp:>9} {rel:>10} {cosine:>10} {ratio:>10}"
+
+
+def _listed(title: str, rows: tuple[str, ...], *, verbose: bool) -> list[str]:
+    if not rows:
+        return []
+    shown = rows if verbose else rows[:4]
+    more = [f"  … and {len(rows) - len(shown)} more (--verbose)"] if len(rows) > len(shown) else []
+    return [f"{title}:", *(f"  - {row}" for row in shown), *more]

@@ -1,0 +1,248 @@
+"""What relates the wrong tensor to the right one, as a sentence.
+
+Tried in this order, the first that holds exactly (up to one rounding) wins: not a number; nothing at all; another
+step's, layer's or rank's value; the rank's own partial; rounded to fewer bits; moved or shifted; one factor; one
+factor a rank; missing or doubled addends; plus a constant; only some places.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from numerics.digest import project
+from numerics.evidence import Evidence
+from numerics.first_diff import Found, axis_sizes
+from numerics.positions import moved, where_different
+from numerics.relations import factor, named_factor, named_logarithm, near, roundoff
+from numerics.schema import parse_boxes, parse_shape
+from numerics.sums import Explanation, missing_addends, partial_words, tolerance_of
+
+
+def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Explanation | None:
+    """Relate the first divergent tensor to the replay's; None where no simple relation holds.
+
+    `sizes` names numbers of the run that a factor may equal, besides the axes.
+    """
+    rows = list(found.rows)
+    known = {**axis_sizes(evidence.run), **sizes}
+    steps: tuple[Callable[[], Explanation | None], ...] = (
+        lambda: _not_finite(evidence, rows),
+        lambda: _elsewhere(evidence, rows),
+        lambda: _rounded(evidence, rows),
+        lambda: _moved(evidence, rows),
+        lambda: _factor(evidence, rows, known),
+        lambda: missing_addends(evidence, found, rows, known),
+        lambda: _constant(evidence, rows, known),
+        lambda: _places(evidence, rows),
+    )
+    for step in steps:
+        answer = step()
+        if answer is not None:
+            return answer
+    return _size(evidence, rows)
+
+
+def _not_finite(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    run, right = evidence.run, evidence.replay
+    bad = [r for r in rows if run["non_finite"][r] and not right["non_finite"][evidence.match(r)]]
+    if bad:
+        count = sum(int(run["non_finite"][r]) for r in bad)
+        return Explanation(f"{count} elements are infinite or not a number, none ought to be")
+    if all(run.reals["sum_squares"][r] == 0 for r in rows) and any(
+        right.reals["sum_squares"][evidence.match(r)] > 0 for r in rows
+    ):
+        return Explanation("the value is missing: all elements are zero")
+    return None
+
+
+def _elsewhere(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    """The value of another step, tensor, or the rank's own partial: the same bits stand in the replay's capture."""
+    texts: list[tuple[str, str | None]] = []
+    for row in rows:
+        if evidence.run["numel"][row] < 2:
+            return None
+        answer = _origin(evidence, row)
+        if answer is None:
+            return None
+        texts.append(answer)
+    if len(set(texts)) == 1 or len({t for t, _ in texts}) == 1:
+        return Explanation(texts[0][0], texts[0][1])
+    shown = "; ".join(
+        f"rank {int(evidence.run['rank'][r])}: {text}"
+        for r, (text, _) in list(zip(rows, texts, strict=True))[:4]
+    )
+    axes = {axis for _, axis in texts}
+    return Explanation(shown, axes.pop() if len(axes) == 1 else None)
+
+
+def _origin(evidence: Evidence, row: int) -> tuple[str, str | None] | None:
+    run, right = evidence.run, evidence.replay
+    same_box = [
+        r for r in evidence.by_digest.get(int(run.digest[row]), []) if right["boxes"][r] == run["boxes"][row]
+    ]
+    step = int(run["step"][row])
+    own = [r for r in same_box if right["tensor"][r] == run["tensor"][row] and right["step"][r] < step]
+    if own:
+        return f"stale: the value of step {int(right['step'][own[-1]])}", None
+    partial = [r for r in same_box if right["step"][r] == step and right["partial"][r] >= 0]
+    if partial:
+        name = right.name("partial", partial[0])
+        axes = [part.partition("=")[0] for part in name.split(",")]
+        return f"not reduced: still the partial of {partial_words(name)}", axes[0] if len(axes) == 1 else None
+    other = [
+        r
+        for r in same_box
+        if right["step"][r] == step
+        and right["kind"][r] == run["kind"][row]
+        and right["tensor"][r] != run["tensor"][row]
+    ]
+    if other:
+        return f"the value of {right.name('tensor', other[0])}", None
+    return None
+
+
+def _rounded(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    """Every value fits bfloat16 though the right ones need more bits, and nothing else is wrong."""
+    run, right = evidence.run, evidence.replay
+    for row in rows:
+        match = evidence.match(row)
+        declared, there = right.name("dtype", match), run.name("dtype", row)
+        narrower = roundoff(there) > roundoff(declared)
+        fits = bool(run.lowbits[row]) and not right.lowbits[match]
+        if not narrower and not fits:
+            return None
+    if evidence.relative(rows) > 64 * roundoff("bfloat16"):
+        return None
+    there = run.name("dtype", rows[0])
+    held = there if roundoff(there) > roundoff(right.name("dtype", evidence.match(rows[0]))) else "bfloat16"
+    declared = right.name("dtype", evidence.match(rows[0]))
+    return Explanation(f"computed in {held} where {declared} is declared", dtype=held)
+
+
+def _arrays(evidence: Evidence, row: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    a, b = evidence.array(evidence.run, row), evidence.array(evidence.replay, evidence.match(row))
+    return None if a is None or b is None or a.shape != b.shape else (a, b)
+
+
+def _moved(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    if not evidence.has_values(rows):
+        return _same_values(evidence, rows)
+    for row in rows:
+        pair = _arrays(evidence, row)
+        text = None if pair is None else moved(*pair)
+        if text is None:
+            return None
+    return Explanation(f"moved: {text}" if text else "moved")
+
+
+def _same_values(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    """Without the values: extremes and sums of squares equal, places not."""
+    run, right = evidence.run, evidence.replay
+    for row in rows:
+        match = evidence.match(row)
+        exact = all(run.reals[c][row] == right.reals[c][match] for c in ("min", "max", "abs_max"))
+        close = all(near(run.reals[c][row], right.reals[c][match], 1e-12) for c in ("sum_squares",)) and abs(
+            run.reals["sum"][row] - right.reals["sum"][match]
+        ) <= 1e-9 * math.sqrt(max(run.reals["sum_squares"][row], 0) * max(int(run["numel"][row]), 1))
+        if not (exact and close) or run["numel"][row] < 8:
+            return None
+    return Explanation("moved: the same values in another order (capture with tensors to see which)")
+
+
+def _factor(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int]) -> Explanation | None:
+    """One factor everywhere, or one a rank."""
+    values = evidence.has_values(rows)
+    tolerance = tolerance_of(evidence, rows, values=values)
+    a, b = evidence.both(rows, values=values)
+    fit = factor(a, b)
+    if fit is not None and fit.residual <= tolerance and abs(fit.value - 1) > 4 * tolerance:
+        return _factor_words(fit.value, sizes, max(tolerance, 1e-6))
+    each = []
+    for row in rows:
+        fit = factor(*evidence.both([row], values=values))
+        if fit is None or fit.residual > tolerance:
+            return None
+        each.append(fit.value)
+    if len(a) <= len(rows) or max(abs(v - 1) for v in each) <= 4 * tolerance:
+        return None
+    return _by_axis(evidence, rows, each, tolerance)
+
+
+def _factor_words(value: float, sizes: Mapping[str, int], tolerance: float) -> Explanation:
+    named = named_factor(value, sizes, tolerance)
+    if named is None:
+        return Explanation(f"factor {value:.6g}")
+    axis = named[1] if named[1] in {"tp", "cp", "pp", "dp"} else None
+    return Explanation(f"factor {named[0]}", axis)
+
+
+def _by_axis(
+    evidence: Evidence, rows: Sequence[int], each: Sequence[float], tolerance: float
+) -> Explanation | None:
+    """Factors that depend on one coordinate alone."""
+    for axis in ("pp", "dp", "cp", "tp"):
+        groups: dict[int, list[float]] = {}
+        for row, value in zip(rows, each, strict=True):
+            groups.setdefault(int(evidence.run[axis][row]), []).append(value)
+        constant = all(max(g) - min(g) <= 4 * tolerance * abs(g[0]) for g in groups.values())
+        if constant and len(groups) > 1:
+            shown = ", ".join(f"{axis} {i}: {g[0]:.6g}" for i, g in sorted(groups.items())[:8])
+            return Explanation(f"one factor for each {axis} rank ({shown})", axis)
+    return Explanation("one factor for each rank")
+
+
+def _constant(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int]) -> Explanation | None:
+    """The same constant added to every element: a logarithm of a size, or just a number."""
+    run, right = evidence.run, evidence.replay
+    count = sum(int(run["numel"][r]) for r in rows)
+    shift = sum(run.reals["sum"][r] - right.reals["sum"][evidence.match(r)] for r in rows) / max(count, 1)
+    if not math.isfinite(shift) or shift == 0:
+        return None
+    ones, left = [], []
+    for row in rows:
+        boxes = parse_boxes(run.name("boxes", row)) if run.name("boxes", row) else ()
+        shape = parse_shape(run.name("global_shape", row))
+        flat = sum(
+            (project(torch.ones(b.numel, dtype=torch.float64), shape, b) for b in boxes),
+            torch.zeros(8).double(),
+        )
+        ones.append(flat.numpy() if boxes else np.ones(8))
+        left.append(run.sketch[row] - right.sketch[evidence.match(row)])
+    flat_ones, difference = np.concatenate(ones), np.concatenate(left)
+    with np.errstate(all="ignore"):
+        residual = float(np.linalg.norm(difference - shift * flat_ones)) / float(np.linalg.norm(difference))
+    if not residual <= 0.01:
+        return None
+    named = named_logarithm(shift, sizes, 0.01)
+    if named is not None:
+        return Explanation(f"plus a constant: {named[0]}", named[1] if named[1] in axis_sizes(run) else None)
+    if count < 2:
+        return None
+    return Explanation(f"plus a constant: {shift:.6g}")
+
+
+def _places(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    texts = []
+    for row in rows:
+        pair = _arrays(evidence, row) if evidence.has_values([row]) else None
+        text = None if pair is None else where_different(*pair)
+        if text is None:
+            return None
+        texts.append(f"rank {int(evidence.run['rank'][row])}: {text}")
+    return Explanation("differs " + "; ".join(texts[:4]))
+
+
+def _size(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    """No relation: say at least whether it is of the size of roundings."""
+    run = evidence.run
+    relative = evidence.relative(rows)
+    unit = roundoff(run.name("dtype", rows[0]))
+    if relative <= 8 * unit:
+        return Explanation(
+            f"differs by roundings only (relative {relative:.2g}): computed with another order, constant or format "
+            "than declared"
+        )
+    return None
