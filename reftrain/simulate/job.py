@@ -1,0 +1,138 @@
+"""A job as the models see it: shapes, formats, schedule. Made from a run's configuration, or by the planner.
+
+A `Job` is plain data; `memory` and `projection` compute from it and from its `Schedule`, the same table that
+`reftrain run` executes.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from reftrain.config import MeshConfig, ModelConfig, RunConfig
+from reftrain.schedule.actions import Schedule
+from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.lower import lower
+from reftrain.simulate.shapes import Shapes, StageShape, layers_of_run, stage_shapes
+
+COMPUTE_BYTES = {"bf16": 2, "bf16_pure": 2, "fp32": 4, "fp64": 8}
+PARAMETER_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
+REDUCE_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job.
+
+    `layers` counts the layers of each virtual stage; `virtual`, `micro_batches` and `consecutive` are v, m
+    and k of the schedule. `policy` names the number formats, `kernels` what activations they keep (eager:
+    this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex).
+    """
+
+    model: ModelConfig
+    mesh: MeshConfig
+    seq_len: int
+    micro_batches: int
+    layers: tuple[int, ...]
+    schedule: str = "flexible"
+    virtual: int = 1
+    consecutive: int = 1
+    micro_batch_size: int = 1
+    recompute: str = "none"
+    policy: str = "bf16"
+    kernels: str = "fused"
+    attention: str = "flex"
+    ring: bool = False
+    clips: bool = True
+    optimizer: str = "fused"
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of an element of activations, and of gathered weights."""
+        return COMPUTE_BYTES[self.policy]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of an element of a weight's shard."""
+        return PARAMETER_BYTES[self.policy]
+
+    @property
+    def reduce_bytes(self) -> int:
+        """Bytes of an element of accumulated and reduced gradients."""
+        return REDUCE_BYTES[self.policy]
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Sizes of the model on one tensor rank."""
+        return Shapes(self.model, self.mesh.tp)
+
+    @cached_property
+    def stages(self) -> tuple[StageShape, ...]:
+        """What every virtual stage holds."""
+        return stage_shapes(self.layers)
+
+    def stage_parameters(self, stage: int) -> int:
+        """Parameters of a virtual stage on one tensor rank."""
+        shape = self.stages[stage]
+        return self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes an element of the optimiser's moments, and of its FP32 masters where weights are narrower."""
+        return {2: 12, 4: 8, 8: 16}[self.parameter_bytes]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on one context rank: B · S/cp."""
+        return self.micro_batch_size * self.seq_len // self.mesh.cp
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a rank outside the tensor-parallel regions."""
+        split = self.mesh.sequence_parallel and self.mesh.tp > 1
+        return self.tokens // self.mesh.tp if split else self.tokens
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of an activation, or its gradient, between two pipeline stages."""
+        return self.local_tokens * self.model.dim * self.compute_bytes
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks among which parameters, gradients and optimiser states are sharded."""
+        if not self.mesh.zero:
+            return 1
+        return (self.mesh.dp_shard or self.mesh.dp) * self.mesh.cp
+
+    @cached_property
+    def table(self) -> Schedule:
+        """Forwards and backwards of the schedule."""
+        return make_schedule(self.schedule, self.mesh.pp, self.virtual, self.micro_batches, self.consecutive)
+
+    @cached_property
+    def lowered(self) -> Schedule:
+        """The schedule with messages and gradient reductions."""
+        return lower(self.table, self.mesh.zero)
+
+
+def job_of_run(config: RunConfig) -> Job:
+    """Describe the job that `reftrain run` would run on CPUs."""
+    attention = config.numerics.attention
+    if attention == "auto":
+        attention = "sdpa" if config.numerics.document_mask or config.mesh.cp > 1 else "flash"
+    return Job(
+        model=config.model,
+        mesh=config.mesh,
+        seq_len=config.data.seq_len,
+        micro_batches=config.micro_batches,
+        layers=layers_of_run(config),
+        schedule=config.pipeline.schedule,
+        virtual=config.pipeline.virtual_stages,
+        consecutive=config.consecutive,
+        micro_batch_size=config.data.micro_batch_size,
+        recompute=config.numerics.recompute,
+        policy=config.numerics.policy,
+        kernels="eager",
+        attention=attention,
+        ring=config.numerics.cp_method == "ring" and config.mesh.cp > 1,
+        clips=config.optimizer.clip_norm > 0,
+        optimizer=config.optimizer.implementation,
+    )

@@ -1,0 +1,98 @@
+"""Memory of a rank over one step, by kind: weights, gradients, optimiser, activations, buffers, and their peak.
+
+The rank's actions of the lowered schedule, the one that is executed, are walked in order (`memory_walk`);
+what does not change during a step is added here. The second step is meant: optimiser states and receive
+buffers exist.
+
+Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti et al. 2022, section 4.
+"""
+
+from dataclasses import asdict, dataclass
+
+from reftrain.schedule.live import live_receive_buffers
+from reftrain.simulate.job import Job
+from reftrain.simulate.memory_walk import Bytes, State, Walk
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Memory of one pipeline rank (equal on all its data, context and tensor ranks), in bytes.
+
+    `at_peak` is the largest moment of the step by kind; `largest` holds each kind's own largest value;
+    `activation_kinds` splits the activations of the peak into norms, attention, feed_forward and head;
+    `in_flight` is the most (virtual stage, micro-batch) pairs whose activations are held.
+    """
+
+    rank: int
+    at_peak: Bytes
+    largest: Bytes
+    activation_kinds: dict[str, float]
+    in_flight: int
+
+    @property
+    def peak(self) -> float:
+        """Bytes of the largest moment."""
+        return self.at_peak.total
+
+    def as_json(self) -> dict[str, object]:
+        """The rank's row of `reftrain.memory/1`: whole bytes, the kinds at the peak adding up to it."""
+        kinds = {name: round(value) for name, value in asdict(self.at_peak).items()}
+        return {
+            "rank": self.rank,
+            **kinds,
+            "peak": sum(kinds.values()),
+            "largest": {name: round(value) for name, value in asdict(self.largest).items()},
+            "activations_by_kind": {name: round(value) for name, value in self.activation_kinds.items()},
+            "in_flight": self.in_flight,
+        }
+
+
+class MemoryModel:
+    """Computes the memory of the pipeline ranks of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def ranks(self) -> list[RankMemory]:
+        """Memory of all pipeline ranks."""
+        return [self.rank(index) for index in range(self.job.mesh.pp)]
+
+    def rank(self, index: int) -> RankMemory:
+        """Memory of one pipeline rank."""
+        job = self.job
+        held = job.lowered.held_by(index)
+        shard = sum(job.stage_parameters(stage) for _, stage in held) / job.shard_ranks
+        state = State(
+            shards=shard * job.parameter_bytes,
+            states=shard * job.optimizer_bytes,
+            fixed=self._batches() + self._messages(index),
+        )
+        walk = Walk(job, index, state)
+        for action in job.lowered.actions[index]:
+            walk.step(action)
+        self._optimizer(state, shard)
+        return RankMemory(index, state.peak, Bytes(**state.largest), state.kinds, walk.in_flight)
+
+    def _batches(self) -> float:
+        """Tokens, targets, positions and masks of all micro-batches, cut before the step begins."""
+        job = self.job
+        whole = job.micro_batch_size * job.seq_len
+        one = 24 * whole + 16 * job.tokens + (job.seq_len // job.mesh.cp) * (8 + 4 * job.model.head_dim)
+        if job.kernels == "eager" and (job.attention == "sdpa" or job.ring):
+            one += job.tokens * job.seq_len
+        return job.micro_batches * one
+
+    def _messages(self, index: int) -> float:
+        """Receive buffers, which are never given back, and two messages on their way."""
+        if self.job.mesh.pp == 1:
+            return 0.0
+        return (live_receive_buffers(self.job.lowered, index) + 2) * self.job.message_bytes
+
+    def _optimizer(self, state: State, shard: float) -> None:
+        """The optimiser's moment: gradient shards, their clipped copy, and temporaries of its kernel."""
+        job = self.job
+        master = shard * max(job.parameter_bytes, 4)
+        state.gathered = 0.0
+        state.gradients = shard * job.reduce_bytes
+        copies = master if job.clips and job.kernels == "eager" else 0.0
+        state.look(passing=master if job.optimizer == "foreach" else 0.0, gradients=copies)

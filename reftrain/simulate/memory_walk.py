@@ -1,0 +1,209 @@
+"""Walks one rank's actions and keeps account of what it holds, layer by layer.
+
+FSDP2's behaviour under each ZeRO stage is followed: weights are gathered at a stage's first forward and
+dropped in its last backward (ZeRO-3: around every layer); gradients of micro-batches are summed whole in
+the reduction's format until they are reduced, and from then on held as shards. `memory` adds what does not
+change.
+"""
+
+from dataclasses import asdict, dataclass, field
+
+from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
+from reftrain.simulate.activations import (
+    Kept,
+    embedding_kept,
+    head_kept,
+    head_passing,
+    layer_kept,
+    layer_passing,
+)
+from reftrain.simulate.job import Job
+from reftrain.simulate.shapes import StageShape
+
+KINDS = ("norms", "attention", "feed_forward", "head")
+Key = tuple[int, int]
+"""(replica, virtual stage)"""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes by kind at one moment."""
+
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    buffers: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Sum of the kinds."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+
+@dataclass
+class State:
+    """What a rank holds: shards of weights, optimiser states and fixed buffers, and what comes and goes."""
+
+    shards: float
+    states: float
+    fixed: float
+    gathered: float = 0.0
+    gradients: float = 0.0
+    kept: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    peak: Bytes = field(default_factory=Bytes)
+    kinds: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+
+    def look(self, passing: float = 0.0, gradients: float = 0.0, weights: float = 0.0) -> None:
+        """Compare this moment, with what only passes by, with the largest so far."""
+        now = Bytes(
+            weights=self.shards + self.gathered + weights,
+            gradients=self.gradients + gradients,
+            optimizer=self.states,
+            activations=sum(self.kept.values()),
+            buffers=self.fixed + passing,
+        )
+        for name, value in asdict(now).items():
+            self.largest[name] = max(self.largest.get(name, 0.0), value)
+        if now.total > self.peak.total:
+            self.peak, self.kinds = now, dict(self.kept)
+
+    def keep(self, kept: Kept, sign: int = 1) -> None:
+        """Take activations, or with sign -1 give them back."""
+        for name in KINDS:
+            self.kept[name] += sign * getattr(kept, name)
+
+
+class Walk:
+    """Walks the actions of one rank, changing a `State`."""
+
+    def __init__(self, job: Job, rank: int, state: State) -> None:
+        self.job, self.state = job, state
+        self.layer, self.head, self.embedding = layer_kept(job), head_kept(job), embedding_kept(job)
+        self.again = layer_kept(job, "none").total - self.layer.total
+        self.passing, self.head_passing = layer_passing(job), head_passing(job)
+        actions = job.lowered.actions[rank]
+        ends = [a for a in actions if a.kind in ENDS_BACKWARD]
+        self.last = {(a.replica, a.stage): a for a in ends}
+        reduced = {(a.replica, a.stage, a.micro_batch) for a in actions if a.kind is Kind.REDUCE_GRADIENT}
+        self.reduces = {a for a in ends if (a.replica, a.stage, a.micro_batch) in reduced}
+        self.gathered: dict[Key, float] = {}
+        self.summed: set[Key] = set()
+        self.sharded: set[Key] = set()
+        self.held = self.in_flight = 0
+
+    def step(self, action: Action) -> None:
+        """Walk one action."""
+        key = action.replica, action.stage
+        shape = self.job.stages[action.stage]
+        if action.kind in {Kind.FORWARD, Kind.RECOMPUTE}:
+            self._forward(key, shape)
+        elif action.kind in ENDS_BACKWARD:
+            self._backward(action, key, shape)
+        elif action.kind is Kind.FREE:
+            self.state.keep(self._stage(shape), -1)
+        elif action.kind in {Kind.STASH_WEIGHTS, Kind.DROP_WEIGHTS}:
+            sign = 1 if action.kind is Kind.STASH_WEIGHTS else -1
+            self.state.shards += sign * self.job.stage_parameters(action.stage) * self.job.compute_bytes
+            self.state.look()
+
+    def _stage(self, shape: StageShape) -> Kept:
+        """Everything a stage keeps of one micro-batch."""
+        parts = [self.layer] * shape.layers
+        parts += [self.embedding] * shape.first + [self.head] * shape.last
+        if not shape.first:
+            parts.append(self._shared_input(shape))
+        return Kept(**{name: sum(getattr(part, name) for part in parts) for name in KINDS})
+
+    def _shared_input(self, shape: StageShape) -> Kept:
+        """A stage's first norm keeps the receive buffer itself, unless it makes an FP32 copy of it."""
+        job = self.job
+        copies = job.kernels == "eager" and job.compute_bytes < 4 and job.recompute != "full"
+        if job.mesh.pp == 1 or copies or not (shape.layers or shape.last):
+            return Kept()
+        return Kept(norms=-float(job.message_bytes))
+
+    def _forward(self, key: Key, shape: StageShape) -> None:
+        state, layered = self.state, 0.0
+        self._gather(key, shape)
+        if self.job.mesh.zero == 3:
+            layered = 2 * self.job.shapes.layer_parameters * self.job.compute_bytes
+        if shape.first:
+            state.keep(self.embedding)
+        else:
+            state.keep(self._shared_input(shape))
+        for _ in range(shape.layers):
+            state.keep(self.layer)
+            state.look(self.passing.forward, weights=layered)
+        if shape.last:
+            state.keep(self.head)
+            state.look(self.head_passing.forward)
+        state.look()
+        if self.job.mesh.zero == 3:
+            self._drop(key)
+        self.held += 1
+        self.in_flight = max(self.in_flight, self.held)
+
+    def _gather(self, key: Key, shape: StageShape) -> None:
+        """Weights stay gathered until the last backward; under ZeRO-3 only those outside the layers do."""
+        if key in self.gathered:
+            return
+        parameters = self.job.stage_parameters(key[1])
+        if self.job.mesh.zero == 3:
+            parameters -= shape.layers * self.job.shapes.layer_parameters
+        self.gathered[key] = parameters * self.job.compute_bytes
+        self.state.gathered += self.gathered[key]
+
+    def _drop(self, key: Key) -> None:
+        self.state.gathered -= self.gathered.pop(key, 0.0)
+
+    def _backward(self, action: Action, key: Key, shape: StageShape) -> None:
+        job, state = self.job, self.state
+        self._gather(key, shape)
+        layer, ends = job.shapes.layer_parameters, 0.0
+        fresh, reduce, last = key not in self.summed, action in self.reduces, self.last[key] == action
+        layered = 2 * layer * job.compute_bytes if job.mesh.zero == 3 else 0.0
+        if shape.last:
+            state.look(self.head_passing.backward)
+            state.keep(self.head, -1)
+            ends += job.shapes.head_parameters
+        for _ in range(shape.layers):
+            held = ends * job.compute_bytes
+            state.look(self.passing.backward + self.again, held, layered)
+            state.keep(self.layer, -1)
+            self._gradients(layer, held, fresh=fresh, reduce=reduce, weights=layered, key=key)
+            if last and job.mesh.zero != 3:
+                self.gathered[key] -= layer * job.compute_bytes
+                state.gathered -= layer * job.compute_bytes
+        if shape.first:
+            state.keep(self.embedding, -1)
+            ends += job.shapes.embedding_parameters
+        else:
+            state.keep(self._shared_input(shape), -1)
+        self._gradients(ends, 0.0, fresh=fresh, reduce=reduce, weights=0.0, key=key)
+        (self.summed.discard if reduce else self.summed.add)(key)
+        if reduce:
+            self.sharded.add(key)
+        if last or job.mesh.zero == 3:
+            self._drop(key)
+        self.held -= 1
+
+    def _gradients(
+        self, parameters: float, held: float, *, fresh: bool, reduce: bool, weights: float, key: Key
+    ) -> None:
+        """One FSDP2 unit's gradient has been computed: sum it, or reduce it to a shard."""
+        job, state = self.job, self.state
+        new, whole = parameters * job.compute_bytes, parameters * job.reduce_bytes
+        if not reduce:
+            if fresh:
+                state.gradients += whole
+            # In another format than the sum's, or added to it, the new gradient stands beside the sum.
+            state.look(gradients=held + (new if not fresh or new != whole else 0.0), weights=weights)
+            return
+        # The input of this reduction, and the one before, which is released when this one has begun.
+        state.look(passing=2 * whole, gradients=held + new, weights=weights)
+        if not fresh:
+            state.gradients -= whole
+        if key not in self.sharded:
+            state.gradients += whole / job.shard_ranks
