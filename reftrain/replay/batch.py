@@ -99,7 +99,7 @@ def shares(config: RunConfig, batch: MicroBatch, wide: torch.dtype) -> list[Shar
     numerics, ranks, length = config.numerics, config.mesh.cp, batch.tokens.shape[1]
     places = [positions_of(length, ranks, index) for index in range(ranks)]
     ring = numerics.cp_method == "ring" and ranks > 1
-    causal_only = not numerics.document_mask and ranks == 1 and numerics.attention != "sdpa"
+    causal_only = not numerics.document_mask and ranks == 1 and numerics.attention in {"auto", "flash"}
     out = []
     for here in places:
         if ring:

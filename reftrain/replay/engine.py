@@ -12,12 +12,12 @@ from torch import Tensor
 
 from reftrain.config import RunConfig
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
+from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, seats_along
 from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.lockstep import Lockstep, Ranks
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.parameters import Declaration, shard_rows
-from reftrain.replay.probe import Probe
+from reftrain.replay.probe import Moment, Probe
 from reftrain.replay.ring import ring_sum
 from reftrain.replay.settings import Formats, StageOrder, formats_of
 from reftrain.replay.stage import backward, leaves, run_stage
@@ -57,9 +57,15 @@ class Replay:
         self.formats = formats or formats_of(config.numerics.policy)
         self.probe = probe or Probe()
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
-        self.reducer = Reducer(config, self.grid, self.declared, self.formats)
+        self.reducer = Reducer(config, self.grid, self.declared, self.formats, self.probe)
         mesh = config.mesh
-        self.lockstep = Lockstep(mesh.tp, mesh.cp, sequence_parallel=mesh.sequence_parallel, probe=self.probe)
+        self.lockstep = Lockstep(
+            mesh.tp,
+            mesh.cp,
+            sequence_parallel=mesh.sequence_parallel,
+            sums_wide=config.numerics.tp_reduce == "fp32",
+            probe=self.probe,
+        )
         self.reader = Reader(config)
         self.shards: Shards = {seat: {} for seat in self.grid.seats()}
         self._first_values()
@@ -72,6 +78,7 @@ class Replay:
         self.optimizers = {
             seat: ShardOptimizer(config.optimizer, shards, matrices) for seat, shards in self.shards.items()
         }
+        self.probe.shards("param", "", self.shards)
 
     def _first_values(self) -> None:
         mesh = self.config.mesh
@@ -100,31 +107,52 @@ class Replay:
     def gradients(self, step: int) -> StepResult:
         """Run a step up to the global norm."""
         config, mesh = self.config, self.config.mesh
+        now = self.probe.now = Moment(step, "forward")
         batches = [self.reader.micro_batches(step, dp) for dp in range(mesh.dp)]
-        valid = max(sum(batch.valid for of_rank in batches for batch in of_rank), 1)
+        valid = self._valid(batches)
         weights = [self._weights(stage) for stage in range(config.stages)]
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
         losses: dict[Seat, Tensor] = {}
         for dp in range(mesh.dp):
             losses |= self._data_rank(dp, batches[dp], weights, valid, taken)
         reduced: Shards = {seat: {} for seat in self.grid.seats()}
-        for (stage, number), whole in sorted(taken.items()):
+        now.phase, now.micro_batch = "reduce", -1
+        for (stage, number), whole in sorted(taken.items(), key=lambda item: (item[0][1], -item[0][0])):
             last = number + 1 == len(self.orders[stage].reduce_after)
             for tp in range(mesh.tp):
                 self.reducer.reduce(stage, tp, whole, reduced, last=last)
-        finish(config, self.grid, self.declared, reduced)
-        norm = global_norm(config, self.grid, self.declared, reduced)
-        return StepResult(self._loss(losses, valid), valid, norm, reduced)
+        finish(config, self.grid, self.declared, reduced, self.probe)
+        self.probe.shards("param_grad", ".grad", reduced)
+        norm = global_norm(config, self.grid, self.declared, reduced, self.probe)
+        loss = self._loss(losses, valid)
+        self.probe.scalar("grad_norm", norm)
+        self.probe.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
+        return StepResult(loss, valid, norm, reduced)
+
+    def _valid(self, batches: Sequence[Sequence[MicroBatch]]) -> int:
+        """Count of valid targets of the step's whole batch, at least 1."""
+        counts = [torch.tensor([sum(batch.valid for batch in of_rank)]) for of_rank in batches]
+        total = ring_sum(counts)
+        for group in self._groups("dp"):
+            own = {seat: counts[seat.dp] for seat in group}
+            self.probe.reduction("dp", "all_reduce", "valid_tokens", own, dict.fromkeys(group, total))
+        valid = max(int(total.item()), 1)
+        self.probe.scalar("valid_tokens", torch.tensor(valid))
+        return valid
+
+    def _groups(self, *axes: str) -> list[list[Seat]]:
+        return seats_along(self.grid, *axes)
 
     def _loss(self, losses: Mapping[Seat, Tensor], valid: int) -> float:
         """Loss of the step in float64: over data and context ranks of the last stage, then over the pipeline."""
-        tp = 0
-        by_stage = []
-        for pp in range(self.config.mesh.pp):
-            group = self.grid.data_group(pp, tp)
-            zero = torch.zeros(1, dtype=torch.float64)
-            by_stage.append(ring_sum([losses.get(seat, zero) for seat in group]))
-        return float(ring_sum(by_stage).item()) / valid
+        sums = {seat: losses.get(seat, torch.zeros(1, dtype=torch.float64)) for seat in self.grid.seats()}
+        for axes, axis in ((("dp", "cp"), "dp_cp"), (("pp",), "pp")):
+            for group in self._groups(*axes):
+                total = ring_sum([sums[seat] for seat in group])
+                after = dict.fromkeys(group, total)
+                self.probe.reduction(axis, "all_reduce", "loss", {s: sums[s] for s in group}, after)
+                sums |= after
+        return float(sums[self.grid.seats()[0]].item()) / valid
 
     def _data_rank(
         self,
@@ -149,8 +177,11 @@ class Replay:
         totals = {}
         for place in range(len(self.lockstep)):
             total = torch.zeros(1, dtype=torch.float64)
-            for number in sorted(sums):
-                total += sums[number][place].double()
+            if self.config.numerics.loss_log == "stacked":
+                total += torch.stack([sums[number][place] for number in sorted(sums)]).sum().double()
+            else:
+                for number in sorted(sums):
+                    total += sums[number][place].double()
             totals[Seat(dp, last, *divmod(place, mesh.tp))] = total
         return totals
 
@@ -165,15 +196,22 @@ class Replay:
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
     ) -> Ranks:
         """Forward through all stages, backward through all; returns the loss sums of every rank."""
-        config, mesh = self.config, self.config.mesh
+        config, mesh, now = self.config, self.config.mesh, self.probe.now
+        now.dp, now.micro_batch = dp, number
         passed: list[tuple[Ranks | None, Ranks, list[dict[str, Tensor]]]] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
+            now.phase, now.stage = "forward", stage
+            if outputs is not None:
+                self.probe.message("pp", "A", stage - 1, stage, outputs)
+                now.stage = stage
+            self.probe.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
             local = [
                 {n: w.detach().requires_grad_() for n, w in weights[stage][place % mesh.tp].items()}
                 for place in range(len(self.lockstep))
             ]
+            self.probe.weights(local)
             last = stage + 1 == config.stages
             outputs = run_stage(config, self.lockstep, layers, inputs, local, batch, last=last)
             passed.append((inputs, outputs, local))
@@ -181,6 +219,10 @@ class Replay:
         grads: Ranks | None = None
         for stage in reversed(range(config.stages)):
             inputs, outputs, local = passed.pop()
+            now.phase, now.stage = "backward", stage
+            if grads is not None:
+                self.probe.message("pp", "G", stage + 1, stage, grads)
+                now.stage = stage
             if grads is None:
                 backward([total / valid for total in outputs], None)
             else:
@@ -219,8 +261,16 @@ class Replay:
 
     def apply(self, step: int, result: StepResult) -> float:
         """Clip and update all shards; return the learning rate."""
+        self.probe.now = Moment(step, "step")
         rate = learning_rate(self.config.optimizer, step, self.config.steps)
         clip = clip_factor(result.norm, self.config.optimizer.clip_norm)
+        self.probe.scalar("learning_rate", torch.tensor(rate, dtype=torch.float64))
+        if clip is not None:
+            self.probe.scalar("clip", clip)
         for seat, optimizer in self.optimizers.items():
             optimizer.step(result.gradients[seat], rate, clip)
+        self.probe.shards("param", "", self.shards)
+        moments = {seat: optimizer.moments() for seat, optimizer in self.optimizers.items()}
+        for kind in ("exp_avg", "exp_avg_sq", "master"):
+            self.probe.shards("optimizer", f".{kind}", {seat: m.get(kind, {}) for seat, m in moments.items()})
         return rate

@@ -12,6 +12,7 @@ from torch import Tensor
 from reftrain.config import RunConfig
 from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.parameters import Declaration, Parameter, flat_buffer, shard_rows
+from reftrain.replay.probe import Probe
 from reftrain.replay.ring import ring_sum
 from reftrain.replay.settings import Formats
 
@@ -42,8 +43,11 @@ class Accumulator:
 class Reducer:
     """Sums a stage's gradients over data and context parallelism into shards."""
 
-    def __init__(self, config: RunConfig, grid: Grid, declared: Declaration, formats: Formats) -> None:
+    def __init__(
+        self, config: RunConfig, grid: Grid, declared: Declaration, formats: Formats, probe: Probe
+    ) -> None:
         self.config, self.grid, self.declared, self.formats = config, grid, declared, formats
+        self.probe = probe
         self._replica_sums: dict[tuple[int, str, Seat], Tensor] = {}
 
     def reduce(
@@ -54,12 +58,15 @@ class Reducer:
         for unit, parameters in self.declared.units(stage):
             flats: dict[Seat, Tensor] = {}
             for group in groups:
-                buffers = [
-                    flat_buffer([whole[s][p.name] for p in parameters], len(group), self.formats.reduce)
+                buffers = {
+                    s: flat_buffer([whole[s][p.name] for p in parameters], len(group), self.formats.reduce)
                     for s in group
-                ]
-                total = ring_sum(buffers)
-                flats |= {seat: total[index].clone() for index, seat in enumerate(group)}
+                }
+                total = ring_sum(list(buffers.values()))
+                after = {seat: total[index].clone() for index, seat in enumerate(group)}
+                inputs = {seat: buffer.view(-1) for seat, buffer in buffers.items()}
+                self.probe.reduction("dp_cp", "reduce_scatter", f"{unit}.grad", inputs, after)
+                flats |= after
             if self._is_replicated:
                 flats = self._between_replicas(stage, unit, groups, flats, last=last)
                 if not last:
@@ -109,15 +116,15 @@ class Reducer:
                 shard[parameter.name] = grad
 
 
-def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards) -> None:
+def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
     """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
     for axis in ("kv", "tp"):
         for group in _partial_groups(config, grid, axis):
             names = _partial_names(config, declared, group[0], axis)
             if names and len(group) > 1:
-                _sum_in_one_buffer(names, [shards[seat] for seat in group])
+                _sum_in_one_buffer(names, {seat: shards[seat] for seat in group}, axis, probe)
     if config.model.tied_embeddings:
-        _sum_tied(config, grid, shards)
+        _sum_tied(config, grid, shards, probe)
 
 
 def _partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
@@ -134,15 +141,17 @@ def _partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: s
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 
 
-def _sum_in_one_buffer(names: list[str], ranks: list[dict[str, Tensor]]) -> None:
-    total = ring_sum([torch.cat([rank[name].reshape(-1) for name in names]) for rank in ranks])
-    for rank in ranks:
+def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, probe: Probe) -> None:
+    buffers = {seat: torch.cat([rank[name].reshape(-1) for name in names]) for seat, rank in ranks.items()}
+    total = ring_sum(list(buffers.values()))
+    probe.reduction(axis, "all_reduce", f"{axis}.partial_gradients", buffers, dict.fromkeys(buffers, total))
+    for rank in ranks.values():
         pieces = torch.split(total, [rank[name].numel() for name in names])
         for name, piece in zip(names, pieces, strict=True):
             rank[name] = piece.view(rank[name].shape).clone()
 
 
-def _sum_tied(config: RunConfig, grid: Grid, shards: Shards) -> None:
+def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, probe: Probe) -> None:
     """Both ends of a tied embedding get the sum of their gradients, over the first and last pipeline ranks."""
     first, last = "tok_embeddings.weight", "output.weight"
     for seat in grid.seats():
@@ -150,20 +159,32 @@ def _sum_tied(config: RunConfig, grid: Grid, shards: Shards) -> None:
             continue
         other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
         total = ring_sum([shards[seat][first], shards[other][last]])
+        if other != seat:
+            ends = {seat: shards[seat][first], other: shards[other][last]}
+            probe.reduction(
+                "embedding", "all_reduce", "tied_embedding.grad", ends, dict.fromkeys(ends, total)
+            )
         shards[seat][first], shards[other][last] = total, total.clone()
 
 
-def global_norm(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards) -> Tensor:
+def seats_along(grid: Grid, *axes: str) -> list[list[Seat]]:
+    """Groups of seats that differ in these axes only, each by global rank."""
+    groups: dict[tuple[int, ...], list[Seat]] = {}
+    for seat in grid.seats():
+        key = tuple(getattr(seat, axis) for axis in ("dp", "pp", "cp", "tp") if axis not in axes)
+        groups.setdefault(key, []).append(seat)
+    return list(groups.values())
+
+
+def global_norm(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> Tensor:
     """Euclidean norm of the model's gradient (1,): squares by parameter, then over data, tensor, pipeline ranks."""
     squares = {seat: _squares(config, grid, declared, seat, shards[seat]) for seat in grid.seats()}
     for axes in (("dp", "cp"), ("tp",), ("pp",)):
-        groups: dict[tuple[int, ...], list[Seat]] = {}
-        for seat in grid.seats():
-            key = tuple(getattr(seat, axis) for axis in ("dp", "pp", "cp", "tp") if axis not in axes)
-            groups.setdefault(key, []).append(seat)
-        for group in groups.values():
-            total = ring_sum([squares[seat] for seat in group])
-            squares |= dict.fromkeys(group, total)
+        for group in seats_along(grid, *axes):
+            before = {seat: squares[seat] for seat in group}
+            after = dict.fromkeys(group, ring_sum(list(before.values())))
+            probe.reduction("_".join(axes), "all_reduce", "grad_norm", before, after)
+            squares |= after
     return squares[grid.seats()[0]].sqrt()
 
 

@@ -5,10 +5,12 @@ The shapes, splits and contiguity are those of the ranks, because a matrix produ
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reftrain.config import ModelConfig, RunConfig
 from reftrain.replay.batch import Share
@@ -124,9 +126,11 @@ class Layers:
             masks = [share.mask for share in batch]
             return ring_attention(self.lockstep, queries, keys, values, masks, name)
         keys, values = self.lockstep.gather_keys_values(keys, values, name)
-        return [
-            attend(q, k, v, share.mask) for q, k, v, share in zip(queries, keys, values, batch, strict=True)
-        ]
+        with sdpa_kernel(SDPBackend.MATH) if self.config.numerics.attention == "math" else nullcontext():
+            return [
+                attend(q, k, v, share.mask)
+                for q, k, v, share in zip(queries, keys, values, batch, strict=True)
+            ]
 
     def feed_forward(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
         """w2(silu(w1 x) · w3 x); Shazeer 2020."""

@@ -39,9 +39,10 @@ def joint(there: Exchange, back: Exchange, tensors: Ranks) -> Ranks:
 class Lockstep:
     """The tensor and context axes of one pipeline stage and data-parallel rank."""
 
-    def __init__(self, tp: int, cp: int, *, sequence_parallel: bool, probe: Probe) -> None:
+    def __init__(self, tp: int, cp: int, *, sequence_parallel: bool, sums_wide: bool, probe: Probe) -> None:
         self.tp, self.cp, self.probe = tp, cp, probe
         self.sequence_parallel = sequence_parallel and tp > 1
+        self.sums_wide = sums_wide
 
     def __len__(self) -> int:
         return self.tp * self.cp
@@ -52,25 +53,38 @@ class Lockstep:
             return [[c * self.tp + t for t in range(self.tp)] for c in range(self.cp)]
         return [[c * self.tp + t for c in range(self.cp)] for t in range(self.tp)]
 
+    def _show(
+        self, axis: str, op: str, label: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> None:
+        self.probe.collective(axis, op, label, self.groups(axis), inputs, outputs)
+
+    def _wide(self, tensors: Sequence[torch.Tensor], axis: str) -> Ranks:
+        """Summands over tp in the format of the sum."""
+        if axis != "tp" or not self.sums_wide:
+            return list(tensors)
+        return [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
+
     def all_reduce(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Sum over each group of the axis; every rank gets the sum."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(self)
+        wide = self._wide(tensors, axis)
         for group in self.groups(axis):
-            total = ring_sum([tensors[r] for r in group])
+            total = ring_sum([wide[r] for r in group])
             for r in group:
                 out[r] = total.clone()
-        self.probe.collective(axis, "all_reduce", label, list(tensors), out)
-        return out
+        self._show(axis, "all_reduce", label, wide, out)
+        return [total.to(t.dtype) for total, t in zip(out, tensors, strict=True)]
 
     def reduce_scatter(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Sum (size, …) over each group of the axis; each rank gets its slice."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(self)
+        wide = self._wide(tensors, axis)
         for group in self.groups(axis):
-            total = ring_sum([tensors[r] for r in group])
+            total = ring_sum([wide[r] for r in group])
             for index, r in enumerate(group):
                 out[r] = total[index].clone()
-        self.probe.collective(axis, "reduce_scatter", label, list(tensors), out)
-        return out
+        self._show(axis, "reduce_scatter", label, wide, out)
+        return [total.to(t.dtype) for total, t in zip(out, tensors, strict=True)]
 
     def all_gather(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Stack the tensors of each group of the axis on every rank."""
@@ -79,7 +93,7 @@ class Lockstep:
             stacked = torch.stack([tensors[r] for r in group])
             for r in group:
                 out[r] = stacked
-        self.probe.collective(axis, "all_gather", label, list(tensors), out)
+        self._show(axis, "all_gather", label, tensors, out)
         return out
 
     def _gather_sequence(self, label: str, tensors: Ranks) -> Ranks:

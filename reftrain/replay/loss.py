@@ -56,7 +56,7 @@ class ShardedCrossEntropy:
             total = ring_sum([parts[r] for r in group], combine=torch.maximum)
             for r in group:
                 out[r] = total
-        self.lockstep.probe.collective("tp", "all_reduce", label, parts, out)
+        self.lockstep.probe.collective("tp", "all_reduce", label, self.lockstep.groups("tp"), parts, out)
         return out
 
     def _there(self, logits: Ranks, targets: Ranks) -> Ranks:

@@ -1,22 +1,69 @@
 """Where the replay shows its values as they arise: the baseline's counterpart of the trainer's hooks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import torch
+from torch import Tensor
+
+from reftrain.replay.batch import Share
+from reftrain.replay.grid import Seat
+
+
+@dataclass
+class Moment:
+    """What the replay computes now: step, phase, and data-parallel rank, virtual stage and micro-batch (-1: none)."""
+
+    step: int = -1
+    phase: str = "init"
+    dp: int = -1
+    stage: int = -1
+    micro_batch: int = -1
 
 
 class Probe:
-    """Sees values and does nothing with them; `rows.RowProbe` writes them down."""
+    """Sees values and does nothing with them; `rows.RowProbe` writes them down.
 
-    def value(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """Show a named value of every rank in lock step, once it is computed; gradients may be hooked."""
+    Sequences hold one tensor for each rank in lock step: context ranks, and within them tensor ranks.
+    """
+
+    def __init__(self) -> None:
+        self.now = Moment()
+
+    def inputs(self, batch: Sequence[Share]) -> None:
+        """Show what every rank in lock step computes on."""
+
+    def value(self, name: str, tensors: Sequence[Tensor]) -> None:
+        """Show a named value once it is computed; its gradient may be hooked."""
+
+    def weights(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
+        """Show the leaves whose gradients a micro-batch will fill, for every rank in lock step."""
 
     def collective(
         self,
         axis: str,
         op: str,
         label: str,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
+        groups: Sequence[Sequence[int]],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
     ) -> None:
-        """Show what every rank in lock step put into a collective and got from it."""
+        """Show what every rank in lock step put into a collective of its group and got from it."""
+
+    def message(self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]) -> None:
+        """Show what stage `sender` hands to stage `receiver`."""
+
+    def reduction(
+        self,
+        axis: str,
+        op: str,
+        label: str,
+        inputs: Mapping[Seat, Tensor],
+        outputs: Mapping[Seat, Tensor],
+    ) -> None:
+        """Show a reduction of one group of ranks, in the group's order."""
+
+    def scalar(self, name: str, value: Tensor, *, reported: bool = False) -> None:
+        """Show a value that all ranks have; `reported` where nothing is computed from it."""
+
+    def shards(self, kind: str, suffix: str, tensors: Mapping[Seat, Mapping[str, Tensor]]) -> None:
+        """Show every rank's shards of parameters, gradients or optimiser state."""
