@@ -108,6 +108,11 @@ def cli() -> None:
 @click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
 @click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
 @click.option(
+    "--capture",
+    type=click.Choice(["digest", "tensors"]),
+    help="Record for numerics compare: fingerprints, or values too.",
+)
+@click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
 )
 @click.option("--dry-run", is_flag=True, help="Check the configuration and the ranks started, then stop.")
@@ -122,6 +127,7 @@ def run(
     compute: str | None,
     faults: Sequence[str],
     trace: str | None,
+    capture: str | None,
     settings: Sequence[str],
     *,
     flight_recorder: bool,
@@ -150,6 +156,8 @@ def run(
         overrides.setdefault("evidence", {})["trace_steps"] = parse_steps(trace)
     if flight_recorder:
         overrides.setdefault("evidence", {})["flight_recorder"] = True
+    if capture:
+        overrides.setdefault("evidence", {})["capture"] = capture
     if resume:
         overrides.setdefault("checkpoint", {})["resume"] = resume
     loaded = load(config, overrides)

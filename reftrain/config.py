@@ -257,10 +257,17 @@ class EvidenceConfig:
         default=False,
         meaning="keep a flight-recorder dump of each rank in fr/; always on with a planted hang",
     )
+    capture: str = knob(
+        "", "record for numerics compare: digest (fingerprints of all tensors), tensors (values too), or nothing"
+    )
+    capture_names: tuple[str, ...] = knob(
+        (), "tensors whose values capture = tensors keeps, as glob patterns; none means all"
+    )
     faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
 
     def __post_init__(self) -> None:
         check_at_least("evidence", self, 0, "timeout_s")
+        check_choice("evidence", self, "capture", ("", "digest", "tensors"))
 
     @property
     def hang_planted(self) -> bool:

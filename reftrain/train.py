@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from reftrain.capture import Capture
 from reftrain.checkpoint import Checkpointer, find
 from reftrain.config import RunConfig
 from reftrain.emulate import EmulatedCompute
@@ -79,6 +80,8 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
         hooks.append(FlightRecording())
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
+    if config.evidence.capture:
+        hooks.append(Capture(config.evidence.capture, config.evidence.capture_names))
     hooks += fault_hooks(faults)
     if config.compute == "emulated":
         hooks.append(EmulatedCompute(config.emulated_gflops))
