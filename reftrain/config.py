@@ -176,7 +176,9 @@ class NumericsConfig:
         "none", "activations recomputed in backward: none, selective (attention core), full"
     )
     attention: str = knob(
-        "auto", "attention kernel: auto, sdpa or math (mask tensor), flash (no document mask) or flex (CUDA)"
+        "auto",
+        "attention kernel: auto, sdpa or math (mask tensor), documents (one by one: cost follows the mask), "
+        "flash (no document mask) or flex (CUDA)",
     )
     cp_method: str = knob("all_gather", "context parallelism: all_gather of keys and values, or ring")
     document_mask: bool = knob(default=True, meaning="documents do not attend to each other")
@@ -189,7 +191,7 @@ class NumericsConfig:
     def __post_init__(self) -> None:
         check_choice("numerics", self, "policy", ("bf16", "bf16_pure", "fp32", "fp64"))
         check_choice("numerics", self, "recompute", ("none", "selective", "full"))
-        check_choice("numerics", self, "attention", ("auto", "sdpa", "math", "flash", "flex"))
+        check_choice("numerics", self, "attention", ("auto", "sdpa", "math", "documents", "flash", "flex"))
         check_choice("numerics", self, "cp_method", ("all_gather", "ring"))
         check_choice("numerics", self, "tp_reduce", ("compute", "fp32"))
         check_choice("numerics", self, "loss_log", ("running", "stacked"))
@@ -257,8 +259,13 @@ class EvidenceConfig:
         default=False,
         meaning="keep a flight-recorder dump of each rank in fr/; always on with a planted hang",
     )
+    shadow_gradients: bool = knob(
+        default=False,
+        meaning="sum gradients in BF16, FP32 and FP64 too and write the distances to shadow/ (zero 0 or 1)",
+    )
     capture: str = knob(
-        "", "record for numerics compare: digest (fingerprints of all tensors), tensors (values too), or nothing"
+        "",
+        "record for numerics compare: digest (fingerprints of all tensors), tensors (values too), or nothing",
     )
     capture_names: tuple[str, ...] = knob(
         (), "tensors whose values capture = tensors keeps, as glob patterns; none means all"

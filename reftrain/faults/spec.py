@@ -37,7 +37,9 @@ KINDS: Final[Mapping[str, Mapping[str, Field]]] = {
     },
     "late_data": {"delay_ms": _MS},
     "slow_link": {"delay_ms": Field("milliseconds added to each communication call", 5.0, 0.0, above=True)},
-    "doc_imbalance": {"factor": FACTOR},
+    "doc_imbalance": {
+        "factor": Field("multiplies the attention pairs of the sequences it strikes", 3.0, 1.0, above=True)
+    },
     "long_stage": {"factor": FACTOR},
     "skip_collective": {},
     "host_stall": {},

@@ -1,6 +1,6 @@
 """The seam to the attention kernels: SDPA with a mask tensor, flash without a mask, or Flex with block masks.
 
-`math` is SDPA by plain matrix products instead of a fused kernel.
+`math` is SDPA by plain matrix products instead of a fused kernel; `documents` computes document by document.
 
 All take (B, H, Sq, D) queries and (B, Hkv, Sk, D) keys and values in the sequence's order, with
 grouped-query heads.
@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from reftrain.model.batch import LocalBatch
+from reftrain.model.document_attention import attend_documents
 
 
 def choose_kernel(wanted: str, device: torch.device, *, document_mask: bool, cp: int) -> str:
@@ -36,6 +37,8 @@ def attend(
     groups = queries.shape[1] // keys.shape[1]
     if groups > 1:  # the CPU kernel knows no grouped heads, and its fallback is slow
         keys, values = (t.repeat_interleave(groups, dim=1) for t in (keys, values))
+    if kernel == "documents":
+        return attend_documents(queries, keys, values, batch.blocks)
     if kernel == "math":
         with sdpa_kernel(SDPBackend.MATH):
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=batch.allowed)

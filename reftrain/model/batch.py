@@ -11,6 +11,7 @@ import torch
 
 from reftrain.comm import Axis
 from reftrain.data.batches import MicroBatch
+from reftrain.model.document_attention import stretches
 from reftrain.parallel.context import chunk_positions
 
 
@@ -21,8 +22,8 @@ class LocalBatch:
     `tokens` and `targets` are (B, Sc), `positions` (Sc,) in the whole sequence, `rope` the cosines and sines,
     (2, Sc, head_dim/2). `allowed` says which keys a query may see: (B, 1, Sc, S) with keys in the
     sequence's order, or (cp, B, 1, 1, Sc, Sc) by source rank for a ring; None where a causal kernel needs
-    no mask. `blocks` is the same for the Flex kernel. `pairs` counts the (query, key) pairs that attend,
-    over the micro-batch's sequences.
+    no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
+    (query, key) pairs that attend, over the micro-batch's sequences.
     """
 
     tokens: torch.Tensor
@@ -96,7 +97,7 @@ class Cutter:
             positions=here,
             rope=table.to(self.device),
             allowed=self._allowed(documents, here, seen),
-            blocks=self._blocks(documents, here) if self.attention == "flex" else None,
+            blocks=self._by_kernel(batch.documents, positions),
             pairs=int(seen.sum()),
         )
 
@@ -110,9 +111,17 @@ class Cutter:
                 allowed_keys(here, at, documents, document_mask=self.document_mask) for at in sources
             ]
             return torch.stack(by_source).unsqueeze(2).unsqueeze(2)
-        if self.attention in {"flash", "flex"}:
+        if self.attention in {"flash", "flex", "documents"}:
             return None
         return seen.unsqueeze(1).to(self.device)
+
+    def _by_kernel(self, documents: torch.Tensor, positions: torch.Tensor) -> Any:
+        """Mask in the form of a kernel that takes no tensor."""
+        if self.attention == "flex":
+            return self._blocks(documents.to(self.device), positions.to(self.device))
+        if self.attention == "documents":
+            return stretches(documents if self.document_mask else torch.zeros_like(documents), positions)
+        return None
 
     def _blocks(self, documents: torch.Tensor, here: torch.Tensor) -> Any:
         """Block mask of the Flex kernel (CUDA only)."""
