@@ -9,6 +9,7 @@ from typing import Any
 import click
 from tracekit_cli.reftrain_faults import faults
 from tracekit_cli.reftrain_schedule import schedule
+from tracekit_cli.reftrain_simulate import simulate
 
 from reftrain.config import RunConfig
 from reftrain.config_file import load
@@ -173,6 +174,7 @@ def run(
 
 cli.add_command(faults)
 cli.add_command(schedule)
+cli.add_command(simulate)
 
 
 def main() -> None:
