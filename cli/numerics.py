@@ -1,8 +1,10 @@
 """The program `numerics`."""
 
 import click
+from tracekit_cli.numerics_advise import advise
 from tracekit_cli.numerics_capture import capture
 from tracekit_cli.numerics_compare import compare
+from tracekit_cli.numerics_ladder import ladder
 from tracekit_cli.output import run
 
 
@@ -20,6 +22,8 @@ def numerics() -> None:
 
 numerics.add_command(compare)
 numerics.add_command(capture)
+numerics.add_command(ladder)
+numerics.add_command(advise)
 
 
 def main() -> None:

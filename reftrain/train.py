@@ -22,6 +22,7 @@ from reftrain.faults.bugs import plant, read_bugs
 from reftrain.hooks import HookList, Hooks, StepMetrics
 from reftrain.planted import fault_hooks, read_faults
 from reftrain.record.hooks import FlightRecording
+from reftrain.shadow import Shadow
 from reftrain.throughput import mfu, peak_bytes
 from reftrain.trainer import Trainer, barrier
 from reftrain.world import World
@@ -80,6 +81,8 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
         hooks.append(FlightRecording())
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
+    if config.evidence.shadow_gradients:
+        hooks.append(Shadow())
     if config.evidence.capture:
         hooks.append(Capture(config.evidence.capture, config.evidence.capture_names))
     hooks += fault_hooks(faults)

@@ -20,6 +20,7 @@ def validate(config: RunConfig) -> None:
     _check_sequence(config)
     _check_batch(config)
     _check_stages(config)
+    _check_shadow(config)
 
 
 def _check_tensor_axis(config: RunConfig) -> None:
@@ -95,6 +96,15 @@ def _check_batch(config: RunConfig) -> None:
             f"{data.micro_batches} micro-batches of {data.micro_batch_size} on dp {dp} "
             f"make {data.micro_batches * data.micro_batch_size * dp} sequences, not {data.batch_size}",
             f"give {config.micro_batches}, or leave it out",
+        )
+
+
+def _check_shadow(config: RunConfig) -> None:
+    if config.evidence.shadow_gradients and config.mesh.zero >= 2:
+        raise ConfigError(
+            "evidence.shadow_gradients",
+            f"zero {config.mesh.zero} reduces before it accumulates: there is no whole buffer to shadow",
+            "choose mesh.zero = 0 or 1",
         )
 
 

@@ -1,0 +1,219 @@
+"""The precision ladder: the same pair of runs in BF16, FP32 and FP64 tells rounding from a bug, without any order.
+
+Where two runs differ by rounding alone, their distance falls with the unit roundoff: a slope. Where one of them
+computes something else, the distance stays: a plateau. The ladder needs neither a replay nor an order plan, and it
+cannot see a bug of precision policy (that one falls too); `compare` with a matched replay sees those.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+
+from numerics.align import Status, by_tensor
+from numerics.bound import unit_roundoff
+from numerics.comparable import difference
+from numerics.frame import Frame, Names, frame
+from numerics.schema import KINDS
+from numerics.store import Capture, open_capture
+from tracekit.errors import InputError
+
+LADDER_SCHEMA: Final = "numerics.ladder/1"
+POLICIES: Final = {"bf16": "bfloat16", "bf16_pure": "bfloat16", "fp32": "float32", "fp64": "float64"}
+"""Format a policy computes in; the ladder's rungs from coarse to fine."""
+
+STEEP: Final = 0.5
+"""Least slope of rounding: log of the distances' ratio over log of the roundoffs' ratio. Rounding has about 1 (0.87 to
+0.99 seen), a bug 0; half way lets rounding fall by its square root only, and finds a bug of that size in FP64."""
+
+Shape = Literal["equal", "slope", "plateau", "vanishing", "unknown"]
+Verdict = Literal["identical", "drift", "bug", "undecided"]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One tensor's fate on the ladder: relative distance by policy (NaN: not comparable there).
+
+    `vanishing` is a tensor that is zero but for rounding (its own size falls with the roundoff): it tells nothing.
+    """
+
+    step: int
+    phase: str
+    kind: str
+    tensor: str
+    order: int
+    distances: tuple[float, ...]
+    slope: float
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class LadderFinding:
+    """The answer of `numerics ladder`; `first` is the first plateau in execution order."""
+
+    verdict: Verdict
+    reason: str
+    policies: tuple[str, ...]
+    rungs: tuple[Rung, ...]
+    first: Rung | None
+    notes: tuple[str, ...]
+
+    def count(self, shape: Shape) -> int:
+        """Number of tensors of a shape."""
+        return sum(rung.shape == shape for rung in self.rungs)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One policy's pair: distance, size and order of every tensor by (step, phase, kind, tensor)."""
+
+    policy: str
+    distances: dict[tuple[int, str, str, str], float]
+    sizes: dict[tuple[int, str, str, str], float]
+    orders: dict[tuple[int, str, str, str], int]
+
+
+def policy_of(capture: Capture) -> str:
+    """Policy a run was made with; InputError where it is no rung."""
+    config = capture.config or {}
+    numerics = config.get("numerics")
+    policy = config.get("dtype_policy") or (numerics.get("policy") if isinstance(numerics, dict) else None)
+    if policy not in POLICIES:
+        raise InputError(
+            f"{capture.folder}: its policy {str(policy)[:40]!r} is no rung; "
+            f"the ladder needs one of {', '.join(POLICIES)}"
+        )
+    return str(policy)
+
+
+def ladder(pairs: Sequence[tuple[Path, Path]]) -> LadderFinding:
+    """Judge pairs (run, baseline), each pair of one policy.
+
+    InputError where a pair's runs have other policies, do not compute the same thing, or two rungs are missing.
+    """
+    rungs = [_pair(left, right) for left, right in pairs]
+    rungs.sort(key=lambda pair: -unit_roundoff(POLICIES[pair.policy]))
+    units = [unit_roundoff(POLICIES[pair.policy]) for pair in rungs]
+    if len(set(units)) != len(units):
+        raise InputError("two pairs stand on one rung; give one pair for each of BF16, FP32 and FP64")
+    if len(rungs) < 2:
+        raise InputError(
+            "one rung is no ladder; give pairs of two policies at least, FP32 and FP64 for choice"
+        )
+    keys = sorted(
+        set.intersection(*(set(pair.distances) for pair in rungs)),
+        key=lambda key: (key[0], rungs[-1].orders[key]),
+    )
+    if not keys:
+        raise InputError("the pairs share no tensor; capture them with the same names")
+    found = tuple(_rung(key, rungs, units) for key in keys)
+    return _judge(found, tuple(pair.policy for pair in rungs))
+
+
+def _pair(left: Path, right: Path) -> _Pair:
+    captures = open_capture(left), open_capture(right)
+    policies = [policy_of(capture) for capture in captures]
+    if policies[0] != policies[1]:
+        raise InputError(f"{left} ran with {policies[0]}, {right} with {policies[1]}: a pair has one policy")
+    reason = difference(*captures)
+    if reason:
+        raise InputError(f"{left} and {right} cannot be compared: {reason}")
+    names = Names()
+    a, b = frame(captures[0], names), frame(captures[1], names)
+    table = by_tensor(a, b)
+    pair = _Pair(policies[0], {}, _sizes(b), {})
+    for entry in range(len(table.status)):
+        row, other = int(table.left[entry]), int(table.right[entry])
+        if row < 0 or other < 0 or table.shapes_differ[entry] or table.status[entry] == Status.UNMATCHED:
+            continue
+        if a.name("kind", row) not in KINDS or a.name("dtype", row).startswith(("int", "bool")):
+            continue
+        key = _key(a, row)
+        equal = table.status[entry] in {Status.EQUAL, Status.SIGNED_ZERO}
+        distance = 0.0 if equal else float(table.relative[entry])
+        pair.distances[key] = float(np.maximum(distance, pair.distances.get(key, 0.0)))  # keeps NaN
+        pair.orders[key] = min(int(a["order"][row]), pair.orders.get(key, 1 << 62))
+    return pair
+
+
+def _key(of: Frame, row: int) -> tuple[int, str, str, str]:
+    return int(of["step"][row]), of.name("phase", row), of.name("kind", row), of.name("tensor", row)
+
+
+def _sizes(of: Frame) -> dict[tuple[int, str, str, str], float]:
+    """Sum of squares of every tensor, over its parts that count."""
+    counts = of["replica"] == 0
+    columns = np.stack([of[name][counts] for name in ("step", "phase", "kind", "tensor")])
+    _, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    totals = np.bincount(inverse.reshape(-1), weights=of.reals["sum_squares"][counts], minlength=len(first))
+    rows = np.flatnonzero(counts)[first]
+    return {_key(of, int(row)): float(total) for row, total in zip(rows, totals, strict=True)}
+
+
+def _slope(coarse: float, fine: float, units: tuple[float, float]) -> float:
+    """Power of the unit roundoff with which a distance falls; infinite where it falls to nothing."""
+    if math.isnan(coarse) or math.isnan(fine):
+        return math.nan
+    if fine == 0:
+        return math.inf
+    return math.log(max(coarse, fine * 1e-30) / fine) / math.log(units[0] / units[1]) if coarse else -math.inf
+
+
+def _rung(key: tuple[int, str, str, str], pairs: Sequence[_Pair], units: Sequence[float]) -> Rung:
+    distances = tuple(pair.distances[key] for pair in pairs)
+    steps = units[-2], units[-1]
+    slope = _slope(distances[-2], distances[-1], steps)
+    sizes = [math.sqrt(pair.sizes.get(key, math.nan)) for pair in pairs]
+    shape: Shape
+    if math.isnan(slope):
+        shape = "unknown"
+    elif max(distances) == 0:
+        shape = "equal"
+    elif slope >= STEEP:
+        shape = "slope"
+    elif _slope(sizes[-2], sizes[-1], steps) >= STEEP:
+        shape = "vanishing"
+    else:
+        shape = "plateau"
+    step, phase, kind, tensor = key
+    return Rung(step, phase, kind, tensor, pairs[-1].orders[key], distances, slope, shape)
+
+
+def _judge(rungs: tuple[Rung, ...], policies: tuple[str, ...]) -> LadderFinding:
+    notes = ["a wrong precision policy falls like rounding: the ladder cannot see it, a matched replay can"]
+    if POLICIES[policies[-1]] != "float64":
+        notes.append("without FP64 a bug smaller than FP32's rounding is not seen")
+    metrics = [r for r in rungs if r.kind == "metric" and r.shape == "plateau"]
+    plateaus = [r for r in rungs if r.kind != "metric" and r.shape == "plateau"]
+    unknown = sum(r.shape == "unknown" for r in rungs)
+    if unknown:
+        notes.append(
+            f"{unknown} tensors hold values that are no numbers, or no common part, on one of the rungs"
+        )
+    if plateaus:
+        first = plateaus[0]
+        reason = (
+            f"{len(plateaus)} tensors stay apart however fine the format: {first.tensor} ({first.phase}, step "
+            f"{first.step}) first, at {first.distances[-1]:.1e} in {policies[-1]}"
+        )
+        return LadderFinding("bug", reason, policies, rungs, first, tuple(notes))
+    if metrics:
+        notes.append(f"reported values stay apart ({metrics[0].tensor}), and nothing that is computed with")
+    slopes = [r for r in rungs if r.shape in {"slope", "vanishing"}]
+    if unknown == len(rungs):
+        return LadderFinding(
+            "undecided", "no tensor can be compared on two rungs", policies, rungs, None, tuple(notes)
+        )
+    if not slopes:
+        return LadderFinding(
+            "identical", "all tensors are equal on every rung", policies, rungs, None, tuple(notes)
+        )
+    worst = max(slopes, key=lambda r: r.distances[-1])
+    reason = (
+        f"every distance falls with the format: at most {worst.distances[0]:.1e} in {policies[0]} and "
+        f"{worst.distances[-1]:.1e} in {policies[-1]} ({worst.tensor}); that is rounding"
+    )
+    return LadderFinding("drift", reason, policies, rungs, None, tuple(notes))

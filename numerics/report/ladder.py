@@ -1,0 +1,84 @@
+"""The ladder's answer as text and as JSON (`numerics.ladder/1`)."""
+
+import math
+from typing import Any
+
+from numerics.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
+from numerics.report.text import plain
+
+_WORDS = {
+    "identical": "IDENTICAL",
+    "drift": "DRIFT, not a bug",
+    "bug": "BUG",
+    "undecided": "UNDECIDED",
+}
+_SHAPES: dict[Shape, str] = {
+    "equal": "equal",
+    "slope": "fall",
+    "plateau": "stay",
+    "vanishing": "are zero but for rounding",
+    "unknown": "not comparable",
+}
+_SHOWN = 12
+
+
+def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
+    """Lines for a terminal, with a newline at the end."""
+    lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
+    counts = ", ".join(
+        f"{finding.count(shape)} {word}" for shape, word in _SHAPES.items() if finding.count(shape)
+    )
+    lines.append(f"{len(finding.rungs)} tensors: {counts}")
+    shown = finding.rungs if verbose else _telling(finding)
+    if shown:
+        head = "".join(f"{policy:>11}" for policy in finding.policies)
+        lines.append(f"{'tensor':<52}{'step':>5}{head}{'slope':>8}  shape")
+        lines += [_row(rung) for rung in shown]
+    lines += [f"note: {note}" for note in finding.notes]
+    return "".join(plain(line) + "\n" for line in lines)
+
+
+def _telling(finding: LadderFinding) -> list[Rung]:
+    """The first plateaus; without any, the tensors that are farthest apart on the finest rung."""
+    plateaus = [rung for rung in finding.rungs if rung.shape == "plateau"]
+    if plateaus:
+        return plateaus[:_SHOWN]
+    slopes = [rung for rung in finding.rungs if rung.shape == "slope"]
+    return sorted(slopes, key=lambda rung: (-rung.distances[-1], rung.tensor))[:_SHOWN]
+
+
+def _row(rung: Rung) -> str:
+    distances = "".join(f"{distance:>11.1e}" for distance in rung.distances)
+    return f"{rung.tensor:<52}{rung.step:>5}{distances}{rung.slope:>8.2f}  {rung.shape}"
+
+
+def ladder_document(finding: LadderFinding) -> dict[str, Any]:
+    """The finding as a JSON-ready dict."""
+    return {
+        "schema": LADDER_SCHEMA,
+        "verdict": finding.verdict,
+        "proof": "none" if finding.verdict == "undecided" else "ladder",
+        "reason": finding.reason,
+        "policies": list(finding.policies),
+        "first": None if finding.first is None else _rung(finding.first),
+        "tensors": {shape: finding.count(shape) for shape in _SHAPES},
+        "rungs": [_rung(rung) for rung in finding.rungs],
+        "notes": list(finding.notes),
+    }
+
+
+def _rung(rung: Rung) -> dict[str, Any]:
+    return {
+        "step": rung.step,
+        "phase": rung.phase,
+        "kind": rung.kind,
+        "tensor": rung.tensor,
+        "relative": [number(distance) for distance in rung.distances],
+        "slope": number(rung.slope),
+        "shape": rung.shape,
+    }
+
+
+def number(value: float) -> float | None:
+    """JSON knows neither infinity nor NaN."""
+    return float(f"{value:.9g}") if math.isfinite(value) else None

@@ -1,0 +1,135 @@
+"""Slope or plateau: pairs of captures whose distance falls with the format, or does not."""
+
+import json
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tracekit_cli.numerics import numerics as program
+
+from numerics.capture import Recorder
+from numerics.ladder import ladder
+from numerics.report.ladder import ladder_document, ladder_text
+from tracekit.errors import InputError
+
+UNITS = {"bf16": 2.0**-8, "fp32": 2.0**-24, "fp64": 2.0**-53}
+NAMES = ("first.weight.grad", "second.weight.grad", "third.weight.grad")
+
+
+def run(folder, policy, change=lambda name, value, unit: value, model="a"):
+    """One run: three gradients in FP64, changed as told."""
+    config = {"model": {"name": model}, "dtype_policy": policy, "numerics": {"policy": policy}}
+    with Recorder(folder, 0, 1, config=config) as recorder:
+        for number, name in enumerate(NAMES):
+            value = torch.randn(40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+            recorder.record(
+                name,
+                change(name, value, UNITS[policy]),
+                step=0,
+                phase="reduce",
+                kind="param_grad",
+                module=name,
+            )
+    return folder
+
+
+def drift(name, value, unit):
+    noise = torch.randn(value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(len(name)))
+    return value + 3 * unit * noise
+
+
+def one_percent_in_second(name, value, unit):
+    return drift(name, value, unit) * (1.01 if name.startswith("second") else 1)
+
+
+def pairs(tmp_path, change, baseline=lambda name, value, unit: value, policies=("bf16", "fp32", "fp64")):
+    return [(run(tmp_path / f"a_{p}", p, change), run(tmp_path / f"b_{p}", p, baseline)) for p in policies]
+
+
+def test_rounding_falls_on_every_rung(tmp_path):
+    finding = ladder(pairs(tmp_path, drift))
+    assert finding.verdict == "drift"
+    assert finding.policies == ("bf16", "fp32", "fp64")
+    assert [r.shape for r in finding.rungs] == ["slope"] * 3
+    assert all(r.slope == pytest.approx(1, abs=0.02) for r in finding.rungs)
+    assert "IS ROUNDING" in ladder_text(finding).upper()
+
+
+def test_a_bug_stays(tmp_path):
+    finding = ladder(reversed(pairs(tmp_path, one_percent_in_second)))
+    assert finding.verdict == "bug"
+    assert finding.first is not None
+    assert finding.first.tensor == "second.weight.grad"
+    assert finding.first.distances[-1] == pytest.approx(0.01, rel=0.5)
+    assert [r.shape for r in finding.rungs] == ["slope", "plateau", "slope"]
+
+
+@pytest.mark.parametrize(("size", "policies"), [(1e-9, ("fp32", "fp64")), (1e-3, ("bf16", "fp32"))])
+def test_a_bug_below_the_coarse_rungs_rounding_shows_on_the_fine_one(tmp_path, size, policies):
+    def tiny(name, value, unit):
+        return drift(name, value, unit) * (1 + size if name.startswith("third") else 1)
+
+    finding = ladder(pairs(tmp_path, tiny, policies=policies))
+    assert finding.verdict == "bug"
+    assert [r.tensor for r in finding.rungs if r.shape == "plateau"] == ["third.weight.grad"]
+
+
+def test_what_is_zero_but_for_rounding_tells_nothing(tmp_path):
+    """A gradient that is zero in exact arithmetic differs by its whole size in every format."""
+
+    def zero(seed):
+        def change(name, value, unit):
+            noise = torch.randn(
+                value.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+            )
+            return unit * noise if name.startswith("first") else drift(name, value, unit)
+
+        return change
+
+    finding = ladder(pairs(tmp_path, zero(7), zero(8)))
+    assert finding.verdict == "drift"
+    assert finding.rungs[0].shape == "vanishing"
+
+
+def test_equal_pairs(tmp_path):
+    finding = ladder(pairs(tmp_path, lambda name, value, unit: value))
+    assert finding.verdict == "identical"
+    assert finding.count("equal") == 3
+
+
+def test_numbers_that_are_none_are_not_hidden(tmp_path):
+    def broken(name, value, unit):
+        return value * math.nan if name.startswith("first") else drift(name, value, unit)
+
+    finding = ladder(pairs(tmp_path, broken))
+    assert finding.rungs[0].shape in {"unknown", "plateau"}
+
+
+def test_what_no_ladder_can_be_made_of(tmp_path):
+    made = pairs(tmp_path, drift)
+    with pytest.raises(InputError, match="one rung is no ladder"):
+        ladder(made[:1])
+    with pytest.raises(InputError, match="two pairs stand on one rung"):
+        ladder([made[0], made[0], made[1]])
+    with pytest.raises(InputError, match="a pair has one policy"):
+        ladder([(made[0][0], made[1][1]), made[2]])
+    other = run(tmp_path / "other", "fp32", model="b")
+    with pytest.raises(InputError, match="cannot be compared"):
+        ladder([(made[1][0], other), made[2]])
+    with pytest.raises(InputError, match="no such folder"):
+        ladder([(tmp_path / "absent", other), made[2]])
+
+
+def test_the_command(tmp_path):
+    flags = [str(part) for pair in pairs(tmp_path, one_percent_in_second) for part in ("--pair", *pair)]
+    answer = CliRunner().invoke(program, ["ladder", *flags, "--json", "-"], standalone_mode=False)
+    assert answer.return_value == 1
+    document = json.loads(answer.output)
+    assert document == json.loads(json.dumps(ladder_document(ladder(pairs_of(tmp_path)))))
+    assert document["schema"] == "numerics.ladder/1"
+    assert document["first"]["tensor"] == "second.weight.grad"
+
+
+def pairs_of(tmp_path):
+    return [(tmp_path / f"a_{p}", tmp_path / f"b_{p}") for p in UNITS]
