@@ -64,12 +64,23 @@ class _Side:
 
 
 def _located(run: Frame) -> Ints:
-    """Micro-batch and data-parallel rank where the box does not say them; -1 elsewhere."""
+    """Micro-batch and data-parallel rank where the box does not tell them apart; -1 elsewhere."""
     codes = run["global_shape"] * (1 << 32) + run["boxes"]
     unique, inverse = np.unique(codes, return_inverse=True)
     texts = [(run.names.text(int(c >> 32)), run.names.text(int(c & 0xFFFFFFFF))) for c in unique]
-    loose = np.array([is_whole(*pair) for pair in texts], bool)[inverse] & (run["micro_batch"] >= 0)
-    return np.where(loose, run["micro_batch"] * (1 << 20) + run["dp"], -1)
+    place = run["micro_batch"] * (1 << 20) + run["dp"]
+    loose = np.flatnonzero(
+        np.array([is_whole(*pair) for pair in texts], bool)[inverse] & (run["micro_batch"] >= 0)
+    )
+    located = np.full(len(run), -1, np.int64)
+    if len(loose):
+        columns = ("step", "phase", "kind", "tensor", "boxes")
+        _, group = np.unique(keys_of(*(run[c][loose] for c in columns)), return_inverse=True)
+        least, most = np.full(group.max() + 1, 1 << 60), np.full(group.max() + 1, -1)
+        np.minimum.at(least, group, place[loose])
+        np.maximum.at(most, group, place[loose])
+        located[loose] = np.where((least < most)[group], place[loose], -1)
+    return located
 
 
 @lru_cache(maxsize=1 << 16)

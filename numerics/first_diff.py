@@ -26,13 +26,14 @@ class Found:
     """The first divergence and what explains it: rows of the run (`rows`, all ranks of the divergent tensor).
 
     `collective` is the row of the suspected collective, of the replay where `missing`, else of the run; None
-    without. `local` says that this collective's inputs were equal, so that it alone is to blame.
+    without. `near_axis` is the axis of the last sound collective before the divergence, for what it may hint.
     """
 
     divergence: Divergence
     rows: tuple[int, ...]
     collective: int | None = None
     missing: bool = False
+    near_axis: str | None = None
 
 
 def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None:
@@ -43,12 +44,22 @@ def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None
         return None
     rows = np.array(first_of(run, different), np.int64)
     blamed, missing = _suspect(run, replay, table, rows)
-    return Found(
-        _divergence(run, replay, table, rows, blamed, missing=missing),
-        tuple(int(r) for r in rows),
-        blamed,
-        missing,
+    divergence = _divergence(run, replay, table, rows, blamed, missing=missing)
+    near = divergence.axis or _axis_before(run, int(rows[0]))
+    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near)
+
+
+def _axis_before(run: Frame, row: int) -> str | None:
+    """Axis of the last collective that the row's rank made before it in the same step."""
+    before = np.flatnonzero(
+        (run["rank"] == run["rank"][row])
+        & (run["step"] == run["step"][row])
+        & (run["order"] < run["order"][row])
+        & (run["axis"] >= 0)
     )
+    if not len(before):
+        return None
+    return plain_axis(run, run.name("axis", int(before[np.argmax(run["order"][before])])))
 
 
 def first_of(run: Frame, rows: Ints) -> tuple[int, ...]:
@@ -233,4 +244,4 @@ def _evidence(run: Frame, replay: Frame, row: int, blamed: int | None, *, missin
         if run.name("kind", row) == "collective_out":
             return f"what went into the {name} is equal in bits, what came out is not"
         return f"the gradients are equal in bits, what was put into the {name} is not"
-    return f"the run makes a {name} that its configuration does not ask for"
+    return f"the run makes one {name} more than its configuration asks for"

@@ -89,10 +89,13 @@ def near(value: float, target: float, tolerance: float) -> bool:
     return abs(value - target) <= tolerance * max(abs(target), 1e-300)
 
 
-def named_factor(value: float, sizes: Mapping[str, int], tolerance: float) -> tuple[str, str | None] | None:
+def named_factor(
+    value: float, sizes: Mapping[str, int], tolerance: float, likely: str | None = None
+) -> tuple[str, str | None] | None:
     """Words for a factor that a size of the run explains, and the size's name where only one fits.
 
-    `sizes` maps names (axes, "micro-batches", "valid tokens") to numbers. None where nothing fits.
+    `sizes` maps names (axes, "micro-batches", "valid tokens") to numbers; of several that fit, `likely` wins.
+    None where nothing fits.
     """
     several = {name: n for name, n in sizes.items() if n > 1}
     fits: dict[str, list[str]] = {}
@@ -117,6 +120,7 @@ def named_factor(value: float, sizes: Mapping[str, int], tolerance: float) -> tu
                     fits.setdefault(words, []).append(f"{one} and {two}")
     if fits:
         words, names = next(iter(fits.items()))
+        names = [likely] if likely is not None and likely in names else names
         return f"{words}, {'the size of ' if names[0] in _AXES else ''}{' or '.join(names)}", (
             names[0] if len(names) == 1 else None
         )
@@ -129,7 +133,7 @@ _AXES: Final = ("tp", "cp", "pp", "dp")
 
 
 def named_logarithm(
-    value: float, sizes: Mapping[str, int], tolerance: float
+    value: float, sizes: Mapping[str, int], tolerance: float, likely: str | None = None
 ) -> tuple[str, str | None] | None:
     """Words for a constant that is ± log of a size, as left by a sum of exponentials over copies."""
     names = [
@@ -139,6 +143,7 @@ def named_logarithm(
     ]
     if not names:
         return None
+    names = [likely] if likely is not None and likely in names else names
     n = sizes[names[0]]
     return f"{'+' if value > 0 else '-'} log {n}, the size of {' or '.join(names)}", (
         names[0] if len(names) == 1 else None

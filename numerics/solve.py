@@ -33,9 +33,9 @@ def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Expla
         lambda: _elsewhere(evidence, rows),
         lambda: _rounded(evidence, rows),
         lambda: _moved(evidence, rows),
-        lambda: _factor(evidence, rows, known),
+        lambda: _factor(evidence, rows, known, found.near_axis),
         lambda: missing_addends(evidence, found, rows, known),
-        lambda: _constant(evidence, rows, known),
+        lambda: _constant(evidence, rows, known, found.near_axis),
         lambda: _places(evidence, rows),
     )
     for step in steps:
@@ -152,14 +152,16 @@ def _same_values(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
     return Explanation("moved: the same values in another order (capture with tensors to see which)")
 
 
-def _factor(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int]) -> Explanation | None:
+def _factor(
+    evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int], likely: str | None
+) -> Explanation | None:
     """One factor everywhere, or one a rank."""
     values = evidence.has_values(rows)
     tolerance = tolerance_of(evidence, rows, values=values)
     a, b = evidence.both(rows, values=values)
     fit = factor(a, b)
     if fit is not None and fit.residual <= tolerance and abs(fit.value - 1) > 4 * tolerance:
-        return _factor_words(fit.value, sizes, max(tolerance, 1e-6))
+        return _factor_words(fit.value, sizes, max(tolerance, 1e-6), likely)
     each = []
     for row in rows:
         fit = factor(*evidence.both([row], values=values))
@@ -171,8 +173,10 @@ def _factor(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int]) -
     return _by_axis(evidence, rows, each, tolerance)
 
 
-def _factor_words(value: float, sizes: Mapping[str, int], tolerance: float) -> Explanation:
-    named = named_factor(value, sizes, tolerance)
+def _factor_words(
+    value: float, sizes: Mapping[str, int], tolerance: float, likely: str | None
+) -> Explanation:
+    named = named_factor(value, sizes, tolerance, likely)
     if named is None:
         return Explanation(f"factor {value:.6g}")
     axis = named[1] if named[1] in {"tp", "cp", "pp", "dp"} else None
@@ -194,7 +198,9 @@ def _by_axis(
     return Explanation("one factor for each rank")
 
 
-def _constant(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int]) -> Explanation | None:
+def _constant(
+    evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int], likely: str | None
+) -> Explanation | None:
     """The same constant added to every element: a logarithm of a size, or just a number."""
     run, right = evidence.run, evidence.replay
     count = sum(int(run["numel"][r]) for r in rows)
@@ -216,7 +222,7 @@ def _constant(evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int])
         residual = float(np.linalg.norm(difference - shift * flat_ones)) / float(np.linalg.norm(difference))
     if not residual <= 0.01:
         return None
-    named = named_logarithm(shift, sizes, 0.01)
+    named = named_logarithm(shift, sizes, 0.01, likely)
     if named is not None:
         return Explanation(f"plus a constant: {named[0]}", named[1] if named[1] in axis_sizes(run) else None)
     if count < 2:
