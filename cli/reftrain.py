@@ -165,11 +165,13 @@ def run(
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from tracekit_cli.reftrain_progress import Progress
+    from tracekit_cli.reftrain_progress import Progress, tell_lag
 
     from reftrain.launcher import launch
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+    if not quiet:
+        tell_lag(Path(loaded.out))
 
 
 cli.add_command(faults)

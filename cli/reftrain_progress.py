@@ -1,5 +1,7 @@
 """Progress of a training run on stderr."""
 
+from pathlib import Path
+
 import click
 
 from reftrain.hooks import Hooks, StepMetrics
@@ -14,5 +16,18 @@ class Progress(Hooks):
         click.echo(
             f"step {metrics.step}  loss {metrics.loss:.4f}  grad norm {metrics.grad_norm:.3g}  "
             f"{metrics.tokens_per_s:,.0f} tokens/s  {metrics.step_s:.2f} s{mfu}",
+            err=True,
+        )
+
+
+def tell_lag(run: Path) -> None:
+    """Say on stderr what planted faults cost, where run.json has it."""
+    from reftrain.record.manifest import read_manifest
+
+    lag = (read_manifest(run) or {}).get("lag")
+    if lag is not None:
+        click.echo(
+            f"planted faults cost {lag['lag_ms']:.1f} of {lag['step_ms']:.1f} ms a step ({lag['lag_share']:.1%}), "
+            "measured against the same run without them",
             err=True,
         )

@@ -270,6 +270,10 @@ class EvidenceConfig:
     capture_names: tuple[str, ...] = knob(
         (), "tensors whose values capture = tensors keeps, as glob patterns; none means all"
     )
+    measure_lag: bool = knob(
+        default=True,
+        meaning="with planted slow faults, train again without them and write what they cost to run.json",
+    )
     faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
 
     def __post_init__(self) -> None:

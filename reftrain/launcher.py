@@ -21,6 +21,7 @@ from typing import NoReturn
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
 from reftrain.faults.bugs import read_bugs
+from reftrain.lag import record_lag, wants_lag
 from reftrain.planted import read_faults
 from reftrain.record.tail import merge_tails
 from reftrain.train import MakeHooks, train_rank
@@ -56,7 +57,7 @@ class Death:
 
 
 def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
-    """Run the job on all ranks.
+    """Run the job on all ranks; with planted slow faults, on this machine, a second time without them.
 
     Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
     when a rank ended early, or the error that a rank reported.
@@ -69,6 +70,13 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
         check_world(config, world.size)
         train_rank(config, world, make_hooks)
         return
+    _train_here(config, make_hooks)
+    if wants_lag(config):
+        record_lag(config, lambda other: _train_here(other, lambda _: []))
+
+
+def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
+    """Run the job on this machine alone."""
     if config.mesh.world_size == 1:
         with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
             train_rank(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)

@@ -6,7 +6,7 @@ the field and the remedy. The same object is written to run.json as the truth of
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -97,9 +97,19 @@ class FaultSpec:
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}
 
 
+def kind_of(text: str) -> str:
+    """Kind of a fault as users write it."""
+    return text.strip().partition(":")[0]
+
+
 def is_hang(text: str) -> bool:
     """Whether a fault as users write it is of a kind that ends a run."""
-    return text.strip().partition(":")[0] in HANGS
+    return kind_of(text) in HANGS
+
+
+def slow_faults(texts: Sequence[str]) -> list[str]:
+    """Those of a run's faults that make it slower and let it end."""
+    return [text for text in texts if kind_of(text) in KINDS and not is_hang(text)]
 
 
 def parse_fault(text: str, world_size: int) -> FaultSpec:

@@ -1,0 +1,77 @@
+"""Measures what planted slow faults cost: trains once more with the same seeds and without them.
+
+The lag stands in run.json beside the faults, so that an analysis can be judged by what there was to find.
+"""
+
+import dataclasses
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from reftrain.config import RunConfig
+from reftrain.faults.spec import HANGS, kind_of, slow_faults
+from reftrain.record.manifest import read_manifest, write_manifest
+
+Train = Callable[[RunConfig], None]
+"""Runs the whole job of a configuration."""
+
+
+def wants_lag(config: RunConfig) -> bool:
+    """Whether the run has slow faults whose cost is to be measured: not when it hangs or goes on from a checkpoint."""
+    kinds = {kind_of(text) for text in config.evidence.faults}
+    slow = bool(slow_faults(config.evidence.faults))
+    return slow and config.evidence.measure_lag and not kinds & HANGS and not config.checkpoint.resume
+
+
+def record_lag(config: RunConfig, train: Train) -> None:
+    """Train without the slow faults and write the difference into the finished run's run.json.
+
+    The second run leaves nothing else. Raises OSError, and what `train` raises.
+    """
+    out = Path(config.out)
+    with tempfile.TemporaryDirectory(prefix=".without-faults-", dir=out) as folder:
+        train(without_slow_faults(config, folder))
+        steps = compared_steps(config)
+        with_faults, without = (mean_step_ms(Path(run), steps) for run in (out, folder))
+    manifest = read_manifest(out)
+    if manifest is None:
+        return
+    lag = with_faults - without
+    manifest["lag"] = {
+        "steps": steps,
+        "step_ms": round(with_faults, 3),
+        "step_ms_without_faults": round(without, 3),
+        "lag_ms": round(lag, 3),
+        "lag_share": round(lag / with_faults, 4),
+    }
+    write_manifest(out, manifest)
+
+
+def without_slow_faults(config: RunConfig, folder: str) -> RunConfig:
+    """The same run in another folder, without slow faults and checkpoints."""
+    slow = set(slow_faults(config.evidence.faults))
+    kept = tuple(text for text in config.evidence.faults if text not in slow)
+    return dataclasses.replace(
+        config,
+        out=folder,
+        evidence=dataclasses.replace(config.evidence, faults=kept),
+        checkpoint=dataclasses.replace(config.checkpoint, every=0),
+    )
+
+
+def compared_steps(config: RunConfig) -> list[int]:
+    """Steps whose times are compared: those traced, else all but the first, which warms up."""
+    if config.evidence.trace_steps:
+        return list(range(min(config.evidence.trace_steps), max(config.evidence.trace_steps) + 1))
+    return list(range(1, config.steps)) or [0]
+
+
+def mean_step_ms(run: Path, steps: list[int]) -> float:
+    """Mean time of these steps over all ranks, milliseconds; 0 where nothing was recorded."""
+    times = []
+    for path in sorted((run / "metrics").glob("rank*.jsonl")):
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        times += [row["step_s"] * 1e3 for row in rows if row["step"] in steps]
+    return statistics.fmean(times) if times else 0.0
