@@ -49,6 +49,16 @@ class Probe:
     ) -> None:
         """Show what every rank in lock step put into a collective of its group and got from it."""
 
+    def exchange(
+        self,
+        axis: str,
+        label: str,
+        groups: Sequence[Sequence[int]],
+        sent: Sequence[Tensor],
+        received: Sequence[Tensor],
+    ) -> None:
+        """Show what every rank in lock step sends to the next of its group while it receives from the previous."""
+
     def message(self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]) -> None:
         """Show what stage `sender` hands to stage `receiver`."""
 

@@ -65,8 +65,30 @@ def _forward(
     return _Forward(grouped, own[0], own[1], mask, out, lse)
 
 
-def _backward(group: Sequence[_Forward], grads: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of the queries (grouped) and of keys and values (2, B, Hkv, S, D) of every rank of a group."""
+def _show_turns(lockstep: Lockstep, blocks: Ranks, label: str) -> None:
+    """Show all turns but the last, after which a block would be home."""
+    for turn in range(lockstep.cp - 1):
+        _show_turn(lockstep, blocks, turn, label)
+
+
+def _show_turn(lockstep: Lockstep, blocks: Ranks, turn: int, label: str, *, grouped: bool = False) -> None:
+    """Show one turn of the ring: blocks by their owner, or group after group if `grouped`."""
+    size, groups = lockstep.cp, lockstep.groups("cp")
+    sent, received = list(blocks), list(blocks)
+    for number, group in enumerate(groups):
+        own = blocks[number * size : (number + 1) * size] if grouped else [blocks[r] for r in group]
+        for place, r in enumerate(group):
+            sent[r], received[r] = own[(place - turn) % size], own[(place - 1 - turn) % size]
+    lockstep.probe.exchange("cp", label, groups, sent, received)
+
+
+def _backward(
+    group: Sequence[_Forward], grads: Sequence[Tensor], travelling: list[list[Tensor]]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of the queries (grouped) and of keys and values (2, B, Hkv, S, D) of every rank of a group.
+
+    Appends to `travelling`, by turn, what leaves each rank: the block gradients as they are then, by owner.
+    """
     size = len(group)
     grad_outs = [_grouped(g.to(f.out.dtype), f.out.shape[2]) for f, g in zip(group, grads, strict=True)]
     deltas = [(g * f.out).sum(dim=-1, keepdim=True) for f, g in zip(group, grad_outs, strict=True)]
@@ -83,6 +105,7 @@ def _backward(group: Sequence[_Forward], grads: Sequence[Tensor]) -> tuple[list[
             grad_queries[place] += torch.einsum("bhgqk,bhkd->bhgqd", grad_scores, keys)
             grad_blocks[source][0] += torch.einsum("bhgqk,bhgqd->bhkd", grad_scores, f.queries)
             grad_blocks[source][1] += torch.einsum("bhgqk,bhgqd->bhkd", weights, grad_out)
+        travelling[step] += [block.clone() for block in grad_blocks]
     return grad_queries, grad_blocks
 
 
@@ -92,7 +115,6 @@ def ring_attention(
     """Attend with each rank's (B, H, S/cp, D) queries to the keys and values of all context ranks."""
     count, groups = len(lockstep), lockstep.groups("cp")
     kept: list[_Forward | None] = [None] * count
-    del label
 
     def there(tensors: Ranks) -> Ranks:
         q, k, v = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
@@ -105,17 +127,23 @@ def ring_attention(
                 made = _forward(group, place, q[r], kv, mask)
                 kept[r] = made
                 out[r] = made.out.flatten(1, 2).to(q[r].dtype)
+        _show_turns(lockstep, [torch.stack(pair) for pair in zip(k, v, strict=True)], f"{label}.kv")
         return out
 
     def back(grads: Ranks) -> Ranks:
         out: list[Tensor] = [torch.empty(0)] * (3 * count)
+        blocks = [torch.stack([f.keys, f.values]) for f in kept if f is not None]
+        _show_turns(lockstep, blocks, f"{label}.kv")
+        travelling: list[list[Tensor]] = [[] for _ in range(lockstep.cp)]
         for group in groups:
             forwards = [f for r in group if (f := kept[r]) is not None]
-            grad_queries, grad_blocks = _backward(forwards, [grads[r] for r in group])
+            grad_queries, grad_blocks = _backward(forwards, [grads[r] for r in group], travelling)
             for r, f, grad_q, block in zip(group, forwards, grad_queries, grad_blocks, strict=True):
                 both = block.to(f.keys.dtype)
                 out[r] = grad_q.flatten(1, 2).to(grads[r].dtype)
                 out[count + r], out[2 * count + r] = both[0], both[1]
+        for turn, tensors in enumerate(travelling):
+            _show_turn(lockstep, tensors, turn, f"{label}.kv.grad", grouped=True)
         return out
 
     return joint(there, back, [*queries, *keys, *values])

@@ -230,6 +230,39 @@ class RowProbe(Probe):
             for name, leaf in leaves.items():
                 on_gradient(leaf, partial(rank.local_gradient, name, micro_batch=number))
 
+    def _write_exchange(
+        self, rank: RankRows, axis: str, label: str, group: Sequence[int], sent: Tensor, received: Tensor
+    ) -> None:
+        phase: Phase = self.now.phase  # type: ignore[assignment]
+        rank.collective(axis, "send", label, sent, phase, group, self.now.micro_batch, result=False)
+        rank.collective(axis, "recv", label, received, phase, group, self.now.micro_batch, result=True)
+
+    def exchange(
+        self,
+        axis: str,
+        label: str,
+        groups: Sequence[Sequence[int]],
+        sent: Sequence[Tensor],
+        received: Sequence[Tensor],
+    ) -> None:
+        """Record both messages of every rank, and once more where recomputation repeats them."""
+        rows = self._here()
+        for group in groups:
+            members = [rows[place].recorder.rank for place in group]
+            for place in group:
+                write = partial(
+                    self._write_exchange,
+                    rows[place],
+                    axis,
+                    label,
+                    members,
+                    sent[place].detach().clone(),
+                    received[place].detach().clone(),
+                )
+                write()
+                if self.now.phase == "forward" and self._is_recomputed(label):
+                    self._remember(rows[place], label, write)
+
     def _write(
         self,
         rank: RankRows,
