@@ -1,0 +1,306 @@
+"""The figures of two papers beside ours, by replay of our own tables: `python -m reftrain.schedule.paper`.
+
+Chimera (SC'21) tables 2 and 3 at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
+(ISCA'25). The expectations stand here as the papers' formulas; nothing in the generators knows them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from reftrain.schedule.answer import Answer, answer
+from reftrain.schedule.costs import Costs
+from reftrain.schedule.generators import generate
+from reftrain.schedule.request import Concatenation, Request
+
+STAGES = (4, 8, 16, 32)
+MULTIPLES = (1, 2, 4)
+Span = tuple[int, int]
+"""Least and greatest over the ranks."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme at p and m: bubbles as shares of the time, memory in multiples of one stage's.
+
+    `paper` is the formula's bubble, `ours` the replay's, `derived` the closed form that docs/schedules.md
+    derives for ours. Spans are (least, greatest) over the ranks.
+    """
+
+    scheme: str
+    stages: int
+    micro_batches: int
+    paper: Fraction
+    ours: Fraction
+    derived: Fraction
+    weights: tuple[Span, Span]
+    activations: tuple[Span, Span]
+
+    @property
+    def points(self) -> float:
+        """Percentage points by which ours exceeds the paper's formula."""
+        return float(100 * (self.ours - self.paper))
+
+
+def flushed(p: int, m: int) -> Fraction:
+    """(p-1)/(m+p-1): GPipe and 1F1B."""
+    return Fraction(p - 1, m + p - 1)
+
+
+def gems_paper(p: int, m: int) -> Fraction:
+    """(p-1)/(p+1/2), whatever m."""
+    del m
+    return Fraction(2 * (p - 1), 2 * p + 1)
+
+
+def gems_derived(p: int, m: int) -> Fraction:
+    """1 - 3m/(m(2p+1) + p-1): the first forward's way down the pipeline stands before the periods."""
+    return 1 - Fraction(3 * m, m * (2 * p + 1) + p - 1)
+
+
+def with_middle(p: int, m: int) -> Fraction:
+    """(p-2)/(3m/2+p-2): Chimera with bubbles in the middle."""
+    return Fraction(2 * (p - 2), 3 * m + 2 * (p - 2))
+
+
+def without_middle(p: int, m: int) -> Fraction:
+    """(p-2)/(2m+p-2): Chimera whose forward and backward slots are equal."""
+    return Fraction(p - 2, 2 * m + p - 2)
+
+
+def direct_derived(p: int, m: int) -> Fraction:
+    """Each unit of p after the first leaves p-2 slots of f more in its middle: idle (m/p+1)(p-2)."""
+    idle = (m // p + 1) * (p - 2)
+    return Fraction(idle, 3 * m + idle)
+
+
+def halving_derived(p: int, m: int) -> Fraction:
+    """(p/2-1)(f+b) idle at m a multiple of 2p, however many units; at m = p the base unit."""
+    return with_middle(p, m) if m == p else without_middle(p, m)
+
+
+def doubling_derived(p: int, m: int) -> Fraction:
+    """Idle (p/2-1)(f+3f), and p-2 more for every unit of 2p after the first: a pair's 2f against 3f."""
+    if m == p:
+        return with_middle(p, m)
+    idle = 2 * (p - 2) + (m // (2 * p) - 1) * (p - 2)
+    return Fraction(idle, 4 * m + idle)
+
+
+def zero(p: int, m: int) -> Fraction:
+    """No bubble over a steady window."""
+    del p, m
+    return Fraction(0)
+
+
+Formula = Callable[[int, int], Fraction]
+Spread = Callable[[int, int], Span]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What the paper says of a scheme, as functions of p and m."""
+
+    name: str
+    paper: Formula
+    derived: Formula
+    weights: Spread
+    activations: Spread
+    concatenation: Concatenation = "direct"
+
+    @property
+    def label(self) -> str:
+        """Name with Chimera's concatenation."""
+        return f"chimera {self.concatenation}" if self.name == "chimera" else self.name
+
+
+def one(p: int, m: int) -> Span:
+    """One on every rank."""
+    del p, m
+    return 1, 1
+
+
+def two(p: int, m: int) -> Span:
+    """Two on every rank."""
+    del p, m
+    return 2, 2
+
+
+def up_to_p(p: int, m: int) -> Span:
+    """One on the last rank, p on the first."""
+    del m
+    return 1, p
+
+
+def all_m(p: int, m: int) -> Span:
+    """Every micro-batch on every rank."""
+    del p
+    return m, m
+
+
+def half_to_p(p: int, m: int) -> Span:
+    """p/2+1 on the outer ranks, p on the middle ones."""
+    del m
+    return p // 2 + 1, p
+
+
+def doubled(p: int, m: int) -> Span:
+    """Pairs of forwards: p plus half as many more pairs' on the outer ranks, 2p in the middle."""
+    return half_to_p(p, m) if m == p else (p + p // 2 + 1, 2 * p)
+
+
+def recomputed(p: int, m: int) -> Span:
+    """With recomputation only the micro-batch at work has its activations."""
+    return half_to_p(p, m) if m == p else (1, 1)
+
+
+SCHEMES = (
+    Scheme("pipedream", zero, zero, up_to_p, up_to_p),
+    Scheme("pipedream_2bw", zero, zero, two, up_to_p),
+    Scheme("gpipe", flushed, flushed, one, all_m),
+    Scheme("gems", gems_paper, gems_derived, two, one),
+    Scheme("1f1b", flushed, flushed, one, up_to_p),
+    Scheme("chimera", with_middle, direct_derived, two, half_to_p),
+    Scheme("chimera", without_middle, doubling_derived, two, recomputed, "doubling"),
+    Scheme("chimera", without_middle, halving_derived, two, doubled, "halving"),
+)
+
+
+def spread(values: tuple[int, ...]) -> Span:
+    """Least and greatest."""
+    return min(values), max(values)
+
+
+def row(scheme: Scheme, p: int, m: int) -> Row:
+    """Replay one scheme at f = 1, b = 2, p2p = 0."""
+    request = Request(scheme.name, p, m, concatenation=scheme.concatenation)
+    got = answer(generate(request), Costs(), request)
+    paper = with_middle if scheme.name == "chimera" and m == p else scheme.paper
+    return Row(
+        scheme.label,
+        p,
+        m,
+        paper(p, m),
+        got.ratios.bubble_ratio,
+        scheme.derived(p, m),
+        (scheme.weights(p, m), spread(tuple(h.weights for h in got.held))),
+        (scheme.activations(p, m), spread(tuple(h.activations for h in got.held))),
+    )
+
+
+def chimera_rows() -> Iterator[Row]:
+    """Chimera's table 2 for all p and m."""
+    for p in STAGES:
+        for multiple in MULTIPLES:
+            for scheme in SCHEMES:
+                if scheme.concatenation == "direct" or multiple > 1:
+                    yield row(scheme, p, multiple * p)
+
+
+def pipelines_rows() -> Iterator[Row]:
+    """Chimera's table 3: 2f pipelines in equal slots (f = b = 1) at m = p; idle 2(p/(2f)-1) slots a rank."""
+    for p in STAGES:
+        for f in (f for f in range(1, p // 2 + 1) if p // 2 % f == 0):
+            request = Request("chimera", p, p, pipelines=2 * f)
+            got = answer(generate(request), Costs(b=Fraction(1)), request)
+            paper = Fraction(p // f - 2, 2 * p + p // f - 2)
+            weights = spread(tuple(h.weights for h in got.held))
+            held = spread(tuple(h.activations for h in got.held))
+            yield Row(
+                f"chimera, {2 * f} pipelines",
+                p,
+                p,
+                paper,
+                got.ratios.bubble_ratio,
+                paper,
+                ((2 * f, 2 * f), weights),
+                ((held[0], p), held),
+            )
+
+
+@dataclass(frozen=True)
+class LlamaRow:
+    """Bubble over compute of the flexible schedule, (p-1)/(m·v) in the paper."""
+
+    stages: int
+    virtual: int
+    micro_batches: int
+    consecutive: int
+    paper: Fraction
+    ours: Fraction
+    activations: int
+
+
+LLAMA_SIZES = (
+    (16, 8, 16, 16),
+    (16, 8, 32, 16),
+    (16, 8, 32, 32),
+    (4, 2, 8, 4),
+    (4, 2, 12, 6),
+    (8, 4, 24, 8),
+    (8, 4, 24, 12),
+)
+
+
+def llama_rows() -> Iterator[LlamaRow]:
+    """Sizes with k | m and k >= p, the paper's p = 16, v = 8 first."""
+    for p, v, m, k in LLAMA_SIZES:
+        got = llama(p, v, m, k)
+        most = max(h.activations for h in got.held)
+        yield LlamaRow(p, v, m, k, Fraction(p - 1, m * v), got.ratios.bubble_over_compute, most)
+
+
+def llama(p: int, v: int, m: int, k: int) -> Answer:
+    """Replay the flexible schedule at f = 1, b = 2, p2p = 0."""
+    request = Request("flexible", p, m, virtual=v, consecutive=k)
+    return answer(generate(request), Costs(), request)
+
+
+def show_span(span: Span) -> str:
+    """Write `2` or `3 to 4`."""
+    return str(span[0]) if span[0] == span[1] else f"{span[0]} to {span[1]}"
+
+
+def table(rows: Iterator[Row]) -> Iterator[str]:
+    """Rows as Markdown."""
+    memory = "weights: paper | ours | activations: paper | ours"
+    yield f"| scheme | p | m | bubble: paper | ours | points | derived | {memory} |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for r in rows:
+        exact = "exact" if r.ours == r.paper else f"{r.points:+.2f}"
+        derived = "exact" if r.ours == r.derived else f"{float(r.derived):.2%}"
+        spans = " | ".join(show_span(s) for s in (*r.weights, *r.activations))
+        yield (
+            f"| {r.scheme} | {r.stages} | {r.micro_batches} | {float(r.paper):.2%} | {float(r.ours):.2%} "
+            f"| {exact} | {derived} | {spans} |"
+        )
+
+
+def llama_table() -> Iterator[str]:
+    """Llama 3's bubbles as Markdown."""
+    yield "| p | v | m | k | (p-1)/(m·v) | ours | | activations on the first rank |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for r in llama_rows():
+        exact = "exact" if r.ours == r.paper else f"{float(100 * (r.ours - r.paper)):+.2f}"
+        yield (
+            f"| {r.stages} | {r.virtual} | {r.micro_batches} | {r.consecutive} | {float(r.paper):.2%} "
+            f"| {float(r.ours):.2%} | {exact} | {r.activations} |"
+        )
+
+
+def main() -> None:
+    """Print all tables as Markdown."""
+    sections = (
+        ("Chimera, table 2: f = 1, b = 2, p2p = 0", table(chimera_rows())),
+        ("Chimera with 2f pipelines: equal slots, f = b = 1", table(pipelines_rows())),
+        ("Llama 3: bubble over compute", llama_table()),
+    )
+    for heading, lines in sections:
+        print(f"### {heading}\n")  # noqa: T201 - this is the command
+        for line in lines:
+            print(line, flush=True)  # noqa: T201 - this is the command
+        print()  # noqa: T201 - this is the command
+
+
+if __name__ == "__main__":
+    main()
