@@ -65,9 +65,8 @@ def to_svg(answer: Answer) -> str:
 
 def _width(answer: Answer) -> int:
     """Pixels of the time axis: wide enough for labels, never a wall."""
-    shortest = min(
-        (s.end - s.begin for spans in answer.timing.spans for s in spans if s.end > s.begin), default=1
-    )
+    lengths = [s.end - s.begin for spans in answer.timing.spans for s in spans if s.end > s.begin]
+    shortest = min(lengths, default=Fraction(1))
     return int(min(4000, max(400, 18 * answer.timing.makespan / shortest)))
 
 
