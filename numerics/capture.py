@@ -98,7 +98,9 @@ class Recorder:
             temporary.write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
             temporary.replace(self._folder / STAMP)
         own = {b"numerics.stamp": json.dumps({**stamp, "rank": self.rank}).encode()}
-        self._writer = pq.ParquetWriter(self._partial, ROWS.with_metadata(own), compression="zstd")
+        self._writer = pq.ParquetWriter(
+            self._partial, ROWS.with_metadata(own), compression="zstd", write_page_checksum=True
+        )
         self._values = (
             ValuesWriter(self._folder / values_file(self.rank)) if self.level == "tensors" else None
         )

@@ -229,11 +229,18 @@ class _Comparison:
             return at_row(self.run, (broken.row,), broken.sentence)
         if case.tensors is None:
             return None
-        wrong = case.tensors.left[(case.tensors.status == Status.DIFFERENT) & (case.tensors.left >= 0)]
-        if decision.verdict == "signed_zero":
-            wrong = case.tensors.left[(case.tensors.status == Status.SIGNED_ZERO) & (case.tensors.left >= 0)]
-        rows = first_of(self.run, wrong)
+        status = Status.SIGNED_ZERO if decision.verdict == "signed_zero" else Status.DIFFERENT
+        rows = first_of(self.run, self._rows_of(case.tensors, case.tensors.status == status))
         return at_row(self.run, rows, "first difference from the baseline") if rows else None
+
+    def _rows_of(self, tensors: TensorTable, entries: np.ndarray) -> np.ndarray:
+        """Rows of the run that hold parts of some of the tensors compared; reported values only where alone."""
+        metric = tensors.kind == self.names.number("metric")
+        entries = entries & ~metric if (entries & ~metric).any() else entries
+        columns = ("step", "phase", "kind", "tensor")
+        wanted = keys_of(*(getattr(tensors, c)[entries] for c in columns))
+        mine = np.isin(keys_of(*(self.run[c] for c in columns)), wanted)
+        return np.flatnonzero(mine & (self.run["replica"] == 0) & (self.run["partial"] < 0))
 
     def _unexplained(self, case: Case) -> np.ndarray:
         """Entries of the tensor table whose rows differ from the replay, or that nothing explains."""

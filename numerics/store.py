@@ -167,7 +167,7 @@ def _stamp(folder: Path, root: Path) -> dict[str, Any]:
 def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
     """Rows of one rank and its environment; refuses a file of another kind, schema, rank or run."""
     try:
-        table = pq.read_table(path, use_threads=False)
+        table = pq.read_table(path, use_threads=False, page_checksum_verification=True)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise InputError(f"{path}: unreadable ({str(error)[:200]}); capture the run again") from error
     metadata = table.schema.metadata or {}

@@ -84,6 +84,12 @@ class ValuesWriter:
         self._data.unlink()
 
 
+def _placed(entry: Mapping[str, Any]) -> bool:
+    """Whether a header's entry says where its bytes lie."""
+    place = entry.get("data_offsets")
+    return isinstance(place, list) and len(place) == 2 and all(isinstance(v, int) for v in place)
+
+
 class ValuesFile:
     """Values of one rank, read in place. CaptureError where the file is damaged."""
 
@@ -102,6 +108,13 @@ class ValuesFile:
             ) from error
         if not isinstance(header, dict):
             raise CaptureError(f"{path}: its header is no table; capture the run again")
+        ends = [
+            entry["data_offsets"][1]
+            for entry in header.values()
+            if isinstance(entry, dict) and _placed(entry)
+        ]
+        if max(ends, default=0) > size - 8 - length:
+            raise CaptureError(f"{path}: its values are cut short; capture the run again")
         self._start = 8 + length
         self._size = size
         self._header = header

@@ -1,0 +1,242 @@
+"""Capture for any PyTorch trainer in a few lines: hooks on modules and on the optimiser do the rest.
+
+    from numerics.watch import watch
+
+    watcher = watch(model, optimizer, dp=(rank, world_size))   # after FSDP2, DDP or DTensor have wrapped the model
+    ...                                                        # the training loop, unchanged
+    watcher.close()                                            # after the last step
+
+Run under `numerics capture --out RUN -- CMD`; without it (and without `out`) the calls do nothing. What is
+recorded: parameters before the first step; each module's output and the gradient of it; each parameter's gradient as
+the optimiser sees it; parameters and optimiser state after the step. DTensors say themselves which part of the
+global tensor they are; a plain activation is taken as this rank's sequences of the global batch (dimension 0).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from numerics.capture import Recorder
+from numerics.placement import Placed, placed
+from numerics.schema import Box, Kind, Level, Phase
+from numerics.switch import Switch, switched_on
+
+_WRAPPERS: Final = re.compile(
+    r"(^|\.)(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)"
+)
+
+Batch = Callable[[int], tuple[int, int]]
+"""From a micro-batch's number to the index of its first sequence in the global batch, and the global batch's size."""
+
+
+class Watcher:
+    """Hooks of one rank; `close` finishes the capture."""
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dp: tuple[int, int],
+        micro_batches: int,
+        batch: Batch | None,
+    ) -> None:
+        self._to = recorder
+        self._model, self._optimizer = model, optimizer
+        self._dp, self._micro_batches, self._batch = dp, micro_batches, batch
+        self._step, self._micro_batch = 0, -1
+        self._handles: list[Any] = []
+        if recorder is not None:
+            self._parameters("init", -1)
+            self._attach()
+
+    def _attach(self) -> None:
+        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch))
+        for name, module in self._model.named_modules():
+            clean = clean_name(name)
+            self._handles.append(module.register_forward_hook(self._output_hook(clean)))
+        self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
+        self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+
+    def _next_micro_batch(self, *_: object) -> None:
+        if torch.is_grad_enabled():
+            self._micro_batch += 1
+
+    def _output_hook(self, name: str) -> Callable[..., None]:
+        tensor = f"{name}.out" if name else "out"
+
+        def hook(_module: nn.Module, _given: object, output: object) -> None:
+            found = _first_tensor(output)
+            if found is None or not torch.is_grad_enabled():
+                return
+            backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
+            phase: Phase = "backward" if backward else "forward"
+            micro_batch = self._micro_batch
+            self._value(tensor, found, phase, "activation", name, micro_batch)
+            if found.requires_grad and not backward:
+
+                def grad_hook(grad: torch.Tensor) -> None:
+                    self._value(f"{tensor}.grad", grad, "backward", "activation_grad", name, micro_batch)
+
+                found.register_hook(grad_hook)  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _value(
+        self, tensor: str, value: torch.Tensor, phase: Phase, kind: Kind, module: str, micro_batch: int
+    ) -> None:
+        if self._to is None:
+            return
+        at = placed(value)
+        if not hasattr(value, "placements"):
+            at = self._in_batch(at, micro_batch)
+        self._record(tensor, at, phase, kind, module, micro_batch)
+
+    def _record(
+        self,
+        tensor: str,
+        at: Placed,
+        phase: Phase,
+        kind: Kind,
+        module: str,
+        micro_batch: int,
+        step: int | None = None,
+    ) -> None:
+        if self._to is not None:
+            self._to.record(
+                tensor,
+                at.local,
+                step=self._step if step is None else step,
+                phase=phase,
+                kind=kind,
+                module=module,
+                micro_batch=micro_batch,
+                global_shape=at.shape,
+                boxes=at.boxes,
+                replica=at.replica,
+                partial=at.partial,
+            )
+
+    def _in_batch(self, at: Placed, micro_batch: int) -> Placed:
+        """Place a plain activation in the global batch; a scalar stays its rank's own."""
+        if not at.shape:
+            return Placed(at.local, at.shape, at.boxes, 0, None if self._dp[1] == 1 else f"dp={self._dp[0]}")
+        size = at.shape[0]
+        if self._batch is not None:
+            first, total = self._batch(micro_batch)
+        else:
+            first = (self._dp[0] * self._micro_batches + micro_batch) * size
+            total = self._dp[1] * self._micro_batches * size
+        rest = at.shape[1:]
+        box = Box((first, *(0 for _ in rest)), (size, *rest))
+        return Placed(at.local, (total, *rest), (box,))
+
+    def _parameters(self, phase: Phase, step: int) -> None:
+        for name, parameter in self._model.named_parameters():
+            clean = clean_name(name)
+            self._record(clean, self._shared(parameter), phase, "param", clean.rpartition(".")[0], -1, step)
+
+    def _shared(self, tensor: torch.Tensor) -> Placed:
+        """Place a parameter, gradient or moment; plain ones are copies on every data-parallel rank."""
+        at = placed(tensor)
+        return at if hasattr(tensor, "placements") else Placed(at.local, at.shape, at.boxes, self._dp[0])
+
+    def _before_step(self, *_: object) -> None:
+        for name, parameter in self._model.named_parameters():
+            if parameter.grad is not None:
+                clean = clean_name(name)
+                at = self._shared(parameter.grad)
+                self._record(f"{clean}.grad", at, "reduce", "param_grad", clean.rpartition(".")[0], -1)
+
+    def _after_step(self, *_: object) -> None:
+        self._parameters("step", self._step)
+        for name, parameter in self._model.named_parameters():
+            for key, value in sorted(self._optimizer.state.get(parameter, {}).items()):
+                if isinstance(value, torch.Tensor) and (value.dim() or value.numel() == 1):
+                    clean = clean_name(name)
+                    at = self._shared(value)
+                    self._record(f"{clean}.{key}", at, "step", "optimizer", clean.rpartition(".")[0], -1)
+        self._step += 1
+        self._micro_batch = -1
+
+    def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
+        """Record something of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
+        if self._to is not None:
+            at = placed(value)
+            given = {
+                "phase": "forward",
+                "kind": "scalar",
+                "global_shape": at.shape,
+                "boxes": at.boxes,
+                "replica": at.replica,
+                "partial": at.partial,
+                **more,
+            }
+            self._to.record(tensor, at.local, step=self._step, **given)
+
+    def close(self) -> None:
+        """Take the hooks off and finish the capture; to be called after the last step."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._to is not None:
+            self._to.close()
+            self._to = None
+
+
+def clean_name(name: str) -> str:
+    """Name of a module or parameter without what wrappers add."""
+    return _WRAPPERS.sub("", name).lstrip(".")
+
+
+def _first_tensor(output: object) -> torch.Tensor | None:
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = tuple(output.values())
+    if isinstance(output, (tuple, list)):
+        return next((item for item in output if isinstance(item, torch.Tensor)), None)
+    return None
+
+
+def watch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    dp: tuple[int, int] = (0, 1),
+    micro_batches: int = 1,
+    batch: Batch | None = None,
+    out: str | Path | None = None,
+    level: Level = "digest",
+    names: Sequence[str] = (),
+    coords: Mapping[str, int] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Watcher:
+    """Record what a model computes, step by step, until `close`.
+
+    `dp` is this rank's index and the size of data parallelism; `micro_batches` how many forwards make a step.
+    Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
+    together, micro-batch behind micro-batch; `batch` says it where that is otherwise. `coords` are coordinates on
+    tp, cp, pp and dp for the report. `config` names what the run computes (model, data, seeds): comparisons
+    of runs that differ in it are refused. `out` records without `numerics capture`.
+    """
+    switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
+    if switch is None:
+        return Watcher(None, model, optimizer, dp, micro_batches, batch)
+    distributed = dist.is_available() and dist.is_initialized()
+    recorder = Recorder(
+        switch.out,
+        dist.get_rank() if distributed else 0,
+        dist.get_world_size() if distributed else 1,
+        coords or {"dp": dp[0]},
+        level=switch.level,
+        names=switch.names,
+        source="watch",
+        config=config,
+    )
+    return Watcher(recorder, model, optimizer, dp, micro_batches, batch)
