@@ -20,6 +20,7 @@ from numerics.schema import FOLDER, PARTIAL_SUFFIX, STAMP, Level, Phase, rank_fi
 from reftrain.errors import MachineError
 from reftrain.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
 from reftrain.model.batch import LocalBatch
+from reftrain.moments import moment
 from reftrain.replay.grid import Seat
 from reftrain.replay.places import Places, is_activation
 from reftrain.replay.rows import RankRows, on_gradient
@@ -186,7 +187,7 @@ class Capture(Hooks):
     def _collective(self, call: CollectiveCall, value: torch.Tensor, *, result: bool) -> None:
         if call.group is None:
             return
-        phase, number = self._moment(call)
+        phase, number = moment(call, self._action)
         self.rows.collective(
             call.axis,
             call.op,
@@ -197,17 +198,6 @@ class Capture(Hooks):
             number,
             result=result,
         )
-
-    def _moment(self, call: CollectiveCall) -> tuple[Phase, int]:
-        """Phase and micro-batch of a call; gradients are reduced in a phase of their own."""
-        if call.axis == "pp" and call.peer is not None:
-            kind, _, number = call.label.partition(".")
-            return ("forward" if kind[1] == "A" else "backward"), int(number)
-        if call.label == "valid_tokens":
-            return "forward", -1
-        if self._action is None or call.axis in {"dp_cp", "kv", "embedding"}:
-            return "reduce", -1
-        return ("forward" if self._action.kind is Kind.FORWARD else "backward"), self._action.micro_batch
 
     def value(self, name: str, value: torch.Tensor) -> None:
         """Record a named value."""

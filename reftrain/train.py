@@ -20,6 +20,7 @@ from reftrain.errors import ConfigError, MachineError
 from reftrain.evidence import Manifest, MetricsLog, StepTrace
 from reftrain.faults.bugs import plant, read_bugs
 from reftrain.hooks import HookList, Hooks, StepMetrics
+from reftrain.orders import OrderRecorder
 from reftrain.planted import fault_hooks, read_faults
 from reftrain.record.hooks import FlightRecording
 from reftrain.shadow import Shadow
@@ -84,7 +85,7 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
     if config.evidence.shadow_gradients:
         hooks.append(Shadow())
     if config.evidence.capture:
-        hooks.append(Capture(config.evidence.capture, config.evidence.capture_names))
+        hooks += [Capture(config.evidence.capture, config.evidence.capture_names), OrderRecorder()]
     hooks += fault_hooks(faults)
     if config.compute == "emulated":
         hooks.append(EmulatedCompute(config.emulated_gflops))

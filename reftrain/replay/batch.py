@@ -10,6 +10,7 @@ import torch
 
 from reftrain.config import RunConfig
 from reftrain.data.sequences import Source, make_source, stack
+from reftrain.replay.settings import Formats
 
 IGNORED = -100
 
@@ -94,7 +95,7 @@ def visible(
     return seen & (documents[:, queries][:, :, None] == documents[:, keys][:, None, :])
 
 
-def shares(config: RunConfig, batch: MicroBatch, wide: torch.dtype) -> list[Share]:
+def shares(config: RunConfig, batch: MicroBatch, formats: Formats) -> list[Share]:
     """Cut a micro-batch for every context rank."""
     numerics, ranks, length = config.numerics, config.mesh.cp, batch.tokens.shape[1]
     places = [positions_of(length, ranks, index) for index in range(ranks)]
@@ -112,6 +113,6 @@ def shares(config: RunConfig, batch: MicroBatch, wide: torch.dtype) -> list[Shar
         else:
             keys = torch.arange(length)
             mask = visible(here, keys, batch.documents, by_document=numerics.document_mask)[:, None]
-        table = rope_table(here, config.model.head_dim, config.model.rope_base, wide)
+        table = rope_table(here, config.model.head_dim, config.model.rope_base, formats.rope).to(formats.wide)
         out.append(Share(batch.tokens[:, here], batch.targets[:, here], here, table, mask))
     return out

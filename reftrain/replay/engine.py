@@ -170,7 +170,7 @@ class Replay:
         ]
         sums: dict[int, Ranks] = {}
         for number in self.orders[self.config.stages - 1].backwards:
-            cut = shares(self.config, batches[number], self.formats.wide)
+            cut = shares(self.config, batches[number], self.formats)
             batch = [cut[c] for c in range(mesh.cp) for _ in range(mesh.tp)]
             sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
         last = (self.config.stages - 1) % mesh.pp

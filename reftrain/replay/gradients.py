@@ -119,15 +119,15 @@ class Reducer:
 def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
     """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
     for axis in ("kv", "tp"):
-        for group in _partial_groups(config, grid, axis):
-            names = _partial_names(config, declared, group[0], axis)
+        for group in partial_groups(config, grid, axis):
+            names = partial_names(config, declared, group[0], axis)
             if names and len(group) > 1:
                 _sum_in_one_buffer(names, {seat: shards[seat] for seat in group}, axis, probe)
     if config.model.tied_embeddings:
         _sum_tied(config, grid, shards, probe)
 
 
-def _partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
+def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
     """Tensor ranks that sum partial gradients with each other, for every other coordinate."""
     width = config.mesh.tp if axis == "tp" else max(config.mesh.tp // config.model.kv_heads, 1)
     groups: dict[tuple[int, ...], list[Seat]] = {}
@@ -136,7 +136,8 @@ def _partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]
     return list(groups.values())
 
 
-def _partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: str) -> list[str]:
+def partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: str) -> list[str]:
+    """Parameters of a seat whose gradient is still partial over the axis, in the order of the buffer."""
     stages = range(seat.pp, config.stages, config.mesh.pp)
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 

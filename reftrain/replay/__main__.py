@@ -1,0 +1,5 @@
+"""`python -m reftrain.replay`, see `command`."""
+
+from reftrain.replay.command import main
+
+main()

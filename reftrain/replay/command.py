@@ -1,0 +1,110 @@
+"""The replayer as a program of its own: `python -m reftrain.replay.command RUN --out DIR`.
+
+`numerics replay` finds it by the entry-point group `numerics.replayers` and starts it, so that neither package imports
+the other's internals. It reads RUN/run.json and RUN/order_plan.json and writes DIR/run.json, DIR/order_plan.json (the
+declared plan) and DIR/capture.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from numerics.capture import CaptureError
+from numerics.orders import OrderPlan, read_plan, write_plan
+from numerics.schema import FOLDER, STAMP, Level
+from reftrain.errors import ReftrainError
+from reftrain.replay.manifest import ReplayError, configuration, read_manifest
+
+
+def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
+    """Level and names of the run's own capture; digest where it has none."""
+    try:
+        stamp = json.loads((run / FOLDER / STAMP).read_text(encoding="utf-8"))
+        level, names = stamp["level"], stamp["names"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "digest", ()
+    if level not in {"digest", "tensors"} or not isinstance(names, list):
+        return "digest", ()
+    return level, tuple(str(name) for name in names)
+
+
+def replay(
+    run: Path, out: Path, level: Level, names: Sequence[str], variants: Sequence[str], steps: int | None
+) -> None:
+    """Replay a run folder into another; `ReplayError` where that is impossible."""
+    import torch
+
+    from reftrain.replay.declare import declared_plan, possible_order
+    from reftrain.replay.engine import Replay
+    from reftrain.replay.rows import RowProbe
+    from reftrain.replay.settings import formats_of
+    from reftrain.replay.variant import with_variants
+
+    manifest = read_manifest(run)
+    config = configuration(manifest, out)
+    torch.set_num_threads(config.threads)
+    recorded = read_plan(run)
+    if recorded is None:
+        raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
+    _check_plan(run, recorded, config.mesh.world_size)
+    formats = with_variants(formats_of(config.numerics.policy), variants)
+    orders = {
+        stage: possible_order(recorded, stage, config.micro_batches, config.mesh.zero)
+        for stage in range(config.stages)
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    probe = RowProbe(config, out, level, names)
+    engine = Replay(config, orders, formats, probe)
+    for step in range(min(config.steps, steps or config.steps)):
+        engine.apply(step, engine.gradients(step))
+        print(f"step {step}", file=sys.stderr, flush=True)  # noqa: T201 - progress for who started this program
+    probe.close()
+    write_plan(out, declared_plan(config, recorded))
+    _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
+
+
+def _check_plan(run: Path, plan: OrderPlan, world_size: int) -> None:
+    if plan.world_size != world_size:
+        raise ReplayError(
+            f"{run}: order_plan.json is of {plan.world_size} ranks, run.json of {world_size}; they are of two runs"
+        )
+
+
+def _write_manifest(out: Path, values: dict[str, Any]) -> None:
+    temporary = out / ".run.json.tmp"
+    temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(out / "run.json")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program; errors become one sentence on stderr and exit code 3."""
+    parser = argparse.ArgumentParser(prog="reftrain.replay", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the run to replay")
+    parser.add_argument("--out", type=Path, required=True, help="folder the replay is written to")
+    parser.add_argument("--level", choices=("digest", "tensors"), help="as the run's capture if left out")
+    parser.add_argument("--names", action="append", help="values to keep at level tensors; repeatable")
+    parser.add_argument(
+        "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
+    )
+    parser.add_argument("--steps", type=int, help="replay only the first steps")
+    given = parser.parse_args(arguments)
+    level, names = captured_level(given.run)
+    try:
+        replay(
+            given.run,
+            given.out,
+            cast("Level", given.level or level),
+            tuple(given.names or names),
+            tuple(given.variant),
+            given.steps,
+        )
+    except (ReftrainError, CaptureError, OSError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - the reason, for who started this program
+        sys.exit(getattr(error, "exit_code", 3))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Reads what a recorded run computed from its run.json, and refuses what cannot be replayed, by name."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from reftrain.config import RunConfig
+from reftrain.config_file import from_tables
+from reftrain.errors import ReftrainError
+
+SCHEMA: Final = "reftrain.run/1"
+_MOST_BYTES: Final = 16 << 20
+_PIPELINE: Final = ("schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced")
+
+
+class ReplayError(ReftrainError):
+    """A run that cannot be replayed (exit 3); the message says why and what decides instead."""
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """Return run.json of a run folder; `ReplayError` where it is none of ours."""
+    path = run / "run.json"
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ReplayError(f"{path}: larger than 16 MiB; copy the run's manifest again")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReplayError(f"{path}: unreadable ({error}); copy the run's manifest again") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ReplayError(f"{path}: no manifest of {SCHEMA}; only reftrain's own runs can be replayed")
+    return found
+
+
+def configuration(manifest: Mapping[str, Any], out: Path) -> RunConfig:
+    """Build the configuration that a manifest describes.
+
+    `ConfigError` where it contradicts itself, `ReplayError` where a table is missing or the run cannot be replayed.
+    """
+    try:
+        tables: dict[str, Any] = {
+            "model": manifest["model"],
+            "data": manifest["data"],
+            "numerics": manifest["numerics"],
+            "mesh": manifest["parallel"],
+            "optimizer": manifest["optimizer"],
+            "pipeline": {
+                name: manifest["schedule"][name] for name in _PIPELINE if name in manifest["schedule"]
+            },
+            "run": {
+                "steps": manifest["steps"],
+                "seed": manifest["seeds"]["weights"],
+                "threads": manifest.get("threads", 1),
+                "device": "cpu",
+                "out": str(out),
+            },
+        }
+        config = from_tables(tables)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReplayError(f"run.json lacks {error}; copy the run's manifest again") from error
+    reason = _refusal(config, manifest)
+    if reason:
+        raise ReplayError(f"this run cannot be replayed: {reason}; numerics ladder decides without a replay")
+    return config
+
+
+def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
+    """Why there is no matched baseline of a run; empty where there is one."""
+    gpus = (manifest.get("fingerprint") or {}).get("gpus")
+    if manifest.get("device") == "cuda" or (gpus and manifest.get("device") != "cpu"):
+        return "it summed over NCCL, whose order is not recorded"
+    if manifest.get("resumed"):
+        return "it went on from a checkpoint"
+    if config.numerics.attention not in {"auto", "sdpa", "math", "flash"}:
+        return f"its attention kernel {config.numerics.attention} has no counterpart here"
+    return ""
