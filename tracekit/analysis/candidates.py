@@ -53,10 +53,18 @@ def _typical_without(steps: Steps, groups: Rows, rows: npt.NDArray[np.int64]) ->
         mine = np.intersect1d(group, rows)
         others = np.setdiff1d(group, rows)
         if len(mine) and len(others):
-            target[mine] = np.fmin(target[mine], np.nanmedian(steps.own[others], axis=0)[None, :])
+            target[mine] = np.fmin(target[mine], _median(steps.own[others])[None, :])
         elif len(mine):
             target[mine] = np.fmin(target[mine], typical(steps, groups)[mine])
     return target
+
+
+def _median(own: F64) -> F64:
+    """Median over ranks, per step; NaN for a step that none of them has whole."""
+    known = np.isfinite(own).any(axis=0)
+    result = np.full(own.shape[1], np.nan)
+    result[known] = np.nanmedian(own[:, known], axis=0)
+    return result
 
 
 def _judge(
@@ -104,7 +112,8 @@ def long_stage(steps: Steps, mesh: Mesh, replayer: Replayer) -> Hypothesis | Non
     gain = base - replayer.step_ns(steps.own, cured)
     if gain <= 0:
         return None
-    order = sorted(rows.tolist(), key=lambda r: (-float(np.nanmean(steps.own[r])), r))
+    spent = np.nan_to_num(np.nansum(steps.own, axis=1))
+    order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
     return Hypothesis(
         tuple(order), tuple(gain for _ in order), gain, tuple(float(found.z[worst]) for _ in order)
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tracekit.analysis.case import Case, StepRange, build
+from tracekit.analysis.dumps import tempered
 from tracekit.analysis.mesh_choice import MeshChoice, choose, world_of
 from tracekit.analysis.verdict import Answer, decide, listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
@@ -39,7 +40,7 @@ def analyse(
     ops = match(ranks, run.groups)
     choice = choose(run, ops, mesh, order)
     case = build(run, ops, choice.mesh, steps)
-    return _finding(case, choice, decide(case))
+    return _finding(case, choice, tempered(case, decide(case)))
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:

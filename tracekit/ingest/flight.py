@@ -5,11 +5,13 @@ name: files may be called anything. Decoding happens in bounded worker processes
 `unpickle`); what reaches this process are columns (`flight_entry`). Next stage: `analysis.hang`.
 """
 
+import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tracekit.errors import InputError
@@ -19,6 +21,7 @@ from tracekit.ingest.flight_dump import RankDump
 from tracekit.ingest.flight_entry import Reducer
 from tracekit.ingest.flight_files import find_files, read_bytes, size_of
 from tracekit.ingest.flight_pool import decode_all
+from tracekit.ingest.flight_timing import timed_calls
 
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")
@@ -37,9 +40,16 @@ class DumpSet:
     world: tuple[int, ...]  # ranks of the job, sorted: the greatest group, and every rank read
 
 
-def load_dumps(inputs: Sequence[str], jobs: int = 1, progress: Progress | None = None) -> DumpSet:
+def load_dumps(
+    inputs: Sequence[str],
+    jobs: int = 1,
+    progress: Progress | None = None,
+    *,
+    timed: bool = False,
+) -> DumpSet:
     """Read the dumps that `inputs` (files, folders, globs, fsspec URLs) name, with `jobs` processes.
 
+    timed: also keep when every call ran (`RankDump.timing`).
     Raises InputError where an input names nothing, or no file holds a dump.
     """
     paths, named = find_files(inputs)
@@ -47,7 +57,7 @@ def load_dumps(inputs: Sequence[str], jobs: int = 1, progress: Progress | None =
     results: list[Any] = [None] * len(paths)
     shared = _Shared()
     count, done_bytes, total = 0, 0, sum(sizes)
-    for index, result in decode_all(paths, _Handler, jobs):
+    for index, result in decode_all(paths, partial(_Handler, timed=timed), jobs):
         results[index] = shared.adopt(result)
         count, done_bytes = count + 1, done_bytes + sizes[index]
         if progress is not None:
@@ -90,7 +100,8 @@ class NotADumpError(InputError):
 class _Handler:
     """Runs in a worker: path → (reduced dump with numbered member lists, member lists not sent before)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, timed: bool = False) -> None:
+        self._timed = timed
         self._reducer = Reducer()
         self._sent: dict[tuple[int, ...], int] = {}
 
@@ -98,10 +109,14 @@ class _Handler:
         try:
             data = read_bytes(path)
             decoded = unpickle.loads(data)
+            digest, length = hashlib.sha256(data).hexdigest() if self._timed else "", len(data)
             del data
             if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
                 return NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
             dump = self._reducer.reduce(path, decoded)
+            dump.sha256, dump.bytes = digest, length
+            if self._timed:
+                dump.timing = timed_calls(dump, decoded.get("entries"))
         except MemoryError:
             raise
         except InputError as error:

@@ -5,7 +5,7 @@ operations the outstanding ones, and, where asked for, the timings of all calls.
 `flight_timing`; read by `flight`, `flight_run` and the analysis.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,10 @@ Int8 = npt.NDArray[np.int8]
 Float64 = npt.NDArray[np.float64]
 Signature = tuple[str, str, str, str, str]
 """Operation without its backend, input and output sizes, input and output dtypes; the last four as text."""
+
+
+Kind = tuple[str, str, int, int, int, int]
+"""Operation, dtype, input and output elements, source and destination rank; -1 where there is none."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,27 @@ class P2P:
 
 
 @dataclass(slots=True)
+class TimedCalls:
+    """Calls of one dump with a known duration, sorted by start; times in ns of the writer's clock."""
+
+    start: Int64  # (calls,)
+    dur: Int64  # (calls,)
+    group: Int64  # (calls,) index into RankDump.groups
+    seq: Int64  # (calls,) -1 for sends and receives
+    kind: Int64  # (calls,) index into kinds
+    kinds: tuple[Kind, ...]
+    laid_out: int  # calls placed to within a poll
+    poll_ns: int  # the usual time between polls, 0 where none was needed
+    untimed: int  # calls without a duration
+    outstanding: int  # of these, calls that were not done
+
+    def between(self, begin: int, end: int) -> "TimedCalls":
+        """Give the calls from `begin` to before `end`."""
+        kept = {n: getattr(self, n)[begin:end] for n in ("start", "dur", "group", "seq", "kind")}
+        return replace(self, **kept)
+
+
+@dataclass(slots=True)
 class RankDump:
     """One dump, reduced. `rank` is -1 until `flight` has decided it."""
 
@@ -85,3 +110,6 @@ class RankDump:
     last_created: int = 0
     last_group: int = -1  # index into groups, of the last entry
     stack: tuple[str, ...] = ()  # of the last entry
+    timing: TimedCalls | None = None  # where asked for
+    sha256: str = ""  # of the file, and its length, where timings are asked for
+    bytes: int = 0

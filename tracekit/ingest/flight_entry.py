@@ -18,8 +18,6 @@ from tracekit.ingest.flight_dump import (
     MAX_GROUPS,
     MAX_P2P,
     P2P,
-    SCHEDULED,
-    STARTED,
     TAIL,
     GroupTail,
     RankDump,
@@ -32,6 +30,7 @@ from tracekit.ingest.flight_fields import (
     host_of,
     integer,
     number,
+    state_of,
 )
 from tracekit.ingest.flight_signature import Signatures
 
@@ -107,10 +106,7 @@ class Reducer:
                     group = self._unlisted(result, entry, index)
                 ids[entry["pg_id"]] = group
                 text = entry["profiling_name"]
-                if entry["retired"] or entry["state"] == "completed" or entry["time_discovered_completed_ns"]:
-                    state = DONE
-                else:
-                    state = STARTED if entry["state"] == "started" else SCHEDULED
+                state = state_of(entry)
                 is_p2p = entry["is_p2p"]
                 seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
                 range(1 << 62).index(seq)  # ValueError unless it is a number in bounds

@@ -6,7 +6,7 @@ Part of `flight_entry`.
 import re
 from typing import Any
 
-from tracekit.ingest.flight_dump import MAX_GROUPS, RankDump
+from tracekit.ingest.flight_dump import DONE, MAX_GROUPS, SCHEDULED, STARTED, RankDump
 
 P2P_NAME = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 
@@ -56,6 +56,13 @@ def completed_entry(entry: Any) -> dict[str, Any]:
         **entry,
         "collective_seq_id": seq,
     }
+
+
+def state_of(entry: dict[str, Any]) -> int:
+    """Give SCHEDULED, STARTED or DONE of an entry; KeyError where it does not tell."""
+    if entry["retired"] or entry["state"] == "completed" or entry["time_discovered_completed_ns"]:
+        return DONE
+    return STARTED if entry["state"] == "started" else SCHEDULED
 
 
 def host_of(dump: dict[Any, Any]) -> str | None:

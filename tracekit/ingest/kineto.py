@@ -22,9 +22,7 @@ from tracekit.ingest.source import ByteStream, Source
 from tracekit.ingest.write import EventWriter, to_int32
 from tracekit.schema import EVENTS
 
-FLIGHT_RECORDER = (
-    "this is a flight-recorder dump, which holds no timings of events; give the profiler's traces"
-)
+FLIGHT_RECORDER = "this is a flight-recorder dump; give dumps apart from traces"
 NARROW = ("device", "group_size", "src_rank", "dst_rank")  # 32 bits in EVENTS
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tracekit.errors import InputError
 from tracekit.findings import Quality
 from tracekit.ingest.discover import Found, discover
+from tracekit.ingest.flight_run import read_dumps
 from tracekit.ingest.kineto import FLIGHT_RECORDER
 from tracekit.ingest.merge import merge
 from tracekit.ingest.read import is_flight_recorder, quality_of_foreign, read_file
@@ -34,12 +35,14 @@ class ProgressEvent:
 
 
 Progress = Callable[[ProgressEvent], None]
+_LOOKED_INTO = 64
+"""Files that are set aside by name and then looked into, in case they are dumps."""
 
 
 def load(
     inputs: Sequence[str], *, out: Path | None = None, jobs: int = 1, progress: Progress | None = None
 ) -> Run:
-    """Read traces and operation tables, or open an ingested run.
+    """Read traces, operation tables or flight-recorder dumps with timing, or open an ingested run.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
     out: where the run is kept; None keeps it in a temporary folder until the process ends.
@@ -58,11 +61,14 @@ def load(
     if out is not None:
         _refuse_foreign(out)
     found = discover(inputs)
-    if not found.sources:
-        raise InputError(_nothing(inputs, found))
     with _building(out) as folder:
-        results = _read_all(found.sources, folder, jobs, progress)
-        run = _merged(results, found, folder, inputs)
+        results = _read_all(found.sources, folder, jobs, progress) if found.sources else []
+        if _only_dumps(found, results):
+            run = _of_dumps(inputs, found, folder, jobs, progress)
+        elif results:
+            run = _merged(results, found, folder, inputs)
+        else:
+            raise InputError(_nothing(inputs, found))
         run.save_manifest()
     return replace(run, folder=out) if out is not None else run
 
@@ -151,6 +157,27 @@ def _in_processes(
     return [results[i] for i in range(len(sources))]
 
 
+def _only_dumps(found: Found, results: Sequence[FileResult]) -> bool:
+    """Whether there is no trace to read but a flight-recorder dump."""
+    if any(r.status == "ok" for r in results):
+        return False
+    dumped = any(r.reason == FLIGHT_RECORDER for r in results)
+    return dumped or any(is_flight_recorder(Source(f, f, 0)) for f in found.foreign[:_LOOKED_INTO])
+
+
+def _of_dumps(inputs: Sequence[str], found: Found, folder: Path, jobs: int, progress: Progress | None) -> Run:
+    """Make the run of dumps that time their calls."""
+
+    def tell(files: int, of: int, done: int, total: int) -> None:
+        if progress is not None:
+            progress(ProgressEvent(files, of, done, total, ""))
+
+    results, quality = read_dumps(inputs, folder, jobs, tell)
+    run = merge(results, folder, found.hosts, found.mesh_hints)
+    rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
+    return replace(run, quality=tuple(rows))
+
+
 def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str]) -> Run:
     foreign = [
         *found.foreign,
@@ -180,7 +207,5 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     if rejected:
         first = rejected[0]
         return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
-    if any(is_flight_recorder(Source(label, label, 0)) for label in found.foreign[:8]):
-        return f"{where}: {FLIGHT_RECORDER}"
     others = f" ({len(found.foreign)} other files)" if found.foreign else ""
     return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

@@ -35,10 +35,13 @@ def own_progress(ops: RankOps) -> Progress:
     """Splits a rank's wall time into exposed communication and its own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later):
-    compute resumed after it. Communication that ends under compute, or outlasts a gap, held nobody up.
+    compute resumed after it. Communication that ends under compute, or outlasts a gap, held nobody up. Where no
+    compute is recorded, an operation that begins during another shows that the rank went on until then.
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
+    if not len(ops.busy[0]):
+        since = np.maximum(since, _went_on(ops.start, ops.end))
     exposed = union(since, ends)
     origin = ops.window[0]
 
@@ -46,6 +49,12 @@ def own_progress(ops: RankOps) -> Progress:
         return np.asarray(times - origin - covered_until(exposed, times), np.int64)
 
     return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed)
+
+
+def _went_on(start: I64, end: I64) -> I64:
+    """Start of the last operation that begins during each (its own where there is none); sorted by start."""
+    last = np.maximum(np.searchsorted(start, end, side="left") - 1, np.arange(len(start)))
+    return np.asarray(np.minimum(start[last], end), np.int64)
 
 
 def _resumed(ops: RankOps) -> I64:

@@ -1,0 +1,168 @@
+"""When the calls of one dump ran: start and duration of every call that says so.
+
+A dump knows when the host issued a call, how long the device took (`duration_ms`, with
+TORCH_NCCL_ENABLE_TIMING=1), and when a watchdog that polls discovered its start and its end. Where discovered times
+agree with the duration they are taken as they are. Else the calls are laid out so that each has its exact
+duration, ends between the poll before and the poll that saw it done, begins after it was issued, and follows the
+call before it: order and durations are right, places are known to within a poll. Runs in the worker that decoded
+the dump (`flight`); `flight_run` makes events of the result.
+"""
+
+import re
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracekit.ingest.flight_dump import DONE, Int64, Kind, RankDump, TimedCalls
+from tracekit.ingest.flight_fields import P2P_NAME, completed_entry, integer, number, state_of
+
+_LONGEST_MS = 86_400_000.0
+_MAX_SEQ = 1 << 40
+_AGREE_SHARE, _AGREE_NS = 0.05, 10_000
+_MOST = 0.9
+_SAME_POLL_NS = 1_000_000
+"""Calls discovered within a millisecond of each other were discovered in one go."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Raw times of the timed calls; 0 is unknown."""
+
+    created: list[int]
+    started: list[int]
+    completed: list[int]
+    dur: list[int]
+    group: list[int]
+    seq: list[int]
+    kind: list[int]
+
+
+def timed_calls(result: RankDump, entries: Any) -> TimedCalls:
+    """Give the timed calls of a dump whose groups `result` already holds."""
+    index = {g.name: i for i, g in enumerate(result.groups)}
+    rows = _Rows([], [], [], [], [], [], [])
+    kinds: dict[Kind, int] = {}
+    untimed = outstanding = 0
+    for given in entries if isinstance(entries, (list, tuple)) else ():
+        try:
+            entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
+            place = index[str(entry["process_group"][0])[:200]]
+            created = integer(entry.get("time_created_ns")) or 0
+            started = integer(entry.get("time_discovered_started_ns")) or 0
+            completed = integer(entry.get("time_discovered_completed_ns")) or 0
+            lasted = _duration(entry, started, completed)
+            called = _kind(entry, result.groups[place].ranks)
+            number_ = -1 if entry["is_p2p"] else integer(entry["collective_seq_id"])
+            if (
+                lasted is None
+                or number_ is None
+                or number_ > _MAX_SEQ
+                or not max(created, started, completed) > 0
+            ):
+                untimed += 1
+                outstanding += state_of(entry) != DONE
+                continue
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+            continue  # counted as malformed where the groups were read
+        rows.created.append(max(created, 0))
+        rows.started.append(max(started, 0))
+        rows.completed.append(max(completed, 0))
+        rows.dur.append(lasted)
+        rows.group.append(place)
+        rows.seq.append(number_)
+        rows.kind.append(kinds.setdefault(called, len(kinds)))
+    start, laid_out, poll = _starts(rows)
+    order = np.argsort(start, kind="stable")
+    dur, group, seq, kind = (
+        np.array(c, np.int64)[order] for c in (rows.dur, rows.group, rows.seq, rows.kind)
+    )
+    return TimedCalls(start[order], dur, group, seq, kind, tuple(kinds), laid_out, poll, untimed, outstanding)
+
+
+def _duration(entry: dict[str, Any], started: int, completed: int) -> int | None:
+    """Give the device's own duration in ns, else that between the times at which start and end were seen."""
+    measured = number(entry.get("duration_ms"))
+    if 0 <= measured <= _LONGEST_MS:
+        return round(measured * 1e6)
+    seen = completed - started
+    return seen if started > 0 and 0 <= seen <= _LONGEST_MS * 1e6 else None
+
+
+def _kind(entry: dict[str, Any], ranks: tuple[int, ...]) -> Kind:
+    name = str(entry["profiling_name"])
+    source = destination = -1
+    if entry["is_p2p"] and (match := P2P_NAME.search(name)):
+        me, peer = int(match[2]), int(match[4])
+        if max(me, peer) < len(ranks):
+            ends = (me, peer) if match[1] == "send" else (peer, me)
+            source, destination = (ranks[e] for e in ends)
+        name = match[1]
+    dtypes = entry.get("input_dtypes") or entry.get("output_dtypes")
+    dtype = str(dtypes[0])[:40] if isinstance(dtypes, (list, tuple)) and dtypes else ""
+    return (
+        re.sub(r"^[a-z0-9]{1,16}:", "", name)[:80],
+        dtype,
+        _elements(entry.get("input_sizes")),
+        _elements(entry.get("output_sizes")),
+        source,
+        destination,
+    )
+
+
+def _elements(sizes: Any) -> int:
+    if not isinstance(sizes, (list, tuple)):
+        return -1
+    count = 0
+    for shape in sizes[:64]:
+        # only numbers may be multiplied: a list times a number is memory
+        if not isinstance(shape, (list, tuple)) or len(shape) > 64 or not all(type(n) is int for n in shape):
+            return -1
+        count += prod(shape)
+    return count if 0 <= count < 1 << 62 else -1
+
+
+def _starts(rows: _Rows) -> tuple[Int64, int, int]:
+    """Starts of all calls, how many are places within a poll only, and how long a poll is."""
+    created, started, completed, dur = (
+        np.array(c, np.int64) for c in (rows.created, rows.started, rows.completed, rows.dur)
+    )
+    known = (started > 0) & (completed > 0)
+    agree = known & (np.abs(completed - started - dur) <= _AGREE_SHARE * dur + _AGREE_NS)
+    if agree.sum() >= _MOST * len(dur):
+        return np.where(started > 0, started, np.where(completed > 0, completed - dur, created)), 0, 0
+    if (completed > 0).sum() >= _MOST * len(dur):
+        start, poll = _between_polls(created, completed, dur)
+        return start, len(dur), poll
+    return _one_by_one(created, started, dur, rows.group), len(dur), 0
+
+
+def _between_polls(created: Int64, completed: Int64, dur: Int64) -> tuple[Int64, int]:
+    """Lay calls out backwards from the polls that saw them done."""
+    upper = np.where(completed > 0, completed, created + dur)
+    order = np.lexsort((np.arange(len(upper)), upper))
+    seen = upper[order]
+    fresh = np.diff(seen, prepend=seen[:1]) > _SAME_POLL_NS
+    polls = np.concatenate([seen[:1], seen[fresh]])
+    number_ = np.cumsum(fresh)
+    before = np.concatenate([[np.iinfo(np.int64).min], polls[:-1]])[number_]
+    start = np.empty(len(upper), np.int64)
+    following = int(seen[-1]) if len(seen) else 0
+    for at in range(len(order) - 1, -1, -1):
+        call = int(order[at])
+        end = max(min(int(seen[at]), following), int(before[at]))
+        begin = max(end - int(dur[call]), int(created[call]))
+        start[call] = following = begin
+    return start, int(np.median(np.diff(polls))) if len(polls) > 1 else 0
+
+
+def _one_by_one(created: Int64, started: Int64, dur: Int64, groups: list[int]) -> Int64:
+    """Lay calls of each group out one behind the other, each as early as it was issued."""
+    free: dict[int, int] = {}
+    start = np.where(started > 0, started, created)
+    for call, group in enumerate(groups):
+        begin = max(int(start[call]), free.get(group, 0))
+        start[call] = begin
+        free[group] = begin + int(dur[call])
+    return start
