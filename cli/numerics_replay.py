@@ -1,0 +1,71 @@
+"""`numerics replay` and `numerics plan`: validate, call, render."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from tracekit_cli import exit_codes
+from tracekit_cli.output import emit
+
+from numerics.plan import plan_finding
+from numerics.replay import make_replay
+from numerics.report.json import dumps
+from numerics.report.plan import plan_document, plan_text
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(short_help="Repeats a run in one process, in its own order of sums.")
+@click.argument("run", type=_FOLDER)
+@click.option("--out", type=_FOLDER, metavar="DIR", help="Folder of the replay; RUN/replay if left out.")
+@click.option("--level", type=click.Choice(["digest", "tensors"]), help="As the run's capture if left out.")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="WHERE=FORMAT",
+    help="Test a hypothesis about formats: rope, reduce, accumulate or compute = bf16, fp32, ...; repeatable.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="Replay only the first steps.")
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def replay(
+    run: Path, out: Path | None, level: str | None, variants: Sequence[str], steps: int | None, *, quiet: bool
+) -> int:
+    """Build the matched sequential baseline of RUN: no ranks, whole weights, the run's own order of sums.
+
+    RUN must hold a capture and its order plan (reftrain run --capture digest). What is skipped, doubled, wrongly
+    scaled or wrongly typed in the run is done here as declared.
+
+    \b
+    numerics replay run_a --out run_b
+    numerics replay run_a --variant rope=bf16 --out hypothesis
+
+    Exit codes: 0 replayed; 3 unreadable, or no replay of this run is possible.
+    """
+    talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}", err=True))
+    made = make_replay(run, out, level=level, variants=variants, steps=steps, progress=talk)
+    click.echo(str(made))
+    return exit_codes.OK
+
+
+@click.command(short_help="How two runs order their sums, and which tensors may differ by that.")
+@click.argument("run", type=_FOLDER)
+@click.argument("other", type=_FOLDER)
+@click.option(
+    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+)
+@click.option("--verbose", is_flag=True, help="All differences.")
+def plan(run: Path, other: Path, json_to: str | None, *, verbose: bool) -> int:
+    """Compare the order plans of RUN and OTHER: every reduction's operands, order, format, scale and group.
+
+    Lists the tensors that may differ because of it; a difference in any other tensor is a bug without a rerun.
+
+    \b
+    numerics plan run_a run_b
+    numerics plan run_a run_a/replay       (recorded against declared)
+
+    Exit codes: 0 answered; 3 unreadable.
+    """
+    finding = plan_finding(run, other)
+    emit(plan_text(finding, verbose=verbose), lambda: dumps(plan_document(finding)), json_to)
+    return exit_codes.OK

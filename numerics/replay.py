@@ -1,0 +1,120 @@
+"""`numerics replay`: finds the trainer's replayer, starts it as a program of its own, checks what came back.
+
+A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments whose module,
+run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N]`, writes a run folder with the
+same capture rows as RUN and its declared order plan. The trainer is never imported here.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+from numerics.errors import CaptureError
+from numerics.orders import PlanDifference, differences, read_plan
+from numerics.schema import FOLDER
+from numerics.store import open_capture
+from tracekit.errors import InputError
+
+GROUP: Final = "numerics.replayers"
+DEFAULT: Final = "replay"
+_MOST_TALK: Final = 2000
+
+
+def replayer(source: str) -> EntryPoint:
+    """Replayer of the trainer that wrote a capture; InputError where none is installed.
+
+    `source` is what the capture's stamp names as its producer; the only replayer there is serves any.
+    """
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if source in found:
+        return found[source]
+    if source or len(found) != 1:
+        known = ", ".join(sorted(found)) or "none"
+        raise InputError(
+            f"no replayer for captures of {source or 'an unnamed trainer'!r} is installed (known: {known}); "
+            "install the trainer's package, or use numerics ladder"
+        )
+    return next(iter(found.values()))
+
+
+def make_replay(
+    run: Path,
+    out: Path | None = None,
+    *,
+    level: str | None = None,
+    variants: Sequence[str] = (),
+    steps: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """Replay a run into `out` (RUN/replay if left out) and return that folder.
+
+    It appears whole or not at all, in place of an earlier one. InputError where the run is unreadable, cannot be
+    replayed, or what came back is no whole capture.
+    """
+    point = replayer(open_capture(run).source)
+    target = run / DEFAULT if out is None else out
+    _check_target(run, target)
+    command = [sys.executable, "-m", point.module, str(run)]
+    command += ["--level", level] if level else []
+    command += [item for text in variants for item in ("--variant", text)]
+    command += ["--steps", str(steps)] if steps else []
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+            made = Path(folder) / "run"
+            _start([*command, "--out", str(made)], run, progress)
+            open_capture(made)
+            if target.exists():
+                shutil.rmtree(target)
+            made.replace(target)
+    except OSError as error:
+        raise InputError(
+            f"{target}: cannot be written ({error.strerror or error}); choose another --out"
+        ) from error
+    return target
+
+
+def _check_target(run: Path, target: Path) -> None:
+    """Never put a replay over something else."""
+    if target.resolve() in {run.resolve(), *run.resolve().parents}:
+        raise InputError(f"{target}: is the run itself or holds it; choose another --out")
+    if target.exists() and not (
+        target.is_dir() and ((target / FOLDER).is_dir() or not any(target.iterdir()))
+    ):
+        raise InputError(f"{target}: is there already and holds no replay; choose another --out")
+
+
+def _start(command: Sequence[str], run: Path, progress: Callable[[str], None] | None) -> None:
+    """Run the replayer; its talk is progress, and, where it fails, the reason."""
+    talk: list[str] = []
+    with subprocess.Popen(  # noqa: S603 - the installed trainer's module, started as arguments, by no shell
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        try:
+            for line in process.stderr or ():
+                talk = [*talk[-19:], line.strip()[:_MOST_TALK]]
+                if progress is not None and line.startswith("step "):
+                    progress(line.strip())
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        reason = talk[-1] if talk else f"the replayer ended with exit code {process.returncode}"
+        raise InputError(f"{run}: {reason}")
+
+
+def plan_differences(run: Path, replay: Path) -> list[PlanDifference]:
+    """How the run's recorded plan differs from the one its replay declares; none where either is missing.
+
+    InputError where one is damaged.
+    """
+    try:
+        recorded, declared = read_plan(run), read_plan(replay)
+    except CaptureError as error:
+        raise InputError(str(error)) from error
+    return [] if recorded is None or declared is None else differences(recorded, declared)

@@ -1,0 +1,64 @@
+"""The answer of `numerics plan` as text and as JSON (`numerics.plan/1`)."""
+
+from typing import Any, Final
+
+import msgspec
+
+from numerics.plan import PLAN_SCHEMA, PlanFinding, Reachable
+from numerics.report.text import plain
+
+_SHOWN: Final = 12
+
+
+def plan_text(finding: PlanFinding, *, verbose: bool = False) -> str:
+    """Lines for a terminal, with a newline at the end."""
+    most = len(finding.differences) if verbose else _SHOWN
+    found = finding.differences
+    lines = [
+        f"{len(found)} differences between the order plans ({finding.reductions} reductions)"
+        if found or finding.local
+        else f"the order plans are the same ({finding.reductions} reductions): every tensor must be equal in bits"
+    ]
+    lines += [f"  {name}: {mine}, not {other}" for name, mine, other in finding.local]
+    lines += [f"  {difference.sentence}" for difference in found[:most]]
+    if len(found) > most:
+        lines.append(f"  … and {len(found) - most} more (--verbose)")
+    if found or finding.local:
+        lines += [_row(row, verbose=verbose) for row in finding.tensors if verbose or row.step <= 0]
+    return "".join(plain(line) + "\n" for line in lines)
+
+
+def _row(row: Reachable, *, verbose: bool) -> str:
+    what = f"step {row.step} {row.phase} {row.kind}"
+    count = len(row.may_differ)
+    if not count:
+        return f"{what}: all {row.captured} must be equal"
+    if count == row.captured:
+        return f"{what}: all {row.captured} may differ"
+    shown = row.may_differ if verbose else row.may_differ[:4]
+    rest = f", … ({count})" if count > len(shown) else ""
+    return f"{what}: {count} of {row.captured} may differ: {', '.join(shown)}{rest}"
+
+
+def plan_document(finding: PlanFinding) -> dict[str, Any]:
+    """The finding as a JSON-ready dict."""
+    return {
+        "schema": PLAN_SCHEMA,
+        "runs": [finding.run, finding.other],
+        "reductions": finding.reductions,
+        "differences": [
+            {**msgspec.structs.asdict(d), "ranks": list(d.ranks), "order_only": d.is_order}
+            for d in finding.differences
+        ],
+        "local": [{"name": name, "left": mine, "right": other} for name, mine, other in finding.local],
+        "tensors": [
+            {
+                "step": row.step,
+                "phase": row.phase,
+                "kind": row.kind,
+                "captured": row.captured,
+                "may_differ": list(row.may_differ),
+            }
+            for row in finding.tensors
+        ],
+    }
