@@ -5,6 +5,7 @@ from tracekit_cli.numerics_advise import advise
 from tracekit_cli.numerics_capture import capture
 from tracekit_cli.numerics_compare import compare
 from tracekit_cli.numerics_ladder import ladder
+from tracekit_cli.numerics_replay import plan, replay
 from tracekit_cli.output import run
 
 
@@ -23,6 +24,8 @@ def numerics() -> None:
 numerics.add_command(compare)
 numerics.add_command(capture)
 numerics.add_command(ladder)
+numerics.add_command(replay)
+numerics.add_command(plan)
 numerics.add_command(advise)
 
 
