@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,9 @@ def replayer(source: str) -> EntryPoint:
 
     `source` is what the capture's stamp names as its producer; the only replayer there is serves any.
     """
-    found = {point.name: point for point in entry_points(group=GROUP)}
+    # every distribution: an old egg-info beside the sources would hide the installed one from `entry_points`
+    points = (point for known in distributions() for point in known.entry_points.select(group=GROUP))
+    found = {point.name: point for point in points}
     if source in found:
         return found[source]
     if source or len(found) != 1:
