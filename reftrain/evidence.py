@@ -113,6 +113,7 @@ class StepTrace(Hooks):
         self.first, self.last = min(steps), max(steps)
         self._profiler: StepProfiler | None = None
         self._path = Path()
+        self._nested = True
         self._groups = Groups()
         self._spans: dict[int, Span] = {}
         self._waiting: dict[int, dict[str, Any]] = {}
@@ -124,6 +125,7 @@ class StepTrace(Hooks):
         folder = Path(context.config.out) / "trace"
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"rank{context.rank}.json.gz"
+        self._nested = context.config.evidence.trace_nested
 
     def step_begin(self, step: int) -> None:
         """Start the profiler at the first chosen step."""
@@ -139,7 +141,7 @@ class StepTrace(Hooks):
         if self._profiler is not None and metrics.step == self.last:
             profiler, self._profiler = self._profiler, None
             profiler.stop()
-            profiler.export(self._path)
+            profiler.export(self._path, nested=self._nested)
 
     def data_begin(self, step: int) -> None:
         """Open the loader's span, named as DataLoader's is."""

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch
+from torch.overrides import TorchFunctionMode
 
 from reftrain.config import RunConfig
+from reftrain.emulate import compute
 from reftrain.errors import ConfigError
 from reftrain.faults.bugs import is_bug
 from reftrain.faults.calls import resize_next, skip_next
@@ -80,11 +82,10 @@ class SlowCompute(Fault):
 
     def segment_end(self, segment: Segment) -> None:
         """Compute on for (factor - 1) times as long."""
-        del segment
         if not self.active or self._extra is None:
             return
         if self.emulated:
-            time.sleep((self.spec.values["factor"] - 1) * (time.perf_counter() - self._begun))
+            compute(segment, (self.spec.values["factor"] - 1) * (time.perf_counter() - self._begun))
         else:
             self._extra.end()
 
@@ -99,28 +100,44 @@ class LongStage(SlowCompute):
         return mesh.coords["pp"] == stage
 
 
-class _DelayedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's class is untyped
-    """Lets the host wait before each operator, communication apart."""
+class _DelayedOperators(TorchFunctionMode):  # type: ignore[no-untyped-call] # torch's class is untyped
+    """Lets the host wait around each operator that the program calls, while `running`."""
 
     def __init__(self, delay_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # as above
         self.delay_s = delay_s
+        self.running = True
+        self.calls = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if func.namespace != "c10d":
-            end = time.perf_counter() + self.delay_s
-            while time.perf_counter() < end:
-                pass
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if self.running and isinstance(
+            result, torch.Tensor | tuple | list
+        ):  # not a size, a format or a device
+            self.calls += 1
+            self.wait(1)
+        return result
+
+    def wait(self, calls: int) -> None:
+        """Spin as long as the host waits for so many operators."""
+        end = time.perf_counter() + calls * self.delay_s
+        while time.perf_counter() < end:
+            pass
 
 
 class LaunchBound(Fault):
-    """Adds host time before each operator, as a slow or busy CPU does."""
+    """Adds host time to each operator, as a slow or busy CPU does.
+
+    Backward is started by autograd without the program's doing: there a segment pays, at its begin, for as many
+    operators as its forward called. Communication calls are not delayed.
+    """
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)
         self._mode: _DelayedOperators | None = None
+        self._before = 0
+        self._calls: dict[tuple[str, int], int] = {}
 
     def step_begin(self, step: int) -> None:
         """Begin to delay."""
@@ -133,6 +150,31 @@ class LaunchBound(Fault):
         """Stop delaying."""
         super().step_end(metrics)
         self.close()
+
+    def segment_begin(self, segment: Segment) -> None:
+        """Begin to count a forward's operators, or pay for those of a backward."""
+        if self._mode is None:
+            return
+        if segment.phase == "backward":
+            self._mode.wait(self._calls.get((segment.name, segment.layer), 0))
+        self._before = self._mode.calls
+
+    def segment_end(self, segment: Segment) -> None:
+        """Remember the forward's count."""
+        if self._mode is not None and segment.phase == "forward":
+            self._calls[segment.name, segment.layer] = self._mode.calls - self._before
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Leave communication alone."""
+        del call
+        if self._mode is not None:
+            self._mode.running = False
+
+    def collective_end(self, call: CollectiveCall) -> None:
+        """Delay again."""
+        del call
+        if self._mode is not None:
+            self._mode.running = True
 
     def close(self) -> None:
         """Stop delaying, also after an error."""

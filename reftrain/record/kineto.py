@@ -3,7 +3,8 @@
 The profiler is started after the process groups exist and stopped at a step's end, so that every recorded
 step is whole. What `export` changes, and nothing else: the communication spans get the name
 `record_param_comms` that tools for NCCL traces look for; the shapes of ordinary operators, recorded only
-because the arguments of spans come with them, are left out; `distributedInfo.pg_config` is written complete;
+because the arguments of spans come with them, are left out; so are the spans of marks that compute nothing
+(`MARKS`: a pause within one would look like computing); `distributedInfo.pg_config` is written complete;
 the name of the temporary file goes. On demand, operators called by other operators are left out too: that
 halves the file and changes no time of computing.
 """
@@ -24,6 +25,9 @@ from reftrain.record.spans import ARGUMENTS, SPAN_NAME
 
 STANDARD_NAME: Final = "record_param_comms"
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else the profiler writes a line to stderr at start and stop
+
+MARKS: Final = frozenset({"_Mark", "_MarkBackward", "autograd::engine::evaluate_function: _MarkBackward"})
+"""Spans of `model.segments`, which only announce where computing begins and ends."""
 
 _SHAPES: Final = (
     "Concrete Inputs",
@@ -75,6 +79,7 @@ class StepProfiler:
 
 def standard_form(trace: dict[str, Any], name: str) -> dict[str, Any]:
     """The profiler's trace in the form that tools for NCCL traces read; `trace` is changed in place."""
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("name") not in MARKS]
     for event in trace["traceEvents"]:
         values = event.get("args")
         if event.get("name") == SPAN_NAME:

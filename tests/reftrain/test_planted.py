@@ -63,6 +63,7 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(planted, "time", made)
+    monkeypatch.setattr(planted, "compute", lambda segment, seconds: made.sleep(seconds))
     return made
 
 
@@ -139,6 +140,32 @@ def test_launch_bound_delays_operators_and_ends_with_the_step():
     assert timed(lambda: [x + 1 for _ in range(10)]) > 0.019
     made.close()
     assert min(timed(lambda: [x + 1 for _ in range(10)]) for _ in range(5)) < 0.015
+
+
+def test_launch_bound_pays_in_backward_for_the_forward_and_not_in_communication(clock):
+    made = hook("launch_bound:rank=1,delay_us=1000", 1)
+    made._mode.wait = lambda calls: clock.sleep(1e-3 * calls)
+    x, back = torch.zeros(1), Segment("ffn", 0, "backward", 1)
+    try:
+        made.segment_begin(SEGMENT)
+        y = x + 1
+        assert y.numel() == 1  # no operator
+        torch.stack([x, y]).view(-1)
+        made.segment_end(SEGMENT)
+        forward = clock.now
+        made.segment_begin(back)
+        backward = clock.now - forward
+        made.collective_begin(call("all_reduce"))
+        x.clone()
+        during = clock.now - forward - backward
+        made.collective_end(call("all_reduce"))
+        x.clone()
+    finally:
+        made.close()
+    assert forward >= 0.003
+    assert backward == pytest.approx(forward)
+    assert during == 0
+    assert clock.now == pytest.approx(2 * forward + 0.001)
 
 
 def test_stalls_and_crashes(monkeypatch, clock):
