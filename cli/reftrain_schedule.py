@@ -12,9 +12,8 @@ from reftrain.schedule.costs import parse_costs
 from reftrain.schedule.generators import DEFAULT_VIRTUAL, generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.replica_sync import SYNCS
-from reftrain.schedule.request import Concatenation, Request
+from reftrain.schedule.request import CONCATENATIONS, Request
 
-CONCATENATIONS = ("direct", "doubling", "halving")
 MOST_BYTES = 64_000_000
 
 
@@ -57,7 +56,7 @@ def schedule(
     k: int | None,
     virtual: int | None,
     pipelines: int,
-    concat: Concatenation,
+    concat: str,
     steps: int,
     cost: str,
     zero: int | None,
@@ -94,7 +93,7 @@ def schedule(
         )
         table = generate(request)
     if zero is not None:
-        table = lower(table, zero, sync)  # type: ignore[arg-type]
+        table = lower(table, zero, sync)
     write(answer(table, costs, request), micro_batches or table.micro_batches, json_to, svg, csv_to, text_to)
 
 

@@ -52,6 +52,19 @@ class Axis:
         self.hooks.collective_end(call)
         return tensor
 
+    def start_all_reduce(self, tensor: torch.Tensor, label: str) -> "Message":
+        """Start to sum in place over the axis (two ranks or more), beside what follows."""
+        reduction = reduction_name(dist.ReduceOp.SUM)
+        call = CollectiveCall(
+            self.name, "all_reduce", label, tensor, self.group, tensor.numel(), reduction=reduction
+        )
+        self.hooks.collective_begin(call)
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+        self.hooks.collective_end(call)
+        if work is None:
+            raise AssertionError(f"rank is not on axis {self.name}")
+        return Message(work, call, self.hooks)
+
     def all_gather(self, tensor: torch.Tensor, label: str) -> torch.Tensor:
         """Stack the tensors of all ranks: (…) becomes (size, …)."""
         if self.size == 1:

@@ -10,6 +10,8 @@ from typing import Any
 
 from reftrain.errors import ConfigError
 from reftrain.faults.spec import is_hang
+from reftrain.schedule.replica_sync import SYNCS
+from reftrain.schedule.request import CONCATENATIONS
 
 AXES = ("tp", "cp", "pp", "dp")
 
@@ -126,16 +128,25 @@ class MeshConfig:
 class PipelineConfig:
     """The pipeline schedule and how layers fall on stages."""
 
-    schedule: str = knob("flexible", "flexible (interleaved 1F1B with free k), 1f1b, afab or gpipe")
+    schedule: str = knob(
+        "flexible", "flexible (interleaved 1F1B with free k) or another name of `reftrain schedule`"
+    )
     virtual_stages: int = knob(1, "v: virtual stages (model chunks) a pipeline rank holds")
     consecutive: int = knob(0, "k: micro-batches that run consecutively on a virtual stage; 0 means pp")
+    pipelines: int = knob(2, "2f: pipelines of chimera, half of them down and half up")
+    concatenation: str = knob("direct", "chimera beyond pp micro-batches: direct, doubling or halving")
+    replica_sync: str = knob(
+        "eager_opt", "when chimera and gems sum the replicas' gradients: lazy, eager or eager_opt"
+    )
     layers_per_stage: tuple[int, ...] = knob((), "layers of each virtual stage in order; empty means even")
     balanced: bool = knob(
         default=False, meaning="count embedding and head as a layer each (fewer on first and last)"
     )
 
     def __post_init__(self) -> None:
-        check_at_least("pipeline", self, 1, "virtual_stages")
+        check_at_least("pipeline", self, 1, "virtual_stages", "pipelines")
+        check_choice("pipeline", self, "concatenation", CONCATENATIONS)
+        check_choice("pipeline", self, "replica_sync", SYNCS)
         check_at_least("pipeline", self, 0, "consecutive")
 
 
@@ -250,6 +261,10 @@ class EvidenceConfig:
     """What the run leaves behind besides run.json and metrics."""
 
     trace_steps: tuple[int, ...] = knob((), "steps to trace with the profiler")
+    trace_nested: bool = knob(
+        default=True,
+        meaning="keep operators called by operators in traces; without them files are half as large",
+    )
     timeout_s: float = knob(
         0.0,
         "seconds after which a collective that does not finish ends the run; 0 means 600, or 25 where a hang "

@@ -25,7 +25,9 @@ from reftrain.optim import AdamW, clip_coefficient, learning_rate
 from reftrain.parallel.data import ShardedStage, mixed_precision
 from reftrain.parallel.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.parallel.pipeline import BufferPool, PipelineExecutor
+from reftrain.parallel.replicas import ReplicaSums, replica_axes
 from reftrain.parallel.tensor import TensorParallel
+from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 
@@ -82,6 +84,7 @@ class Trainer:
             cp=self.mesh.cp.size,
         )
         self.cutter = self._cutter()
+        self.schedule = self._schedule()
         self.stages = self._stages()
         self.executor = self._executor()
         self.optimizer = self._optimizer()
@@ -139,23 +142,31 @@ class Trainer:
         )
         policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
         stages = {}
+        held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
         for number, layers in enumerate(layers_of_stages(config)):
-            if number % mesh.pp.size != mesh.pp.index:
+            if number not in held:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
             stages[number] = ShardedStage(stage, mesh.fsdp_mesh, config.mesh.zero, policy, self.hooks)
             stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
         return stages
 
-    def _executor(self) -> PipelineExecutor:
-        config, mesh = self.config, self.mesh
+    def _schedule(self) -> Schedule:
+        """Return the table that all pipeline ranks run."""
+        config, pipeline = self.config, self.config.pipeline
         schedule = make_schedule(
-            config.pipeline.schedule,
-            mesh.pp.size,
-            config.pipeline.virtual_stages,
+            pipeline.schedule,
+            self.mesh.pp.size,
+            pipeline.virtual_stages,
             config.micro_batches,
             config.consecutive,
+            pipelines=pipeline.pipelines,
+            concatenation=pipeline.concatenation,
         )
+        return lower(schedule, config.mesh.zero, pipeline.replica_sync)
+
+    def _executor(self) -> PipelineExecutor:
+        config, mesh = self.config, self.mesh
         length = config.data.seq_len // mesh.cp.size
         if config.mesh.sequence_parallel:
             length //= mesh.tp.size
@@ -164,7 +175,8 @@ class Trainer:
         up = mesh.pp
         if self.device.type == "cuda" and mesh.pp.size > 1:
             up = mesh.subgroup("pp_up", mesh.pp.ranks)
-        return PipelineExecutor(lower(schedule, config.mesh.zero), self.stages, mesh.pp, up, pool, self.hooks)
+        replicas = ReplicaSums(replica_axes(self.schedule, mesh))
+        return PipelineExecutor(self.schedule, self.stages, mesh.pp, up, pool, self.hooks, replicas)
 
     def _optimizer(self) -> AdamW:
         shards, decays = {}, {}
@@ -204,12 +216,17 @@ class Trainer:
         self._finish_gradients()
         mesh = self.mesh
         self.hooks.gradients_end(step)
-        norm = global_norm(list(self.stages.values()), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
+        norm = global_norm(self._counted_stages(), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
         stacked = self.config.numerics.loss_log == "stacked"
         loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
         self.hooks.value("grad_norm", norm)
         self.hooks.value("loss", torch.tensor(loss, dtype=torch.float64))
         return Gradients(loss, valid, norm)
+
+    def _counted_stages(self) -> list[ShardedStage]:
+        """Return the stages whose first replica this rank holds: each stage counts once in the norm."""
+        first = self.schedule.stages_of(self.mesh.pp.index)
+        return [stage for number, stage in self.stages.items() if number in first]
 
     def _finish_gradients(self) -> None:
         sum_partial_gradients(self.stages.values(), self.axes)

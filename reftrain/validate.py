@@ -5,8 +5,11 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.schedule.generators import SCHEMES, make_schedule
 
-SCHEDULES = ("flexible", "1f1b", "afab", "gpipe")
+SCHEDULES = tuple(name for name in SCHEMES if name not in {"pipedream", "pipedream_2bw"})
+SPLIT = frozenset({"zb_h1", "dualpipe_v"})
+"""Schedules that split backwards into a part for the input and one for the weights."""
 
 
 def divisors(number: int) -> str:
@@ -20,6 +23,7 @@ def validate(config: RunConfig) -> None:
     _check_sequence(config)
     _check_batch(config)
     _check_stages(config)
+    _check_schedule(config)
     _check_shadow(config)
 
 
@@ -114,12 +118,6 @@ def _check_stages(config: RunConfig) -> None:
         raise ConfigError(
             "pipeline.schedule", f"{pipeline.schedule!r} is unknown", f"choose among {', '.join(SCHEDULES)}"
         )
-    if pipeline.schedule in {"1f1b", "gpipe"} and pipeline.virtual_stages > 1:
-        raise ConfigError(
-            "pipeline.virtual_stages",
-            f"{pipeline.schedule} has one stage a rank",
-            "give 1, or schedule = flexible",
-        )
     if pipeline.layers_per_stage:
         if len(pipeline.layers_per_stage) != stages or sum(pipeline.layers_per_stage) != layers:
             raise ConfigError(
@@ -137,6 +135,27 @@ def _check_stages(config: RunConfig) -> None:
             "pipeline.virtual_stages",
             f"{layers} layers do not fill {stages} stages (pp {config.mesh.pp}, v {pipeline.virtual_stages})",
             f"choose pp·v at most {layers}, or name pipeline.layers_per_stage",
+        )
+
+
+def _check_schedule(config: RunConfig) -> None:
+    """Let the scheme refuse what it cannot take; the flexible ones take everything."""
+    pipeline = config.pipeline
+    if pipeline.schedule in SPLIT and config.numerics.recompute != "none":
+        raise ConfigError(
+            "numerics.recompute",
+            f"{pipeline.schedule} splits backwards, which recomputation would run twice",
+            "set recompute = none or choose another pipeline.schedule",
+        )
+    if pipeline.schedule not in {"flexible", "afab"}:
+        make_schedule(
+            pipeline.schedule,
+            config.mesh.pp,
+            pipeline.virtual_stages,
+            config.micro_batches,
+            config.consecutive,
+            pipelines=pipeline.pipelines,
+            concatenation=pipeline.concatenation,
         )
 
 

@@ -132,6 +132,28 @@ class ShardedStage:
         root.set_is_last_backward(last)
         root.set_reshard_after_backward(last or (reduce and self.zero == 3) or self.zero == 3)
 
+    def whole_parameters(self) -> list[nn.Parameter]:
+        """Return the gathered parameters that the graphs of forwards hold."""
+        for _, module in self._wrapped():
+            module.unshard()
+        return list(self.module.parameters())
+
+    def reduce_now(self, *, last: bool) -> None:
+        """Reduce what backwards have accumulated without reducing; `last` ends the step's backwards.
+
+        Needed where a backward is split: FSDP2 reduces in hooks that the weight part does not pass.
+        """
+        self.arm(reduce=True, last=last)
+        root = self.module
+        if not isinstance(root, FSDPModule):
+            raise TypeError("the stage was wrapped at construction")
+        root.set_is_last_backward(is_last_backward=True)
+        for _, module in self._wrapped():
+            group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001 - FSDP2 has no other way
+            if group is not None:
+                group.post_backward()
+        root._get_fsdp_state()._root_post_backward_final_callback()  # noqa: SLF001 - as above
+
     def materialise(self, device: torch.device, seed: int, shard_size: int, shard_index: int) -> None:
         """Give every shard its storage and its initial values."""
         self.module.to_empty(device=device)

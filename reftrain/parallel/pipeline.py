@@ -1,68 +1,55 @@
-"""Executes a lowered schedule on one pipeline rank: forwards, backwards, messages and gradient reductions.
+"""Executes a lowered schedule on one pipeline rank: computations, messages, reductions, weight versions.
 
-Messages are asynchronous; receive buffers come from a free list and return to it after the backward that
-last reads them. An output that has been sent is released: backward needs only its place in the graph.
-Losses and gradients are keyed by micro-batch, never by position.
+Losses and gradients are keyed by replica, stage and micro-batch, never by position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.autograd import Variable
 
-from reftrain.comm import Axis, Message
+from reftrain.comm import Axis
 from reftrain.hooks import HookList
 from reftrain.loss import step_loss
 from reftrain.model.batch import LocalBatch
+from reftrain.parallel.backward import SplitBackward, backward_through
 from reftrain.parallel.data import ShardedStage
-from reftrain.schedule.actions import RECEIVES, SENDS, Action, Kind, Schedule
+from reftrain.parallel.messages import BufferPool, Mailbox
+from reftrain.parallel.replicas import ReplicaSums
+from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind, Schedule
+
+__all__ = ["BufferPool", "PipelineExecutor"]
+
+Key = tuple[int, int, int]
+"""Replica, stage, micro-batch."""
 
 
 @dataclass
 class _Forward:
-    """What a forward leaves for its backward."""
+    """What a forward leaves for its backward; `output` is None where it is to be recomputed."""
 
     inputs: torch.Tensor | None
-    output: torch.Tensor
+    output: torch.Tensor | None
     buffer: torch.Tensor | None
 
 
 @dataclass
-class _Sent:
-    """A message under way: the tensor must live, and its graph output may be released, when it has gone."""
+class _Started:
+    """A backward under way: where it starts, with which gradient (None: the output is the loss)."""
 
-    work: Message
-    tensor: torch.Tensor
-    output: torch.Tensor | None
+    forward: _Forward
+    output: torch.Tensor
+    grad: torch.Tensor | None
+    buffer: torch.Tensor | None
 
 
-class BufferPool:
-    """Receive buffers of one shape: taken from a free list, made only when it is empty."""
-
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        self.shape, self.dtype, self.device = tuple(shape), dtype, device
-        self.made = 0
-        self._free: list[torch.Tensor] = []
-
-    def take(self) -> torch.Tensor:
-        """Return a buffer that nobody uses."""
-        if self._free:
-            return self._free.pop()
-        self.made += 1
-        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
-
-    def give(self, buffer: torch.Tensor) -> None:
-        """Put back a buffer that nobody reads any more."""
-        self._free.append(buffer)
+def key_of(action: Action) -> Key:
+    """Replica, stage and micro-batch of an action."""
+    return action.replica, action.stage, action.micro_batch
 
 
 class PipelineExecutor:
-    """Runs a schedule step after step with the stages of this rank.
-
-    `down` carries messages to higher pipeline ranks and `up` to lower ones: the same group on Gloo, two
-    groups on NCCL, which would otherwise serialise the two directions and can deadlock.
-    """
+    """Runs a schedule step after step with the stages of this rank."""
 
     def __init__(
         self,
@@ -72,27 +59,41 @@ class PipelineExecutor:
         up: Axis,
         pool: BufferPool,
         hooks: HookList,
+        replicas: ReplicaSums | None = None,
     ) -> None:
-        self.schedule, self.stages, self.down, self.up = schedule, stages, down, up
-        self.pool, self.hooks = pool, hooks
+        self.schedule, self.stages, self.hooks, self.pool = schedule, stages, hooks, pool
+        self.mail = Mailbox(schedule, down, up, pool)
+        self.replicas = replicas or ReplicaSums({})
         self.actions = schedule.actions[down.index]
-        self._reduces = {
-            Action(Kind.BACKWARD, a.stage, a.micro_batch)
-            for a in self.actions
-            if a.kind is Kind.REDUCE_GRADIENT
-        }
-        self._last = {a.stage: a for a in self.actions if a.kind is Kind.BACKWARD}
+        ends = [a for a in self.actions if a.kind in ENDS_BACKWARD]
+        self._last = {a.stage: a for a in ends}
+        self._split = {a.stage for a in self.actions if a.kind is Kind.BACKWARD_WEIGHT}
+        self._reduces = {key_of(a) for a in self.actions if a.kind is Kind.REDUCE_GRADIENT}
+        self._recomputed = {key_of(a) for a in self.actions if a.kind is Kind.RECOMPUTE}
         self._batches: Sequence[LocalBatch] = ()
         self._divisor = 1
+        self._do: dict[Kind, Callable[[Action], None]] = {
+            Kind.FORWARD: self._forward,
+            Kind.BACKWARD: self._backward,
+            Kind.BACKWARD_INPUT: self._backward_input,
+            Kind.BACKWARD_WEIGHT: self._backward_weight,
+            Kind.RECOMPUTE: self._recompute,
+            Kind.FREE: self._free,
+            Kind.RECV_ACTIVATION: self.mail.receive,
+            Kind.RECV_GRADIENT: self.mail.receive,
+            Kind.SEND_ACTIVATION: self._send_activation,
+            Kind.SEND_GRADIENT: self._send_gradient,
+            Kind.REDUCE_GRADIENT: self._reduce,
+            Kind.SYNC_REPLICAS: self._sync,
+        }
         self._start_step((), 1)
 
     def _start_step(self, batches: Sequence[LocalBatch], divisor: int) -> None:
         self._batches, self._divisor = batches, divisor
-        self._received: dict[Action, tuple[torch.Tensor, Message]] = {}
-        self._handed: dict[Action, torch.Tensor] = {}
-        self._forwards: dict[tuple[int, int], _Forward] = {}
-        self._input_grads: dict[tuple[int, int], torch.Tensor] = {}
-        self._sent: list[_Sent] = []
+        self._forwards: dict[Key, _Forward] = {}
+        self._unsent: dict[Key, torch.Tensor] = {}
+        self._halves: dict[Key, tuple[SplitBackward, _Started]] = {}
+        self._input_grads: dict[Key, torch.Tensor] = {}
         self.loss_sums: dict[int, torch.Tensor] = {}
 
     def run(self, batches: Sequence[LocalBatch], divisor: int) -> dict[int, torch.Tensor]:
@@ -101,112 +102,110 @@ class PipelineExecutor:
         `divisor` is the global count of valid tokens.
         """
         self._start_step(batches, divisor)
-        for action in self.actions:
-            self.hooks.action_begin(action)
-            self._execute(action)
-            self.hooks.action_end(action)
-            self._reap(wait=False)
-        self._reap(wait=True)
+        self.execute(self.actions)
+        self.mail.reap(wait=True)
+        self.replicas.wait()
         return self.loss_sums
 
-    def _execute(self, action: Action) -> None:
-        if action.kind is Kind.FORWARD:
-            self._forward(action)
-        elif action.kind is Kind.BACKWARD:
-            self._backward(action)
-        elif action.kind in RECEIVES:
-            self._receive(action)
-        elif action.kind in SENDS:
-            self._send(action)
+    def execute(self, actions: Sequence[Action]) -> None:
+        """Execute some of the rank's actions in order."""
+        for action in actions:
+            self.hooks.action_begin(action)
+            self._do[action.kind](action)
+            self.hooks.action_end(action)
+            self.mail.reap(wait=False)
 
-    def _receive(self, action: Action) -> None:
-        sender = self.schedule.placement[action.stage - (1 if action.kind is Kind.RECV_ACTIVATION else -1)]
-        axis = self.down if sender < self.down.index else self.up
-        buffer = self.pool.take()
-        self._received[action] = buffer, axis.receive(buffer, sender, str(action))
-
-    def _send(self, action: Action) -> None:
-        key = action.stage, action.micro_batch
-        forward = action.kind is Kind.SEND_ACTIVATION
-        receiver = self.schedule.placement[action.stage + (1 if forward else -1)]
-        axis = self.down if receiver > self.down.index else self.up
-        output = self._forwards[key].output if forward else None
-        tensor = (self._input_grads.pop(key) if output is None else output.detach()).contiguous()
-        self._sent.append(_Sent(axis.send(tensor, receiver, str(action)), tensor, output))
-
-    def _reap(self, *, wait: bool, arrived: torch.Tensor | None = None) -> None:
-        """Release what has been sent: all when waiting, else what is complete or known to have `arrived`."""
-        waiting = []
-        for sent in self._sent:
-            known = arrived is not None and sent.output is arrived
-            if not (wait or known or sent.work.is_completed()):
-                waiting.append(sent)
-                continue
-            sent.work.wait()
-            if sent.output is not None:
-                sent.output.data = sent.output.new_empty(0)
-        self._sent = waiting
-
-    def _take(self, action: Action) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Tensor that a message or the neighbour stage on this rank left, and its buffer if it has one."""
-        if action in self._handed:
-            return self._handed.pop(action), None
-        buffer, work = self._received.pop(action)
-        work.wait()
-        return buffer, buffer
+    def _is_last(self, action: Action) -> bool:
+        return action.stage + 1 == self.schedule.stages
 
     def _forward(self, action: Action) -> None:
-        stage, micro_batch = action.stage, action.micro_batch
         inputs, buffer = None, None
-        if stage:
-            tensor, buffer = self._take(Action(Kind.RECV_ACTIVATION, stage, micro_batch))
+        if action.stage:
+            tensor, buffer = self.mail.take(action.of(Kind.RECV_ACTIVATION))
             inputs = tensor.detach().requires_grad_()
-        output = self.stages[stage].module(inputs, self._batches[micro_batch])
-        self._forwards[stage, micro_batch] = _Forward(inputs, output, buffer)
-        if stage + 1 == self.schedule.stages:
-            self.loss_sums[micro_batch] = output.detach()
-        elif stage + 1 in self.stages:
-            self._handed[Action(Kind.RECV_ACTIVATION, stage + 1, micro_batch)] = output.detach()
+        again = key_of(action) in self._recomputed
+        with torch.set_grad_enabled(not again):
+            output = self.stages[action.stage].module(inputs, self._batches[action.micro_batch])
+        self._forwards[key_of(action)] = _Forward(inputs, None if again else output, buffer)
+        if self._is_last(action):
+            self.loss_sums[action.micro_batch] = output.detach()
+        elif self.mail.neighbour(action, 1) == self.mail.own:
+            self.mail.hand(action.of(Kind.RECV_ACTIVATION, 1), output.detach())
+        else:
+            self._unsent[key_of(action)] = output
+
+    def _send_activation(self, action: Action) -> None:
+        output = self._unsent.pop(key_of(action))
+        releasable = output.grad_fn is not None and action.stage not in self._split
+        self.mail.send(action, output.detach(), output if releasable else None)
+
+    def _send_gradient(self, action: Action) -> None:
+        self.mail.send(action, self._input_grads.pop(key_of(action)), None)
+
+    def _free(self, action: Action) -> None:
+        """Nothing is held: a forward that is recomputed built no graph."""
+        if self._forwards[key_of(action)].output is not None:
+            raise AssertionError(f"{action} frees what nothing recomputes")
+
+    def _recompute(self, action: Action) -> None:
+        forward = self._forwards[key_of(action)]
+        forward.output = self.stages[action.stage].module(forward.inputs, self._batches[action.micro_batch])
+
+    def _start_backward(self, action: Action) -> _Started:
+        forward = self._forwards.pop(key_of(action))
+        if forward.output is None:
+            raise AssertionError(f"{action} has no graph")
+        if self._is_last(action):
+            return _Started(forward, step_loss(forward.output, self._divisor), None, None)
+        grad, buffer = self.mail.take(action.of(Kind.RECV_GRADIENT))
+        self.mail.reap(wait=False, arrived=forward.output)
+        return _Started(forward, forward.output, grad, buffer)
 
     def _backward(self, action: Action) -> None:
-        stage, key = action.stage, (action.stage, action.micro_batch)
-        forward = self._forwards.pop(key)
-        self.stages[stage].arm(reduce=action in self._reduces, last=self._last[stage] == action)
-        buffer = None
-        if stage + 1 == self.schedule.stages:
-            step_loss(forward.output, self._divisor).backward()  # type: ignore[no-untyped-call]
-        else:
-            grad, buffer = self._take(Action(Kind.RECV_GRADIENT, stage, action.micro_batch))
-            self._reap(wait=False, arrived=forward.output)
-            backward_through(forward.output, grad)
-        for used in (buffer, forward.buffer):
+        reduce = key_of(action) in self._reduces
+        self.stages[action.stage].arm(reduce=reduce, last=self._last[action.stage] == action)
+        started = self._start_backward(action)
+        backward_through(started.output, started.grad)
+        self._end_backward(started)
+        self._pass_gradient(action, started.forward.inputs)
+
+    def _backward_input(self, action: Action) -> None:
+        stage = self.stages[action.stage]
+        stage.arm(reduce=False, last=False)
+        started = self._start_backward(action)
+        half = SplitBackward(started.output, started.grad, started.forward.inputs)
+        half.input_part(stage.whole_parameters())
+        self._halves[key_of(action)] = half, started
+        self._pass_gradient(action, started.forward.inputs)
+
+    def _backward_weight(self, action: Action) -> None:
+        stage = self.stages[action.stage]
+        stage.arm(reduce=False, last=False)
+        half, started = self._halves.pop(key_of(action))
+        half.weight_part(stage.whole_parameters())
+        self._end_backward(started)
+
+    def _end_backward(self, started: _Started) -> None:
+        for used in (started.buffer, started.forward.buffer):
             if used is not None:
                 self.pool.give(used)
-        if forward.inputs is not None:
-            self._pass_gradient(stage, key, forward.inputs)
 
-    def _pass_gradient(self, stage: int, key: tuple[int, int], inputs: torch.Tensor) -> None:
+    def _pass_gradient(self, action: Action, inputs: torch.Tensor | None) -> None:
+        if inputs is None:
+            return
         grad = inputs.grad
         if grad is None:
-            raise AssertionError(f"stage {stage} gave its input no gradient")
-        if stage - 1 in self.stages:
-            self._handed[Action(Kind.RECV_GRADIENT, stage - 1, key[1])] = grad
+            raise AssertionError(f"{action} gave its input no gradient")
+        if self.mail.neighbour(action, -1) == self.mail.own:
+            self.mail.hand(action.of(Kind.RECV_GRADIENT, -1), grad)
         else:
-            self._input_grads[key] = grad
+            self._input_grads[key_of(action)] = grad
 
+    def _reduce(self, action: Action) -> None:
+        """Reduce explicitly where backwards are split; a whole backward reduces as it runs (`arm`)."""
+        if action.stage in self._split:
+            last = self._last[action.stage]
+            self.stages[action.stage].reduce_now(last=key_of(last) == key_of(action))
 
-def backward_through(output: torch.Tensor, grad: torch.Tensor) -> None:
-    """Run backward from an output whose data may have been released.
-
-    `torch.autograd.backward` would compare the shapes of data and gradient; the engine itself needs only
-    the graph.
-    """
-    Variable._execution_engine.run_backward(  # noqa: SLF001 - the only way, see above
-        (output,),
-        (grad,),
-        keep_graph=False,
-        create_graph=False,
-        inputs=(),
-        allow_unreachable=True,
-        accumulate_grad=True,
-    )
+    def _sync(self, action: Action) -> None:
+        self.replicas.start(action.stage, self.stages[action.stage])

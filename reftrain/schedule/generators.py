@@ -19,7 +19,7 @@ from reftrain.schedule.one_way import (
     interleaved,
     one_f_one_b,
 )
-from reftrain.schedule.request import Concatenation, Request
+from reftrain.schedule.request import CONCATENATIONS, Request
 from reftrain.schedule.zero_bubble import dualpipe_v, zb_h1
 
 __all__ = ["SCHEMES", "backward_order", "forward_order", "generate", "make_schedule", "zero_coupling"]
@@ -52,7 +52,7 @@ def make_schedule(
     consecutive: int,
     *,
     pipelines: int = 2,
-    concatenation: Concatenation = "direct",
+    concatenation: str = "direct",
     steps: int = 1,
 ) -> Schedule:
     """Build a schedule by name; see `Request` for the sizes.
@@ -74,6 +74,9 @@ def generate(request: Request) -> Schedule:
     size = 2 * request.ranks * request.virtual * request.micro_batches * request.steps
     if size > MOST_ACTIONS:
         raise request.refuse("pipeline.schedule", f"would have {size} actions", f"stay below {MOST_ACTIONS}")
+    if request.concatenation not in CONCATENATIONS:
+        problem = f"has no concatenation {request.concatenation!r}"
+        raise request.refuse("pipeline.concatenation", problem, f"choose among {', '.join(CONCATENATIONS)}")
     if name != "chimera" and (request.pipelines != 2 or request.concatenation != "direct"):
         raise request.refuse(
             "pipeline.schedule", "has no choice of pipelines or concatenation", "leave them out"

@@ -69,7 +69,7 @@ def live_receive_buffers(schedule: Schedule, rank: int) -> int:
     """Most receive buffers that a rank of a lowered schedule holds at once.
 
     An activation's buffer lives from its receive to the end of that micro-batch's backward on that stage
-    (autograd reads it there), a gradient's from its receive to the backward it feeds.
+    (autograd reads it there), a gradient's from its receive to the same end (the weight part reads it).
     """
     held: set[Action] = set()
     most = 0
@@ -77,8 +77,7 @@ def live_receive_buffers(schedule: Schedule, rank: int) -> int:
         if action.kind in RECEIVES:
             held.add(action)
             most = max(most, len(held))
-        if action.kind in {Kind.BACKWARD, Kind.BACKWARD_INPUT}:
-            held.discard(action.of(Kind.RECV_GRADIENT))
         if action.kind in ENDS_BACKWARD:
+            held.discard(action.of(Kind.RECV_GRADIENT))
             held.discard(action.of(Kind.RECV_ACTIVATION))
     return most

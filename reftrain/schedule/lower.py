@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
-from reftrain.schedule.replica_sync import Sync, with_syncs
+from reftrain.schedule.replica_sync import with_syncs
 from reftrain.schedule.rules_messages import message_of, needed_message
 
 Pair = tuple[int, int]
 
 
-def lower(schedule: Schedule, zero: int, sync: Sync = "eager_opt") -> Schedule:
+def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
     """Add sends, receives, gradient reductions and the sums over replicas.
 
     ZeRO-0 and 1 reduce a stage's gradients after its last backward before an optimiser step; ZeRO-2 and 3

@@ -11,7 +11,7 @@ from fractions import Fraction
 from reftrain.schedule.answer import Answer, answer
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import generate
-from reftrain.schedule.request import Concatenation, Request
+from reftrain.schedule.request import Request
 
 STAGES = (4, 8, 16, 32)
 MULTIPLES = (1, 2, 4)
@@ -106,7 +106,7 @@ class Scheme:
     derived: Formula
     weights: Spread
     activations: Spread
-    concatenation: Concatenation = "direct"
+    concatenation: str = "direct"
 
     @property
     def label(self) -> str:

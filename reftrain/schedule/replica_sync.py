@@ -4,17 +4,15 @@ The sum is asynchronous: it starts at its place in the table and must end before
 """
 
 from dataclasses import replace
-from typing import Literal, get_args
 
 from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.timing import Span, replay
 
-Sync = Literal["lazy", "eager", "eager_opt"]
-SYNCS: tuple[str, ...] = get_args(Sync)
+SYNCS = ("lazy", "eager", "eager_opt")
 
 
-def with_syncs(schedule: Schedule, sync: Sync) -> Schedule:
+def with_syncs(schedule: Schedule, sync: str) -> Schedule:
     """Add the start of the sum of every stage that a replica shares.
 
     `lazy` starts all of them when the rank has computed everything; `eager` starts each as soon as the
@@ -30,7 +28,7 @@ def with_syncs(schedule: Schedule, sync: Sync) -> Schedule:
     return replace(schedule, actions=actions)
 
 
-def _delayed(spans: tuple[Span, ...], sync: Sync) -> set[tuple[int, int]]:
+def _delayed(spans: tuple[Span, ...], sync: str) -> set[tuple[int, int]]:
     """(replica, stage) whose sum waits until the rank has computed everything."""
     last = {(s.action.replica, s.action.stage): s.end for s in spans if s.action.kind in ENDS_BACKWARD}
     if sync == "eager" or not spans:

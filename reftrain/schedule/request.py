@@ -1,11 +1,12 @@
 """What is asked of a generator: the scheme's sizes, and the refusals that several schemes share."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from reftrain.errors import ScheduleError
 
-Concatenation = Literal["direct", "doubling", "halving"]
+Concatenation = str
+"""One of `CONCATENATIONS`."""
+CONCATENATIONS = ("direct", "doubling", "halving")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Request:
     virtual: int = 1
     consecutive: int = 1
     pipelines: int = 2
-    concatenation: Concatenation = "direct"
+    concatenation: str = "direct"
     steps: int = 1
 
     def refuse(self, field: str, problem: str, remedy: str) -> ScheduleError:

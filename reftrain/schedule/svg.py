@@ -67,7 +67,8 @@ def _width(answer: Answer) -> int:
     """Pixels of the time axis: wide enough for labels, never a wall."""
     lengths = [s.end - s.begin for spans in answer.timing.spans for s in spans if s.end > s.begin]
     shortest = min(lengths, default=Fraction(1))
-    return int(min(4000, max(400, 18 * answer.timing.makespan / shortest)))
+    wanted = float(18 * answer.timing.makespan / shortest)
+    return int(min(4000, max(400, wanted)))
 
 
 def _title(answer: Answer) -> str:

@@ -226,7 +226,10 @@ class Outputs(Hooks):
 
     def action_begin(self, action):
         if action.kind == "B":
-            self.now = str(action), self.executor._forwards[action.stage, action.micro_batch].output
+            self.now = (
+                str(action),
+                self.executor._forwards[action.replica, action.stage, action.micro_batch].output,
+            )
 
     def segment_begin(self, segment):
         if segment.phase == "backward" and self.now:
