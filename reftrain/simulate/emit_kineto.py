@@ -5,24 +5,20 @@ the processes that write. The files hold what a profiler would have seen, and no
 """
 
 import json
-import multiprocessing
-import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from isal import igzip
 
-from reftrain.errors import MachineError
 from reftrain.simulate.axes import I64
+from reftrain.simulate.pool import in_parallel, made_folder
 from reftrain.simulate.rows import Detail, Template, Word, call_arguments
 from reftrain.simulate.simulation import Simulation
 
 BASE_NS: Final = 1_771_588_800_000_000_000  # baseTimeNanoseconds of every file
 _LISTED_WORLD: Final = 1024  # larger worlds are written as the empty list, which stands for everybody
-_CHUNK: Final = 32  # ranks a task
 _LEVEL: Final = 1
 
 
@@ -117,46 +113,10 @@ class KinetoWriter:
         }  # fmt: skip
 
 
-_WRITER: KinetoWriter | None = None  # of the processes that `write_traces` forks
-
-
-def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
-    if _WRITER is None:
-        raise AssertionError("it is set before the fork")
-    done = [_WRITER.write(rank) for rank in ranks]
-    return sum(e for e, _ in done), sum(b for _, b in done)
-
-
 def write_traces(writer: KinetoWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
     """Write the files of `ranks` with `jobs` processes; gives events and bytes in all.
 
     Raises MachineError where the folder cannot be written.
     """
-    try:
-        writer.folder.mkdir(parents=True, exist_ok=True)
-        return _in_parallel(writer, ranks, jobs)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MachineError(f"{writer.folder}: {reason}; name another folder or free space") from error
-
-
-def _in_parallel(writer: KinetoWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
-    global _WRITER  # noqa: PLW0603 - forked processes share the simulation's arrays through it
-    by_stage = sorted(ranks, key=lambda r: (writer.simulation.grid.place(r)[0], r))
-    chunks = [by_stage[i : i + _CHUNK] for i in range(0, len(by_stage), _CHUNK)]
-    _WRITER = writer
-    try:
-        if jobs <= 1 or len(chunks) <= 1:
-            done = [_write_some(chunk) for chunk in chunks]
-        else:
-            context = multiprocessing.get_context("fork")
-            with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
-                done = list(pool.map(_write_some, chunks))
-    finally:
-        _WRITER = None
-    return sum(e for e, _ in done), sum(b for _, b in done)
-
-
-def usual_jobs() -> int:
-    """Processes to write with where none are named: one a core that is ours."""
-    return len(os.sched_getaffinity(0))
+    with made_folder(writer.folder):
+        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0])

@@ -26,6 +26,8 @@ from reftrain.simulate.program import Kind, Op, Program
 F32 = npt.NDArray[np.float32]
 WAITS: Final = ("tp", "cp", "dp", "pp", "bubble", "world", "host")
 """What a rank's compute stream stands still for; `pp` is the transfer of messages, `bubble` the wait for them."""
+LAUNCH_QUEUE: Final = 1024
+"""Kernels that the host may have launched ahead on a stream: then a launch blocks (CUDA's queue of a channel)."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class _Lane:
         self.transfers: dict[int, F64 | float] = {}  # of receives, to tell transfer from bubble
         self.parked = False
         self.segments = 0
+        self.launched = 0  # kernels on the compute stream so far
+        self.queued: deque[tuple[int, F64]] = deque()  # launches up to an operation, and its start
         rows = steps * self.count
         self.times = StageTimes(
             np.full((rows, width), np.inf),
@@ -285,6 +289,7 @@ class Engine:
             for pause, every in told.pauses:
                 if lane.segments % every == 0:
                     lane.host = lane.host + pause
+        self._queue(lane, op.launches)
         each: F64 | float = self.host.launch if told.launch is None else self.host.launch + told.launch
         first = lane.host + each
         lane.host = lane.host + each * op.launches
@@ -299,8 +304,16 @@ class Engine:
         start = lane.times.start[row]
         np.subtract(finish, took, out=start)
         self._account(lane, op, start)
+        lane.queued.append((lane.launched, start))
         lane.free = finish
         self._set(lane, lane.at, row, finish)
+
+    @staticmethod
+    def _queue(lane: _Lane, launches: int) -> None:
+        """Let the host wait while the launch queue is full: until what it launched that long ago has started."""
+        lane.launched += launches
+        while lane.queued and lane.launched - lane.queued[0][0] >= LAUNCH_QUEUE:
+            lane.host = np.maximum(lane.host, lane.queued.popleft()[1])
 
     def _kernel_ns(self, lane: _Lane, op: Op) -> F64 | float:
         took: F64 | float = op.ns

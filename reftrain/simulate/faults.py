@@ -12,6 +12,7 @@ from reftrain.errors import ConfigError
 from reftrain.faults.spec import HANGS, FaultSpec
 from reftrain.simulate.axes import F64, Grid
 from reftrain.simulate.engine import Conditions
+from reftrain.simulate.labels import OPS
 from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -66,7 +67,7 @@ def _rank(fault: FaultSpec) -> int:
     return fault.rank
 
 
-def _scaled(before: F64 | None, width: int, places: object, factor: float) -> F64:
+def _scaled(before: F64 | None, width: int, places: int | slice, factor: float) -> F64:
     out = np.ones(width) if before is None else before.copy()
     out[places] *= factor
     return out
@@ -115,7 +116,7 @@ def _documents(
     Who gets them changes with every step and micro-batch, or, where a rank is named, it is always its
     coordinates. All tensor and pipeline ranks of a coordinate work on the same documents.
     """
-    dp, cp, tp = grid.shape
+    dp, cp, _ = grid.shape
     batches = sorted({op.micro_batch for p in programs for op in p.ops if op.attention})
     if fault.rank is None:
         share = rng.random((len(batches), dp, cp)) ** 2  # few long documents among many short ones
@@ -124,12 +125,16 @@ def _documents(
         at = grid.coords(fault.rank)
         factors = np.ones((len(batches), dp, cp))
         factors[:, at["dp"], at["cp"]] = fault.values["factor"]
-    if not fault.active(step):
-        return
+    if fault.active(step):
+        deal(table, grid, step, dict(zip(batches, factors, strict=True)))
+
+
+def deal(table: Table, grid: Grid, step: int, factors: Mapping[int, F64]) -> None:
+    """Multiply attention's time by `factors`, (dp, cp) for each micro-batch, on every stage."""
     for stage in range(grid.stages):
         told = _at(table, stage, step)
-        for micro_batch, factor in zip(batches, factors, strict=True):
-            wide = np.broadcast_to(factor[:, :, None], (dp, cp, tp)).reshape(-1)
+        for micro_batch, factor in factors.items():
+            wide = np.broadcast_to(factor[:, :, None], grid.shape).reshape(-1)
             told.attention[micro_batch] = told.attention.get(micro_batch, 1.0) * wide
 
 
@@ -154,12 +159,16 @@ def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
     later one takes the place of the one before, and the last is missed. Raises ConfigError where the rank
     never communicates so.
     """
-    axis = getattr(fault, "axis", None)
-    kinds = None if axis is None else _GROUPS[axis]
+    kinds = None if fault.axis is None else _GROUPS[fault.axis]
+    label = None if fault.op is None else OPS.get(fault.op, fault.op)
     for index, op in enumerate(ops):
-        if op.kind in COMMUNICATION and (kinds is None or op.group in kinds):
+        if op.kind not in COMMUNICATION or (kinds is not None and op.group not in kinds):
+            continue
+        if label is None or op.label == label:
             if fault.kind == "skip_collective" and op.kind in {Kind.SEND, Kind.RECV}:
                 return max(i for i, o in enumerate(ops) if (o.kind, o.peer) == (op.kind, op.peer))
             return index
-    where = f"on {axis}" if axis else "with anybody"
-    raise ConfigError("fault.rank", f"rank {fault.rank} never communicates {where}", "choose another")
+    what = " ".join(
+        part for part in (fault.op or "communication", f"on {fault.axis}" if fault.axis else "") if part
+    )
+    raise ConfigError("fault.rank", f"rank {fault.rank} makes no {what} call", "choose another")

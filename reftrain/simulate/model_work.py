@@ -36,6 +36,8 @@ class _Held:
 class ModelWork:
     """Work of the model on every pipeline rank.
 
+    `held` are the virtual stages of every pipeline rank, those of all replicas.
+
     `merge` writes the kernels between two collectives as one, attention apart, for jobs of thousands of ranks.
     """
 
@@ -43,13 +45,15 @@ class ModelWork:
         self,
         cost: CostModel,
         shapes: Sequence[StageShape],
+        held: Sequence[Sequence[int]],
         *,
         merge: bool = False,
         clip: bool = True,
         host_waits: bool = True,
         fetch_ns: float = FETCH_NS,
     ) -> None:
-        self.cost, self.shapes, self.merge, self.clip = cost, shapes, merge, clip
+        self.cost, self.shapes, self.held = cost, shapes, held
+        self.merge, self.clip = merge, clip
         self.host_waits, self.fetch_ns = host_waits, fetch_ns
         mesh = cost.mesh
         self.zero = mesh.zero
@@ -64,7 +68,7 @@ class ModelWork:
         self._held[b.rank] = _Held()
         b.load(self.fetch_ns)
         if self.zero in {1, 2}:
-            for stage in self._stages_of(b.rank):
+            for stage in self.held[b.rank]:
                 for unit in self._units(stage):
                     self._gather(b, unit)
 
@@ -133,12 +137,6 @@ class ModelWork:
             self._operations(b, self._of(unit, phase))
             if reduce:
                 self._reduce(b, unit)
-
-    def _stages_of(self, rank: int) -> list[int]:
-        return self.held_stages[rank] if rank < len(self.held_stages) else []
-
-    held_stages: Sequence[list[int]] = ()
-    """Virtual stages of every pipeline rank, all replicas; set before compiling."""
 
     def _units(self, stage: int) -> list[Unit]:
         shape = self.shapes[stage]

@@ -213,6 +213,7 @@ _NEEDS = {
     Act.FORWARD: Act.RECV_ACTIVATION,
     Act.BACKWARD: Act.RECV_GRADIENT,
     Act.BACKWARD_INPUT: Act.RECV_GRADIENT,
+    Act.RECOMPUTE: Act.RECV_GRADIENT,  # checkpointing begins once the gradient is there
 }
 _PARTS = {Act.BACKWARD: "all", Act.BACKWARD_INPUT: "input", Act.BACKWARD_WEIGHT: "weight"}
 _GRADIENT = frozenset({Act.SEND_GRADIENT, Act.RECV_GRADIENT, *_PARTS})

@@ -27,6 +27,8 @@ class Simulation:
     clocks: Clocks
     node_size: int
     begin_ns: int
+    left_out: frozenset[tuple[int, int]] = frozenset()  # (rank, row of its times): calls never made
+    resized: frozenset[tuple[int, int]] = frozenset()  # calls made with another size than the peers'
 
     @property
     def nodes(self) -> int:

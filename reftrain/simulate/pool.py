@@ -1,0 +1,70 @@
+"""Writes many files with several processes that share the simulation's arrays, and turns I/O errors into ours."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from reftrain.errors import MachineError
+
+_CHUNK: Final = 32  # ranks a task
+
+
+class Writer(Protocol):
+    """Writes a rank's file."""
+
+    def write(self, rank: int) -> tuple[int, int]:
+        """Write one file; gives its events and bytes."""
+
+
+_WRITER: Writer | None = None  # of the forked processes: they have it from their parent, arrays and all
+
+
+def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
+    if _WRITER is None:
+        raise AssertionError("it is set before the fork")
+    done = [_WRITER.write(rank) for rank in ranks]
+    return sum(e for e, _ in done), sum(b for _, b in done)
+
+
+def in_parallel(
+    writer: Writer, ranks: Sequence[int], jobs: int, alike: Callable[[int], int]
+) -> tuple[int, int]:
+    """Write all ranks' files with up to `jobs` processes; gives events and bytes in all.
+
+    Ranks that are `alike` are written one after the other, because they share a template. The files do not
+    depend on the number of processes.
+    """
+    global _WRITER  # noqa: PLW0603 - forked processes share the simulation's arrays through it
+    ordered = sorted(ranks, key=lambda rank: (alike(rank), rank))
+    chunks = [ordered[i : i + _CHUNK] for i in range(0, len(ordered), _CHUNK)]
+    _WRITER = writer
+    try:
+        if jobs <= 1 or len(chunks) <= 1:
+            done = [_write_some(chunk) for chunk in chunks]
+        else:
+            context = multiprocessing.get_context("fork")
+            with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
+                done = list(pool.map(_write_some, chunks))
+    finally:
+        _WRITER = None
+    return sum(e for e, _ in done), sum(b for _, b in done)
+
+
+@contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """A folder to write into, made where it is missing; MachineError where that fails or the disk is full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MachineError(f"{folder}: {reason}; name another folder or free space") from error
+
+
+def usual_jobs() -> int:
+    """Processes to write with where none are named: one a core that is ours."""
+    return len(os.sched_getaffinity(0))

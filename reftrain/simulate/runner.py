@@ -1,0 +1,153 @@
+"""From a job, a schedule and a machine to a finished simulation: compiles, plants, runs.
+
+Flow: `Setup` → programs (`program`, `model_work`) → conditions (`faults`) → times (`engine`) → `Simulation`,
+which the writers (`emit_kineto`, `emit_flight`) and the summary (`timeline`) read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from reftrain.errors import ConfigError
+from reftrain.faults.spec import HANGS, FaultSpec
+from reftrain.schedule.actions import Schedule
+from reftrain.simulate.axes import Grid
+from reftrain.simulate.cost import CostModel
+from reftrain.simulate.engine import Engine, HostCosts
+from reftrain.simulate.faults import Table, conditions_of, deal, last_step
+from reftrain.simulate.hardware import Hardware
+from reftrain.simulate.jitter import Jitter, draw_clocks
+from reftrain.simulate.job import Job
+from reftrain.simulate.model_work import ModelWork
+from reftrain.simulate.packing import Packing
+from reftrain.simulate.program import Program, compile_programs
+from reftrain.simulate.simulation import Simulation
+
+BEGIN_NS: Final = 1_774_000_123_456_789_012
+"""Wall time of every simulated job's begin: fixed, so that the same seed writes the same bytes."""
+MOST_RANKS: Final = 16_384
+MOST_TIMES: Final = 600_000_000
+"""Operations times ranks times steps that are simulated at most: about 14 GB of times."""
+_CALL_LAUNCHES: Final = 2.5  # host time of a collective call in kernel launches: torch's own work around it
+_LATENCY_NS: Final = 4_000.0  # from a launch to the kernel's start on an idle stream
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is simulated. `schedule` is lowered; `detail` names the rows that traces will have.
+
+    `jitter` scales all random deviations, 0 leaves none; `host_waits` lets the host wait for every message
+    that arrives, as Megatron's pipeline does. `packing` deals attention by documents; without it every
+    sequence is one document.
+    """
+
+    job: Job
+    schedule: Schedule
+    hardware: Hardware
+    steps: int = 2
+    seed: int = 0
+    jitter: float = 1.0
+    faults: tuple[FaultSpec, ...] = ()
+    merge: bool = False
+    host_waits: bool = True
+    packing: Packing | None = None
+
+    @property
+    def grid(self) -> Grid:
+        """The rank grid."""
+        mesh = self.job.mesh
+        return Grid({axis: getattr(mesh, axis) for axis in ("tp", "cp", "pp", "dp")}, mesh.order)
+
+
+def cost_model(job: Job, hardware: Hardware) -> CostModel:
+    """Costs of a job on a machine."""
+    return CostModel(
+        hardware,
+        job.model,
+        job.mesh,
+        seq_len=job.seq_len,
+        micro_batch_size=job.micro_batch_size,
+        recompute=job.recompute,
+        compute_bytes=job.compute_bytes,
+        reduce_bytes=job.reduce_bytes,
+        accumulates=job.micro_batches > 1,
+    )
+
+
+def host_costs(hardware: Hardware) -> HostCosts:
+    """Host times of a machine, ns."""
+    launch = hardware.host.launch_us * 1e3
+    return HostCosts(launch, _CALL_LAUNCHES * launch, _LATENCY_NS if launch else 0.0)
+
+
+def programs_of(setup: Setup, grid: Grid) -> list[Program]:
+    """Programs of all pipeline ranks."""
+    job, schedule = setup.job, setup.schedule
+    held = [[stage for _, stage in schedule.held_by(rank)] for rank in range(schedule.ranks)]
+    work = ModelWork(
+        cost_model(job, setup.hardware), job.stages, held, merge=setup.merge, clip=job.clips,
+        host_waits=setup.host_waits,
+    )  # fmt: skip
+    return compile_programs(schedule, grid, work)
+
+
+def simulate(setup: Setup) -> Simulation:
+    """Run a job; raises ConfigError or ScheduleError for one that cannot be simulated."""
+    grid = setup.grid
+    if grid.world > MOST_RANKS:
+        raise ConfigError("--mesh", f"{grid.world} ranks are too many", f"simulate up to {MOST_RANKS}")
+    if setup.schedule.ranks != grid.stages:
+        problem = f"the schedule has {setup.schedule.ranks} ranks and the mesh pp {grid.stages}"
+        raise ConfigError("--schedule", problem, "give both the same")
+    programs = programs_of(setup, grid)
+    steps = last_step(setup.faults, setup.steps)
+    size = max(len(p.ops) for p in programs) * grid.world * steps
+    if size > MOST_TIMES:
+        remedy = "simulate fewer steps or micro-batches, or write --detail collectives"
+        raise ConfigError("--steps", f"{size} operations are too many", remedy)
+    conditions = conditions_of(setup.faults, grid, programs, steps, setup.seed)
+    for step in range(steps if setup.packing else 0):
+        _deal_documents(setup, grid, conditions, step)
+    noise = Jitter(setup.seed, grid, setup.jitter) if setup.jitter else None
+    host = host_costs(setup.hardware)
+    times = Engine(programs, grid, steps, host=host, noise=noise, conditions=conditions).run()
+    nodes = -(-grid.world // setup.hardware.node_size)
+    clocks = draw_clocks(setup.seed, nodes, 2e6 * setup.jitter, 2e-6 * setup.jitter)
+    left_out, resized = _struck(grid, programs, conditions)
+    return Simulation(
+        grid, programs, times, steps, host, clocks, setup.hardware.node_size, BEGIN_NS, left_out, resized
+    )
+
+
+def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> None:
+    """Attention's time by the pairs of each micro-batch on each data and context rank, of the causal ones."""
+    packing = setup.packing
+    if packing is None:
+        return
+    dp, cp, _ = grid.shape
+    found = packing.pairs(step, setup.schedule.micro_batches, dp, cp) / (packing.causal_pairs() / cp)
+    deal(conditions, grid, step, dict(enumerate(found)))
+
+
+def without_faults(setup: Setup, steps: int) -> Simulation | None:
+    """The same job with nothing planted, for what the faults cost; None where nothing is."""
+    return simulate(replace(setup, faults=(), steps=steps)) if setup.faults and steps else None
+
+
+def hang_of(setup: Setup) -> FaultSpec | None:
+    """The planted fault that ends the job, if one does."""
+    ending = [f for f in setup.faults if f.kind in HANGS and f.first < setup.steps]
+    return min(ending, key=lambda f: f.first) if ending else None
+
+
+Rows = frozenset[tuple[int, int]]
+
+
+def _struck(grid: Grid, programs: Sequence[Program], conditions: Table) -> tuple[Rows, Rows]:
+    """(Rank, row) of calls that are left out, and of those made with another size."""
+    left_out, resized = set(), set()
+    for (stage, step), told in conditions.items():
+        ranks, base = grid.ranks(stage), step * len(programs[stage].ops)
+        left_out |= {(int(ranks[place]), base + index) for place, index in told.skips}
+        resized |= {(int(ranks[place]), base + index) for place, index in told.breaks}
+    return frozenset(left_out), frozenset(resized)
