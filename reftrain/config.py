@@ -55,10 +55,12 @@ class ModelConfig:
     bias: bool = knob(default=False, meaning="biases in all projections but the output head")
     fused_qkv: bool = knob(default=False, meaning="one projection for query, key and value")
     pad_vocab: bool = knob(default=False, meaning="pad the vocabulary to a multiple of tp")
+    zero_columns: int = knob(0, "start every n-th column of the embedding as -0.0, to let signed zeros show")
     replicate_kv: bool = knob(default=True, meaning="copy key/value heads when there are fewer than tp")
 
     def __post_init__(self) -> None:
         check_at_least("model", self, 1, "layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
+        check_at_least("model", self, 0, "zero_columns")
         if self.dim % self.heads:
             raise ConfigError(
                 "model.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"
