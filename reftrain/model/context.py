@@ -80,12 +80,13 @@ class ModelContext:
         first = self.tp.axis.index % copies == 0
         return Spec(shape, NORMAL_STD, split=0, start=start, size=width, sums=("kv",), first_copy=first)
 
-    def vocabulary(self, tied_to: str | None = None) -> Spec:
-        """Spec of the embedding or output matrix, cut over `tp` by (padded) rows."""
+    def vocabulary(self, tied_to: str | None = None, *, embeds: bool = False) -> Spec:
+        """Spec of the embedding (which `embeds`) or output matrix, cut over `tp` by (padded) rows."""
         rows = self.vocab_rows
         shape = (self.model.vocab_size, self.model.dim)
         start = self.tp.axis.index * rows
-        return Spec(shape, NORMAL_STD, split=0, start=start, size=rows, tied_to=tied_to)
+        zeros = self.model.zero_columns if embeds or tied_to else 0
+        return Spec(shape, NORMAL_STD, split=0, start=start, size=rows, tied_to=tied_to, zero_columns=zeros)
 
     def segment(self, name: str, layer: int) -> Segment:
         """Describe a segment with its forward work (the attention core's is known only with the mask)."""

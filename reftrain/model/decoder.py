@@ -55,7 +55,7 @@ class Embedding(SpecModule):
     def __init__(self, context: ModelContext) -> None:
         super().__init__()
         self.context = context
-        self.declare("weight", context.vocabulary(), context.parameter_dtype)
+        self.declare("weight", context.vocabulary(embeds=True), context.parameter_dtype)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, S) tokens to (B, S or S/tp, D)."""

@@ -22,7 +22,7 @@ class Spec:
     rank holds all. `sums` names the axes over which the gradient is still partial after backward (tp: each
     tensor rank saw part of the tokens or heads; kv: copies of a key/value head). `copies` is the number of
     tensor ranks that hold the same part, `first_copy` whether this is the one that counts in norms.
-    `tied_to` is the name of the parameter whose values it shares.
+    `tied_to` is the name of the parameter whose values it shares. Every `zero_columns`-th column starts as -0.0.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +33,7 @@ class Spec:
     sums: tuple[str, ...] = ()
     first_copy: bool = True
     tied_to: str | None = None
+    zero_columns: int = 0
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -107,7 +108,10 @@ def initial_values(name: str, spec: Spec, seed: int) -> torch.Tensor:
         return torch.ones(spec.shape)
     digest = hashlib.blake2b(f"{seed}/{spec.tied_to or name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.empty(spec.shape).normal_(0.0, spec.std, generator=generator)
+    whole = torch.empty(spec.shape).normal_(0.0, spec.std, generator=generator)
+    if spec.zero_columns:
+        whole[:, :: spec.zero_columns] = -0.0
+    return whole
 
 
 def without_split(spec: Spec) -> Spec:

@@ -19,6 +19,7 @@ class Parameter:
     `split` is the dimension cut over `tp` (None: every tensor rank holds all), in pieces of `size`, padding
     included. `copies` tensor ranks hold the same piece. `sums` is tp or kv where the gradient is still
     partial after data parallelism, else empty. `std` of 0 means ones. `tied` shares another's first values.
+    Every `zero_columns`-th column starts as -0.0.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Parameter:
     copies: int = 1
     sums: str = ""
     tied: str = ""
+    zero_columns: int = 0
 
     def piece(self, tp: int) -> tuple[slice, ...]:
         """Where the tensor rank's piece lies in the global tensor; padding lies outside it."""
@@ -50,7 +52,10 @@ class Parameter:
             return torch.ones(self.shape)
         key = hashlib.blake2b(f"{seed}/{self.tied or self.name}".encode(), digest_size=8).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
-        return torch.empty(self.shape).normal_(0.0, self.std, generator=generator)
+        values = torch.empty(self.shape).normal_(0.0, self.std, generator=generator)
+        if self.zero_columns:
+            values[:, :: self.zero_columns] = -0.0
+        return values
 
     def local_values(self, seed: int, tp: int, dtype: torch.dtype) -> torch.Tensor:
         """First values of one tensor rank's piece, zeros in the padding."""
@@ -116,7 +121,9 @@ class Declaration:
     def vocabulary(self, name: str, tied: str = "") -> Parameter:
         """Embedding or output matrix, cut over tp by padded rows."""
         model = self.config.model
-        return Parameter(name, (model.vocab_size, model.dim), STD, split=0, size=self.vocab_rows, tied=tied)
+        zeros = model.zero_columns if "tok_embeddings.weight" in {name, tied} else 0
+        shape = model.vocab_size, model.dim
+        return Parameter(name, shape, STD, 0, self.vocab_rows, tied=tied, zero_columns=zeros)
 
     def _columns(self, name: str, rows: int) -> list[Parameter]:
         """Projection whose output is cut over tp."""

@@ -16,7 +16,7 @@ BUG_NAME = re.compile(r"^[A-Z]\d{2}$")
 
 
 def is_bug(text: str) -> bool:
-    """Whether a fault as users write it means a planted bug (P02, D24) and not a slow or stuck rank."""
+    """Whether a fault as users write it means a planted bug (P02) and not a slow or stuck rank."""
     return bool(BUG_NAME.match(text.strip().partition(":")[0]))
 
 

@@ -1,4 +1,4 @@
-"""Bugs of the optimiser and of arithmetic, and one benign peculiarity of the initial values."""
+"""Bugs of the optimiser and of arithmetic."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,10 @@ from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model import attention
 from reftrain.model import batch as batch_module
 from reftrain.model.batch import rope_table
-from reftrain.model.decoder import EMBEDDING
 from reftrain.model.layers import RMSNorm
-from reftrain.model.parameters import Spec, initial_values
+from reftrain.model.parameters import Spec
 from reftrain.optim import AdamW
-from reftrain.parallel import data, gradients, ring
+from reftrain.parallel import gradients, ring
 
 
 @bug(
@@ -140,22 +139,3 @@ def narrow_rope(patches: Patches, place: Place, values: Values) -> None:
         return rope_table(positions, head_dim, base, torch.bfloat16).to(dtype)
 
     patches.set(batch_module, "rope_table", planted)
-
-
-@bug(
-    "D24",
-    "benign",
-    "no bug: every 16th column of the embedding starts as -0.0",
-    "signed zeros, which a vocabulary-parallel embedding turns into +0.0",
-)
-def negative_zeros(patches: Patches, place: Place, values: Values) -> None:
-    """Start some weights as -0.0."""
-    del place, values
-
-    def planted(name: str, spec: Spec, seed: int) -> torch.Tensor:
-        whole = initial_values(name, spec, seed)
-        if EMBEDDING in {name, spec.tied_to}:
-            whole[:, ::16] = -0.0
-        return whole
-
-    patches.set(data, "initial_values", planted)
