@@ -143,7 +143,7 @@ def test_launch_bound_delays_operators_and_ends_with_the_step():
 
 
 def test_launch_bound_pays_in_backward_for_the_forward_and_not_in_communication(clock):
-    x, back = torch.zeros(1), Segment("ffn", 0, "backward", 1)
+    x, back, reduce = torch.zeros(1), Segment("ffn", 0, "backward", 1), call("all_reduce")
     made = hook("launch_bound:rank=1,delay_us=1000", 1)
     made._mode.wait = lambda calls: clock.sleep(1e-3 * calls)
     try:
@@ -155,10 +155,10 @@ def test_launch_bound_pays_in_backward_for_the_forward_and_not_in_communication(
         forward = clock.now
         made.segment_begin(back)
         backward = clock.now - forward
-        made.collective_begin(call("all_reduce"))
+        made.collective_begin(reduce)
         x.clone()
         during = clock.now - forward - backward
-        made.collective_end(call("all_reduce"))
+        made.collective_end(reduce)
         x.clone()
     finally:
         made.close()
