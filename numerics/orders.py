@@ -137,9 +137,8 @@ def differences(left: OrderPlan, right: OrderPlan) -> list[PlanDifference]:
         if mine is None and other is not None:
             found.append(_difference(other[0], "missing", "", _words(other[0]), "is missing"))
         elif other is None and mine is not None:
-            found.append(
-                _difference(mine[0], "extra", _words(mine[0]), "", "is done though nothing asks for it")
-            )
+            words = "is declared nowhere" if right.source == "declared" else "is not done in the other run"
+            found.append(_difference(mine[0], "extra", _words(mine[0]), "", words))
         elif mine is not None and other is not None:
             found += _compared(mine, other)
     return found
@@ -173,6 +172,8 @@ _FIELDS: Final = (
 
 
 def _view(reduction: Reduction, field: str) -> Any:
+    if field in {"layout", "elements"} and reduction.op == "accumulate":
+        return ()  # added tensor by tensor: there is no buffer in which the place would matter
     if field == "count":
         return len(reduction.operands)
     if field == "order":

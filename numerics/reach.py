@@ -90,7 +90,7 @@ class Reach:
 
 def reach(left: OrderPlan, right: OrderPlan) -> Reach:
     """What may differ between two runs, by their plans alone."""
-    found = differences(left, right)
+    found = [d for d in differences(left, right) if d.label != "valid_tokens"]  # whole numbers add exactly
     reductions = {r.place: r for plan in (left, right) for r in plan.reductions}
     if left.local != right.local:
         return Reach(0, (0, 0, 0, 0), None, None, norm=True, loss=True, everything=True)

@@ -14,8 +14,6 @@ from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Final
 
-from numerics.errors import CaptureError
-from numerics.orders import PlanDifference, differences, read_plan
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from tracekit.errors import InputError
@@ -108,15 +106,3 @@ def _start(command: Sequence[str], run: Path, progress: Callable[[str], None] | 
     if process.returncode:
         reason = talk[-1] if talk else f"the replayer ended with exit code {process.returncode}"
         raise InputError(f"{run}: {reason}")
-
-
-def plan_differences(run: Path, replay: Path) -> list[PlanDifference]:
-    """How the run's recorded plan differs from the one its replay declares; none where either is missing.
-
-    InputError where one is damaged.
-    """
-    try:
-        recorded, declared = read_plan(run), read_plan(replay)
-    except CaptureError as error:
-        raise InputError(str(error)) from error
-    return [] if recorded is None or declared is None else differences(recorded, declared)
