@@ -1,5 +1,6 @@
 """`numerics compare`: validate, compare, render."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -8,6 +9,7 @@ from tracekit_cli.output import emit, write_file
 
 from numerics.compare import Options
 from numerics.compare import compare as compare_runs
+from numerics.replay import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
@@ -67,5 +69,14 @@ def compare(
 
 
 def _options(replay: Path | None, *, no_replay: bool, quiet: bool) -> Options:
-    del no_replay, quiet
-    return Options(replay=replay)
+    if no_replay:
+        return Options(replay=replay)
+
+    def make(
+        run: Path, out: Path | None = None, *, variants: Sequence[str] = (), steps: int | None = None
+    ) -> Path:
+        what = f" with {', '.join(variants)}" if variants else ""
+        talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}{what}", err=True))
+        return make_replay(run, out, variants=variants, steps=steps, progress=talk)
+
+    return Options(replay=replay, make_replay=make)

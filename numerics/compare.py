@@ -1,11 +1,11 @@
 """`numerics compare`: opens the captures, joins them, finds the first divergence, decides.
 
 The matched replay comes from `--replay`, else from RUN/replay, else `make_replay` makes it; with none of them the
-verdict rests on the baseline and on the run's invariants alone.
+verdict rests on the baseline, the order plans and the run's invariants alone.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,14 +14,17 @@ import numpy as np
 from numerics.align import Status, TensorTable, by_tensor
 from numerics.comparable import difference, other_model, thread_note
 from numerics.coverage import blind_spots
+from numerics.errors import CaptureError
 from numerics.evidence import Evidence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, Worst
 from numerics.first_diff import Found, at_row, first_divergence, first_of
 from numerics.frame import Frame, Names, frame, keys_of
 from numerics.invariants import Broken, broken_invariants
+from numerics.matched import MakeReplay, NoReplay, find_replay, narrower_format, plan_differences
+from numerics.orders import read_plan
+from numerics.reach import reach
 from numerics.rows import RowTable, by_row
-from numerics.schema import FOLDER
-from numerics.solve import explain
+from numerics.solve import by_copies, explain, format_of_plan
 from numerics.store import open_capture
 from numerics.sums import Explanation
 from numerics.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
@@ -29,20 +32,16 @@ from numerics.worst import picture, worst_tensors
 from tracekit.errors import InputError
 
 WORST: Final = 10
-
-MakeReplay = Callable[[Path], Path]
-"""Makes the matched replay of a run folder and returns the replay's folder; InputError where it cannot."""
-PlanFindings = Callable[[Path], tuple[str, ...]]
-"""Differences between a run's recorded and declared plan, in words."""
+ROUNDING: Final = 2.0**-5
+"""Relative size up to which a difference may be that of another number format."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to compare with. `replay` None: RUN/replay where it is, else `make_replay` (None: never made)."""
+    """What to compare with. `replay` None: RUN/replay where it is, else what `make_replay` makes (None: nothing)."""
 
     replay: Path | None = None
     make_replay: MakeReplay | None = None
-    plan: PlanFindings | None = None
 
 
 def compare(parallel: Path, baseline: Path | None, options: Options | None = None) -> CompareFinding:
@@ -62,8 +61,6 @@ class _Comparison:
         self.run = frame(open_capture(parallel), self.names)
         self.baseline = None if baseline is None else frame(open_capture(baseline), self.names)
         self.notes: list[str] = []
-        self.replay: Frame | None = None
-        self.no_replay = "there is no matched replay"
 
     def finding(self) -> CompareFinding:
         """Run the comparison."""
@@ -106,68 +103,70 @@ class _Comparison:
         return other_model(self.run.capture, self.baseline.capture, shared, text)
 
     def _compared(self, tensors: TensorTable | None) -> CompareFinding:
-        broken = broken_invariants(self.run)
-        plan = self.options.plan(self.parallel) if self.options.plan else ()
-        case = Case(
-            self.run,
-            self.baseline,
-            tensors,
-            None,
-            None,
-            broken,
-            plan,
-            None,
-            self.no_replay,
-            self._next_replay(),
-        )
+        case = Case(self.run, self.baseline, tensors, broken_invariants(self.run), decide=self._next_replay())
         kinds = baseline_kinds(case)
-        rows, found, explanation = None, None, None
+        found = None
         if kinds is None or kinds.real or kinds.reporting:
-            rows = self._replayed(needed=kinds is None or kinds.real)
-        if rows is not None and self.replay is not None:
-            broken = self._really_broken(broken, rows)
-            found = first_divergence(self.run, self.replay, rows)
+            case = self._with_replay(case, needed=kinds is None or kinds.real)
+        if case.replay is None:
+            case = replace(case, beyond_plan=self._beyond_plan(case))
+        if case.rows is not None and case.replay is not None:
+            found = first_divergence(self.run, case.replay, case.rows)
             if found is not None:
-                evidence = Evidence(self.run, self.replay, rows)
-                explanation = explain(evidence, found, self._sizes())
-        case = Case(
-            self.run,
-            self.baseline,
-            tensors,
-            self.replay,
-            rows,
-            broken,
-            plan,
-            explanation,
-            self.no_replay,
-            self._next_replay(),
-        )
+                case = replace(case, explanation=self._explained(case, case.replay, case.rows, found))
         return self._report(case, decide(case), found)
 
     def _next_replay(self) -> str:
         return f"numerics replay {self.parallel} --out {self.parallel / 'replay'}"
 
-    def _replayed(self, *, needed: bool) -> RowTable | None:
-        """Find or make the replay and join it; None (with the reason kept) where there is none to use."""
-        folder = self.options.replay
-        if folder is None and (self.parallel / "replay" / FOLDER).is_dir():
-            folder = self.parallel / "replay"
-        if folder is None and needed and self.options.make_replay is not None:
-            try:
-                folder = self.options.make_replay(self.parallel)
-            except InputError as error:
-                self.no_replay = f"no matched replay could be made ({error})"
-        if folder is None:
-            return None
-        replay = frame(open_capture(folder), self.names)
-        reason = difference(self.run.capture, replay.capture, same_run=True)
-        if reason is not None:
-            self.no_replay = f"the replay in {folder} is not of this run: {reason}"
-            return None
-        self.replay = replay
-        return by_row(self.run, replay)
+    def _with_replay(self, case: Case, *, needed: bool) -> Case:
+        """Find or make the replay and join it; the case keeps the reason where there is none to use."""
+        try:
+            replay = find_replay(self.run, self.options.replay, self.options.make_replay if needed else None)
+        except NoReplay as reason:
+            return replace(case, no_replay=str(reason))
+        rows = by_row(self.run, replay)
+        plan = plan_differences(self.parallel, replay.capture.folder)
+        return replace(
+            case, replay=replay, rows=rows, plan=plan, broken=self._really_broken(case.broken, rows)
+        )
 
-    def _really_broken(self, broken: list[Broken], rows: RowTable) -> list[Broken]:
+    def _explained(self, case: Case, replay: Frame, rows: RowTable, found: Found) -> Explanation | None:
+        """Relation of the first divergence to the right value; small ones may be another format's rounding."""
+        evidence = Evidence(self.run, replay, rows)
+        answer = explain(evidence, found, self._sizes())
+        if answer is not None and answer.dtype is not None:
+            return answer
+        by_plan = format_of_plan(case.plan)
+        if by_plan is not None and evidence.relative(found.rows) < ROUNDING:
+            return by_plan
+        rounding = answer is None or answer.rounding
+        if rounding and self.options.make_replay is not None and evidence.relative(found.rows) < ROUNDING:
+            narrower = narrower_format(self.run, found, self.options.make_replay, self.names)
+            answer = narrower or answer
+        return answer or by_copies(self.run, found, case.broken)
+
+    def _beyond_plan(self, case: Case) -> tuple[int, ...]:
+        """Rows of the first tensor that differs though no difference between the two order plans reaches it."""
+        if case.tensors is None or self.base is None:
+            return ()
+        try:
+            mine, other = read_plan(self.parallel), read_plan(self.base)
+        except CaptureError as error:
+            raise InputError(str(error)) from error
+        if mine is None or other is None:
+            return ()
+        reached = reach(mine, other)
+        table = case.tensors
+        wrong = np.zeros(len(table.status), bool)
+        for entry in np.flatnonzero(table.status == Status.DIFFERENT):
+            phase, kind, tensor = (
+                self.names.text(int(column[entry])) for column in (table.phase, table.kind, table.tensor)
+            )
+            wrong[entry] = not reached.may_differ(int(table.step[entry]), phase, kind, tensor)
+        return first_of(self.run, self._rows_of(table, wrong))
+
+    def _really_broken(self, broken: Sequence[Broken], rows: RowTable) -> list[Broken]:
         """Leave out what the replay says must be so: rows that contradict each other there as well."""
         kept = []
         for one in broken:
@@ -208,13 +207,13 @@ class _Comparison:
             reason=decision.reason,
             parallel=str(self.parallel),
             baseline=None if self.base is None else str(self.base),
-            replay=None if self.replay is None else str(self.replay.capture.folder),
+            replay=None if case.replay is None else str(case.replay.capture.folder),
             first_divergence=self._divergence(case, decision, found),
             explanation=explanation,
             tensors=self._counts(case, unexplained),
             worst=worst,
             invariants=tuple(one.sentence for one in case.broken[:20]),
-            plan=tuple(case.plan),
+            plan=tuple(one.sentence for one in case.plan[:50]),
             could_not_have_seen=blind_spots(self.run),
             next=decision.next,
             notes=tuple(self.notes),
@@ -227,6 +226,8 @@ class _Comparison:
         if decision.proof == "invariant" and case.broken:
             broken = case.broken[0]
             return at_row(self.run, (broken.row,), broken.sentence)
+        if decision.proof == "infeasible_by_plan":
+            return at_row(self.run, case.beyond_plan, "no difference between the two order plans reaches it")
         if case.tensors is None:
             return None
         status = Status.SIGNED_ZERO if decision.verdict == "signed_zero" else Status.DIFFERENT

@@ -238,6 +238,8 @@ def _evidence(run: Frame, replay: Frame, row: int, blamed: int | None, *, missin
         return "everything computed before it is equal in bits, its own value is not"
     owner = replay if missing else run
     name = f"{owner.name('op', blamed)} of {owner.name('label', blamed)} over {owner.name('axis', blamed)}"
+    if missing and _made_otherwise(run, replay, row, blamed):
+        return f"the {name} does not hold what the configuration asks for: its buffer has another size"
     if missing:
         return f"the run does not make the {name} that its configuration asks for"
     if run.name("axis", row) and blamed == row:
@@ -245,3 +247,12 @@ def _evidence(run: Frame, replay: Frame, row: int, blamed: int | None, *, missin
             return f"what went into the {name} is equal in bits, what came out is not"
         return f"the gradients are equal in bits, what was put into the {name} is not"
     return f"the run makes one {name} more than its configuration asks for"
+
+
+def _made_otherwise(run: Frame, replay: Frame, row: int, blamed: int) -> bool:
+    """Whether the rank makes the missing collective all the same, with a buffer of another size."""
+    same = (run["rank"] == run["rank"][row]) & (run["step"] == run["step"][row])
+    for column in ("axis", "op", "label", "kind", "micro_batch"):
+        same &= run[column] == replay[column][blamed]
+    here = np.flatnonzero(same)
+    return bool(len(here)) and not np.isin(run["global_shape"][here], [replay["global_shape"][blamed]]).all()

@@ -7,7 +7,7 @@ factor a rank; missing or doubled addends; plus a constant; only some places.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ import torch
 from numerics.digest import project
 from numerics.evidence import Evidence
 from numerics.first_diff import Found, axis_sizes
+from numerics.frame import Frame
+from numerics.invariants import Broken
+from numerics.orders import PlanDifference
 from numerics.positions import moved, where_different
 from numerics.relations import factor, named_factor, named_logarithm, near, roundoff
 from numerics.schema import parse_boxes, parse_shape
@@ -32,6 +35,7 @@ def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Expla
         lambda: _not_finite(evidence, rows),
         lambda: _elsewhere(evidence, rows),
         lambda: _rounded(evidence, rows),
+        lambda: _per_token(evidence, rows, known, found.near_axis),
         lambda: _moved(evidence, rows),
         lambda: _factor(evidence, rows, known, found.near_axis),
         lambda: missing_addends(evidence, found, rows, known),
@@ -70,12 +74,21 @@ def _elsewhere(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
         texts.append(answer)
     if len(set(texts)) == 1 or len({t for t, _ in texts}) == 1:
         return Explanation(texts[0][0], texts[0][1])
+    if all(text.startswith(_OWN) for text, _ in texts) and len({axis for _, axis in texts}) == 1:
+        axis = texts[0][1]
+        over = "" if axis is None else f" over {axis}"
+        return Explanation(
+            f"not reduced{over}: each rank still holds its own partial, the others' are missing", axis
+        )
     shown = "; ".join(
         f"rank {int(evidence.run['rank'][r])}: {text}"
         for r, (text, _) in list(zip(rows, texts, strict=True))[:4]
     )
     axes = {axis for _, axis in texts}
     return Explanation(shown, axes.pop() if len(axes) == 1 else None)
+
+
+_OWN: Final = "not reduced: still"
 
 
 def _origin(evidence: Evidence, row: int) -> tuple[str, str | None] | None:
@@ -91,7 +104,9 @@ def _origin(evidence: Evidence, row: int) -> tuple[str, str | None] | None:
     if partial:
         name = right.name("partial", partial[0])
         axes = [part.partition("=")[0] for part in name.split(",")]
-        return f"not reduced: still the partial of {partial_words(name)}", axes[0] if len(axes) == 1 else None
+        mine = all(f"{axis}={int(run[axis][row])}" in name.split(",") for axis in axes if axis in run.ints)
+        axis = axes[0] if len(axes) == 1 else None
+        return f"{_OWN if mine else 'holds'} the partial of {partial_words(name)}", axis
     other = [
         r
         for r in same_box
@@ -198,6 +213,31 @@ def _by_axis(
     return Explanation("one factor for each rank")
 
 
+def _per_token(
+    evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int], likely: str | None
+) -> Explanation | None:
+    """Sums of token losses that are whole multiples of the logarithm of a size too large or small."""
+    run = evidence.run
+    first = rows[0]
+    if any(run["numel"][r] != 1 for r in rows):
+        return None
+    same = (run["tensor"] == run["tensor"][first]) & (run["kind"] == run["kind"][first])
+    several = np.flatnonzero(same & (run["numel"] == 1) & (evidence.table.match >= 0))
+    shifts = run.reals["sum"][several] - evidence.replay.reals["sum"][evidence.table.match[several]]
+    shifts = shifts[shifts != 0]
+    if len(np.unique(shifts)) < 3 or not np.isfinite(shifts).all():
+        return None
+    for name, size in sorted(sizes.items(), key=lambda item: item[0] != likely):
+        if size < 2:
+            continue
+        counts = shifts / math.log(size)
+        if np.all(np.abs(counts - np.round(counts)) < 0.02) and np.all(np.abs(counts) > 0.5):
+            sign = "+" if counts[0] > 0 else "-"
+            axis = name if name in axis_sizes(run) else None
+            return Explanation(f"{sign} log {size} for each token, the logarithm of the size of {name}", axis)
+    return None
+
+
 def _constant(
     evidence: Evidence, rows: Sequence[int], sizes: Mapping[str, int], likely: str | None
 ) -> Explanation | None:
@@ -249,6 +289,32 @@ def _size(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
     if relative <= 8 * unit:
         return Explanation(
             f"differs by roundings only (relative {relative:.2g}): computed with another order, constant or format "
-            "than declared"
+            "than declared",
+            rounding=True,
         )
+    return None
+
+
+def format_of_plan(plan: Sequence[PlanDifference]) -> Explanation | None:
+    """Say that the run reduces in another format than declared, where that is all that its plan does differently."""
+    real = [one for one in plan if not one.is_order]
+    if not real or any(one.field != "dtype" for one in real):
+        return None
+    return Explanation(real[0].sentence, dtype=real[0].left)
+
+
+def by_copies(run: Frame, found: Found, broken: Sequence[Broken]) -> Explanation | None:
+    """Say that copies of the divergent tensor are not equal, which hints at a missing reduction over their axis."""
+    tensor = run["tensor"][found.rows[0]]
+    for one in broken:
+        if (
+            one.name == "copies"
+            and run["tensor"][one.row] == tensor
+            and run["step"][one.row] == run["step"][found.rows[0]]
+        ):
+            axes = [a for a in ("tp", "cp", "pp", "dp") if len({int(run[a][r]) for r in one.rows}) > 1]
+            over = f" over {axes[0]}" if len(axes) == 1 else ""
+            return Explanation(
+                f"missing reduction{over}: {one.sentence}", axes[0] if len(axes) == 1 else None
+            )
     return None

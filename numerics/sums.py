@@ -21,11 +21,15 @@ _MOST_ADDENDS: Final = 64
 
 @dataclass(frozen=True)
 class Explanation:
-    """A relation in words; `axis` where it names one; `dtype` where the value was rounded to that format."""
+    """A relation in words; `axis` where it names one; `dtype` where the value was rounded to that format.
+
+    `rounding`: the difference is of the size of roundings, and nothing more is known.
+    """
 
     text: str
     axis: str | None = None
     dtype: str | None = None
+    rounding: bool = False
 
 
 def partial_words(partial: str) -> str:

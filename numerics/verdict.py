@@ -20,6 +20,7 @@ from numerics.align import Status, TensorTable
 from numerics.findings import Proof, Verdict
 from numerics.frame import Frame
 from numerics.invariants import Broken
+from numerics.orders import PlanDifference
 from numerics.rows import RowTable
 from numerics.sums import Explanation
 
@@ -40,18 +41,24 @@ class Decision:
 
 @dataclass(frozen=True)
 class Case:
-    """All evidence about a run. `tensors` is None without a baseline, `rows` without a usable replay."""
+    """All evidence about a run.
+
+    `tensors` is None without a baseline; `replay` and `rows` without a usable replay, `no_replay` says why. `plan` is
+    how the recorded plan differs from the declared one; `beyond_plan` rows that differ from the baseline though no
+    difference between the two runs' plans reaches them. `decide` is the command that would decide.
+    """
 
     run: Frame
     baseline: Frame | None
     tensors: TensorTable | None
-    replay: Frame | None
-    rows: RowTable | None
     broken: Sequence[Broken]
-    plan: Sequence[str]
-    explanation: Explanation | None
-    no_replay: str  # why there is no replay, where there is none
-    decide: str  # command that would decide
+    replay: Frame | None = None
+    rows: RowTable | None = None
+    plan: Sequence[PlanDifference] = ()
+    beyond_plan: tuple[int, ...] = ()
+    explanation: Explanation | None = None
+    no_replay: str = "there is no matched replay"
+    decide: str = ""
 
 
 def decide(case: Case) -> Decision:
@@ -63,8 +70,13 @@ def decide(case: Case) -> Decision:
         return _replayed(case, case.run, case.rows)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    if case.plan:
-        return Decision("bug", "infeasible_by_plan", case.plan[0])
+    if case.beyond_plan:
+        tensor = case.run.name("tensor", case.beyond_plan[0])
+        return Decision(
+            "bug",
+            "infeasible_by_plan",
+            f"{tensor} differs from the baseline, and no difference of order reaches it",
+        )
     what = "run and baseline differ" if kinds is not None else "there is no baseline"
     return Decision("undecided", "none", f"{what}, and {case.no_replay}", case.decide)
 

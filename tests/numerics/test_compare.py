@@ -137,7 +137,7 @@ def test_an_unreduced_gradient_is_named(tmp_path):
 
     finding = judge(tmp_path, with_change(plan, own), None, plan)
     assert finding.verdict == "bug"
-    assert "rank 3: not reduced: still the partial of dp rank 3" in finding.explanation
+    assert finding.explanation.startswith("not reduced over dp: each rank still holds its own partial")
     assert finding.first_divergence.axis == "dp"
 
 
