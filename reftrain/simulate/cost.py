@@ -8,18 +8,13 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 "Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 from reftrain.config import MeshConfig, ModelConfig
 from reftrain.simulate.hardware import Hardware
-from reftrain.simulate.kernels import Block, Operation, element_wise, matmul
+from reftrain.simulate.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
 from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
 from reftrain.simulate.shapes import Shapes, StageShape
-
-Phase = Literal["forward", "backward", "input", "weight"]
-"""`input` and `weight` are the parts of a split backward; `backward` is both."""
 
 OPTIMIZER_BYTES = 28
 """AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""
@@ -132,17 +127,15 @@ class CostModel:
         ]
         again: tuple[Operation, ...] = ()
         if self.recompute == "full":
-            again = _in_order(blocks, "forward")
+            again = in_order(blocks, "forward")
         elif self.recompute == "selective":
-            again = _in_order(attention, "forward")
-        return (
-            again + _in_order(blocks, phase) if phase in {"backward", "input"} else _in_order(blocks, phase)
-        )
+            again = in_order(attention, "forward")
+        return again + in_order(blocks, phase) if phase in {"backward", "input"} else in_order(blocks, phase)
 
     def embedding(self, phase: Phase) -> tuple[Operation, ...]:
         """Operations of the embedding."""
         rows = self._point("embedding", self.tokens * self.model.dim, 2)
-        return _in_order([rows, self._leave("tok_embeddings")], phase)
+        return in_order([rows, self._leave("tok_embeddings")], phase)
 
     def head(self, phase: Phase) -> tuple[Operation, ...]:
         """Operations of the last norm, the output projection and the loss."""
@@ -156,7 +149,7 @@ class CostModel:
             self._point("loss", logits * 4 // self.compute_bytes, 3),
             Block((*sums, *sums, *sums)),
         ]
-        return _in_order(blocks, phase)
+        return in_order(blocks, phase)
 
     def stage(self, shape: StageShape, phase: Phase, pairs: float | None = None) -> tuple[Operation, ...]:
         """Operations of a virtual stage on one micro-batch."""
@@ -213,13 +206,32 @@ class CostModel:
         backward = self.attention_seconds("input", pairs) + self._kernel_s
         core = Block(
             (Operation("attention", forward, flops=flops),),
-            (Operation("attention", backward, kernels=2, flops=2.5 * flops),),
+            (Operation("attention", backward, flops=2.5 * flops), *self._around_attention()),
         )
+        if self.mesh.cp == 1:
+            return [core]
         gather = Block(
             self._collective("attention.kv", "cp", "all_gather", width),
             self._collective("attention.kv.grad", "cp", "reduce_scatter", width),
         )
-        return [gather, core]
+        # The gathered chunks are put into the sequence's order, their gradients back into the ranks'.
+        move = element_wise(self.hardware, "reorder", 2 * width)
+        return [gather, Block((move,), (move,)), core]
+
+    def _around_attention(self) -> tuple[Operation, ...]:
+        """Kernels beside the backward's core, as FlashAttention-2 has them.
+
+        Before it the products of output and its gradient; the queries' gradient is summed in FP32 and
+        converted; with grouped heads the gradients of keys and values are written for every query head, then
+        summed.
+        """
+        queries = self.tokens * self.shapes.attention_columns
+        moved = 2 * queries * self.compute_bytes + queries * (2 * 4 + self.compute_bytes)
+        operations = [element_wise(self.hardware, "attention", moved)]
+        if self.shapes.attention_columns != self.shapes.kv_columns:
+            elements = 2 * self.micro_batch_size * self.seq_len * self.shapes.attention_columns
+            operations.append(element_wise(self.hardware, "attention", 2 * elements * self.compute_bytes))
+        return tuple(operations)
 
     def _collective(self, name: str, axis: str, op: str, nbytes: int) -> tuple[Operation, ...]:
         links = self.links(axis)
@@ -276,20 +288,3 @@ class CostModel:
         return Operation(
             "weights" if op == "all_gather" else "gradients", seconds, op=op, axis="dp_cp", nbytes=nbytes
         )
-
-
-def total(operations: Sequence[Operation]) -> float:
-    """Seconds of operations that run one after the other."""
-    return sum(operation.seconds for operation in operations)
-
-
-def _in_order(blocks: Sequence[Block], phase: Phase) -> tuple[Operation, ...]:
-    if phase == "forward":
-        return tuple(operation for block in blocks for operation in block.forward)
-    parts = []
-    for block in reversed(blocks):
-        if phase in {"backward", "input"}:
-            parts.extend(block.backward)
-        if phase in {"backward", "weight"}:
-            parts.extend(block.weight)
-    return tuple(parts)

@@ -5,7 +5,7 @@ A `Job` is plain data; `memory` and `projection` compute from it and from its `S
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from reftrain.config import MeshConfig, ModelConfig, RunConfig
 from reftrain.schedule.actions import Schedule
@@ -102,15 +102,29 @@ class Job:
             return 1
         return (self.mesh.dp_shard or self.mesh.dp) * self.mesh.cp
 
-    @cached_property
+    @property
     def table(self) -> Schedule:
         """Forwards and backwards of the schedule."""
-        return make_schedule(self.schedule, self.mesh.pp, self.virtual, self.micro_batches, self.consecutive)
+        return _table(self.schedule, self.mesh.pp, self.virtual, self.micro_batches, self.consecutive)
 
-    @cached_property
+    @property
     def lowered(self) -> Schedule:
         """The schedule with messages and gradient reductions."""
-        return lower(self.table, self.mesh.zero)
+        sizes = self.mesh.pp, self.virtual, self.micro_batches, self.consecutive
+        return _lowered(self.schedule, *sizes, self.mesh.zero)
+
+
+# The planner asks for the same few tables again and again; large ones must not pile up.
+@lru_cache(maxsize=24)
+def _table(name: str, ranks: int, virtual: int, micro_batches: int, consecutive: int) -> Schedule:
+    return make_schedule(name, ranks, virtual, micro_batches, consecutive)
+
+
+@lru_cache(maxsize=24)
+def _lowered(
+    name: str, ranks: int, virtual: int, micro_batches: int, consecutive: int, zero: int
+) -> Schedule:
+    return lower(_table(name, ranks, virtual, micro_batches, consecutive), zero)
 
 
 def job_of_run(config: RunConfig) -> Job:

@@ -4,9 +4,14 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from reftrain.simulate.hardware import Hardware
+
+Phase = Literal["forward", "backward", "input", "weight"]
+"""`input` and `weight` are the parts of a split backward; `backward` is both."""
 
 
 @dataclass(frozen=True)
@@ -68,3 +73,21 @@ def element_wise(hardware: Hardware, name: str, moved_bytes: float) -> Operation
     """Kernel bound by memory traffic."""
     rate = hardware.device.memory_gb_s * 1e9 * hardware.efficiency.memory
     return Operation(name, moved_bytes / rate + hardware.host.kernel_us * 1e-6, moved_bytes=moved_bytes)
+
+
+def total(operations: Sequence[Operation]) -> float:
+    """Seconds of operations that run one after the other."""
+    return sum(operation.seconds for operation in operations)
+
+
+def in_order(blocks: Sequence[Block], phase: Phase) -> tuple[Operation, ...]:
+    """Operations of blocks in the order of a phase: backward runs them from last to first."""
+    if phase == "forward":
+        return tuple(operation for block in blocks for operation in block.forward)
+    parts: list[Operation] = []
+    for block in reversed(blocks):
+        if phase in {"backward", "input"}:
+            parts.extend(block.backward)
+        if phase in {"backward", "weight"}:
+            parts.extend(block.weight)
+    return tuple(parts)

@@ -57,6 +57,16 @@ class MemoryModel:
         """Memory of all pipeline ranks."""
         return [self.rank(index) for index in range(self.job.mesh.pp)]
 
+    def peak(self) -> float:
+        """Bytes of the fullest rank.
+
+        Warm-up shrinks from rank to rank and only the ends of the pipeline differ otherwise, so that of a
+        one-way schedule the first two and the last rank are looked at.
+        """
+        last = self.job.mesh.pp - 1
+        some = {0, min(1, last), last} if not self.job.lowered.others else range(last + 1)
+        return max(self.rank(index).peak for index in some)
+
     def rank(self, index: int) -> RankMemory:
         """Memory of one pipeline rank."""
         job = self.job
@@ -71,7 +81,7 @@ class MemoryModel:
         for action in job.lowered.actions[index]:
             walk.step(action)
         self._optimizer(state, shard)
-        return RankMemory(index, state.peak, Bytes(**state.largest), state.kinds, walk.in_flight)
+        return RankMemory(index, state.peak, Bytes(*state.largest), state.kinds, walk.in_flight)
 
     def _batches(self) -> float:
         """Tokens, targets, positions and masks of all micro-batches, cut before the step begins."""

@@ -6,7 +6,7 @@ the reduction's format until they are reduced, and from then on held as shards. 
 change.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
 from reftrain.simulate.activations import (
@@ -53,21 +53,20 @@ class State:
     kept: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     peak: Bytes = field(default_factory=Bytes)
     kinds: dict[str, float] = field(default_factory=dict)
-    largest: dict[str, float] = field(default_factory=dict)
+    largest: list[float] = field(default_factory=lambda: [0.0] * 5)
 
     def look(self, passing: float = 0.0, gradients: float = 0.0, weights: float = 0.0) -> None:
         """Compare this moment, with what only passes by, with the largest so far."""
-        now = Bytes(
-            weights=self.shards + self.gathered + weights,
-            gradients=self.gradients + gradients,
-            optimizer=self.states,
-            activations=sum(self.kept.values()),
-            buffers=self.fixed + passing,
+        now = (
+            self.shards + self.gathered + weights,
+            self.gradients + gradients,
+            self.states,
+            sum(self.kept.values()),
+            self.fixed + passing,
         )
-        for name, value in asdict(now).items():
-            self.largest[name] = max(self.largest.get(name, 0.0), value)
-        if now.total > self.peak.total:
-            self.peak, self.kinds = now, dict(self.kept)
+        self.largest = [max(pair) for pair in zip(self.largest, now, strict=True)]
+        if sum(now) > self.peak.total:
+            self.peak, self.kinds = Bytes(*now), dict(self.kept)
 
     def keep(self, kept: Kept, sign: int = 1) -> None:
         """Take activations, or with sign -1 give them back."""

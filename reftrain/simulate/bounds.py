@@ -1,0 +1,59 @@
+"""Quick bounds on a job's time and memory, from closed forms: what the planner need not replay.
+
+Each lies below what `projection` and `memory` compute (tests hold them to it), so that nothing is thrown
+away that could have been chosen.
+"""
+
+from reftrain.simulate.activations import layer_kept
+from reftrain.simulate.cost import CostModel
+from reftrain.simulate.job import Job
+from reftrain.simulate.kernels import total
+
+SLACK = 0.98
+"""Closed forms take the virtual stages of a rank as equal; the embedding's and the head's are not."""
+
+
+def in_flight(job: Job) -> int:
+    """Most (virtual stage, micro-batch) pairs that a rank of the pipeline holds.
+
+    1F1B holds p micro-batches; the flexible schedule (v-1)·k + 2·(p-1) warm-up forwards and one more, or
+    everything for k < p; all-forward-all-backward everything.
+    """
+    p, v, m = job.mesh.pp, job.virtual, job.micro_batches
+    if job.schedule == "1f1b":
+        return min(m, p)
+    k = min(job.consecutive, m)
+    if job.schedule == "flexible" and k >= p:
+        return min(m * v, (v - 1) * k + 2 * (p - 1) + 1)
+    return m * v
+
+
+def memory_bound(job: Job) -> float:
+    """Bytes that the fullest pipeline rank needs at least."""
+    parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
+    shard = parameters / job.shard_ranks
+    whole = 0.0 if job.mesh.zero == 3 else parameters * job.compute_bytes
+    sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and job.micro_batches > 1 else 0.0
+    # The second rank holds two warm-up forwards less than the first, but only whole stages.
+    own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
+    layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
+    states = shard * (job.parameter_bytes + job.optimizer_bytes)
+    return SLACK * (states + whole + sums + layers * layer_kept(job).total)
+
+
+def time_bound(job: Job, costs: CostModel) -> float:
+    """Seconds that a step takes at least: its computation and the pipeline's fill and drain.
+
+    A round of k >= p micro-batches keeps all ranks busy, a shorter one lasts until its first micro-batch has
+    come round; so v·max(m, p) + min(m, p) - 1 virtual stages follow one another.
+    """
+    p, v, m = job.mesh.pp, job.virtual, job.micro_batches
+    layer = total(costs.layer("forward")) + total(costs.layer("backward"))
+    ends = total(costs.head("forward")) + total(costs.head("backward"))
+    stage = (sum(job.layers) * layer + ends) / len(job.layers)
+    rounds = v * max(m, p) + min(m, p) - 1
+    if job.mesh.zero < 3 or costs.links("dp_cp").size == 1:
+        return SLACK * stage * rounds
+    # ZeRO-3 gathers all weights for every forward and every backward and reduces after every micro-batch.
+    moved = sum(2 * costs.gather_weights(s).seconds + costs.reduce_gradients(s).seconds for s in job.stages)
+    return SLACK * max(stage * rounds, (m * moved) / p)

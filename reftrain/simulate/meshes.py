@@ -1,0 +1,65 @@
+"""All meshes of a number of devices, and what of a mesh no model needs to be asked about.
+
+The planner (`plan`) gives every mesh either a projection or the reason why it has none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reftrain.config import ModelConfig
+
+Mesh = tuple[int, int, int, int]
+"""Sizes of tp, cp, pp, dp."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be trained: `sequences` of `seq_len` tokens a step on `gpus` devices."""
+
+    model: ModelConfig
+    gpus: int
+    seq_len: int
+    sequences: int
+    micro_batch_size: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.sequences * self.seq_len
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in ascending order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def all_meshes(gpus: int) -> Iterator[Mesh]:
+    """Every way to write `gpus` as tp · cp · pp · dp."""
+    for tp in divisors(gpus):
+        for cp in divisors(gpus // tp):
+            for pp in divisors(gpus // tp // cp):
+                yield tp, cp, pp, gpus // tp // cp // pp
+
+
+def impossible(workload: Workload, mesh: Mesh) -> str | None:
+    """Why the shapes do not allow a mesh, or None."""
+    tp, cp, pp, dp = mesh
+    model = workload.model
+    if model.heads % tp:
+        return f"tp {tp} does not divide {model.heads} heads"
+    if model.ffn_dim % tp:
+        return f"tp {tp} does not divide the feed-forward's {model.ffn_dim} columns"
+    if model.kv_heads % tp and tp % model.kv_heads:
+        return f"tp {tp} and {model.kv_heads} key/value heads do not divide one another"
+    if cp > 1 and workload.seq_len % (2 * cp):
+        return f"cp {cp} cannot cut {workload.seq_len} tokens into {2 * cp} chunks"
+    if (workload.seq_len // cp) % tp:
+        return f"tp {tp} cannot split the {workload.seq_len // cp} tokens of a context rank"
+    if dp * workload.micro_batch_size > workload.sequences:
+        return f"dp {dp} has no micro-batch for every rank: {workload.sequences} sequences a step"
+    if workload.sequences % (dp * workload.micro_batch_size):
+        return f"{workload.sequences} sequences do not split over dp {dp}"
+    if pp > model.layers + 2:
+        return f"pp {pp} has more ranks than {model.layers} layers, embedding and head fill"
+    return None

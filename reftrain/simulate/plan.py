@@ -1,0 +1,264 @@
+"""Chooses mesh and schedule of a job: every mesh is projected, or rejected with its reason.
+
+For every mesh the fastest schedule that fits is sought among pipeline schemes, numbers of virtual stages,
+ZeRO stages and recomputation: in the order of a bound on the time, each candidate's memory is computed and
+its table replayed, until no bound is below the best. Projected times closer than the model's own error
+(`TIE`) are not told apart; of such meshes the one that sends least through the network ports is taken,
+since contention on the shared network is what the model leaves out ("Scaling Llama 3 Training", section
+3.1.3: reductions at scale congest the network and slow down messages).
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from reftrain.config import MeshConfig
+from reftrain.errors import ConfigError
+from reftrain.simulate.bounds import memory_bound, time_bound
+from reftrain.simulate.cost import CostModel
+from reftrain.simulate.hardware import GIB, Hardware
+from reftrain.simulate.job import Job
+from reftrain.simulate.memory import MemoryModel
+from reftrain.simulate.meshes import Mesh, Workload, all_meshes, impossible
+from reftrain.simulate.projection import Projection, cost_model, project
+from reftrain.simulate.shapes import layer_counts
+from reftrain.throughput import flops_per_token
+
+TIE = 0.05
+"""Relative difference of projected times that is a tie: a choice this near the fastest is good."""
+HORIZON = 0.08
+"""Meshes whose bound lies further than this above the fastest are not replayed."""
+
+Pairs = Callable[[int], float]
+"""Mean (query, key) pairs of a sequence that the slowest rank of a context group of this size computes, times cp."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mesh with its fastest schedule that fits; `memory_bytes` of the fullest rank."""
+
+    job: Job
+    projection: Projection
+    memory_bytes: float
+    tflops: float
+
+    @property
+    def mesh(self) -> Mesh:
+        """Sizes of tp, cp, pp, dp."""
+        return mesh_of(self.job)
+
+    @property
+    def schedule(self) -> str:
+        """Schedule in words, e.g. `afab v=8 ZeRO-2`."""
+        return schedule_name(self.job)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A mesh that is not taken; `step_s` where it has a projection, or a bound on it."""
+
+    mesh: Mesh
+    reason: str
+    step_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`choices` by projected time, the first the one to take; `rejected` all other meshes."""
+
+    workload: Workload
+    hardware: Hardware
+    choices: tuple[Choice, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def mesh_of(job: Job) -> Mesh:
+    """Sizes of tp, cp, pp, dp of a job."""
+    return job.mesh.tp, job.mesh.cp, job.mesh.pp, job.mesh.dp
+
+
+def schedule_name(job: Job) -> str:
+    """Schedule of a job in words."""
+    words = [job.schedule]
+    if job.virtual > 1:
+        words.append(f"v={job.virtual}")
+    words.append(f"ZeRO-{job.mesh.zero}")
+    if job.recompute != "none":
+        words.append(f"recompute={job.recompute}")
+    return " ".join(words)
+
+
+def _alike(job: Job) -> tuple[object, ...]:
+    """What candidates share that differ in the ZeRO stage only: the next stage costs time where one fits."""
+    return mesh_of(job), job.schedule, job.virtual, job.recompute
+
+
+@dataclass
+class _Search:
+    """What is known of each mesh: its best choice, its leanest candidate that does not fit."""
+
+    usable: float
+    found: dict[Mesh, Choice] = field(default_factory=dict)
+    leanest: dict[Mesh, tuple[float, Job]] = field(default_factory=dict)
+    unseen: dict[Mesh, float] = field(default_factory=dict)
+    fits: set[tuple[object, ...]] = field(default_factory=set)
+    best: float = float("inf")
+
+    def too_large(self, job: Job, needed: float) -> bool:
+        """Whether a job does not fit; remembers the leanest that does not."""
+        if needed <= self.usable:
+            return False
+        mesh = mesh_of(job)
+        if mesh not in self.leanest or needed < self.leanest[mesh][0]:
+            self.leanest[mesh] = needed, job
+        return True
+
+    def slowest(self, mesh: Mesh) -> float:
+        """Seconds that a further candidate of a mesh has to beat."""
+        return self.found[mesh].projection.step_s if mesh in self.found else float("inf")
+
+    def why_not(self, mesh: Mesh) -> Rejected:
+        """Reason of a mesh without a choice."""
+        if mesh in self.unseen:
+            bound = self.unseen[mesh]
+            percent = 100 * (bound / self.best - 1)
+            return Rejected(mesh, f"at least {percent:.0f} % slower than the fastest", bound)
+        needed, job = self.leanest[mesh]
+        need = f"{needed / GIB:.1f} GiB of {self.usable / GIB:.1f} usable"
+        return Rejected(mesh, f"does not fit: {need} with {schedule_name(job)}, the leanest")
+
+
+class Planner:
+    """Searches one workload on one kind of hardware; `pairs` goes before all causal pairs."""
+
+    def __init__(self, workload: Workload, hardware: Hardware, pairs: Pairs | None = None) -> None:
+        self.workload, self.hardware = workload, hardware
+        self.pairs = pairs or (lambda _cp: workload.seq_len * (workload.seq_len + 1) / 2)
+        self.flops = workload.tokens * flops_per_token(workload.model, workload.seq_len)
+
+    def plan(self) -> Plan:
+        """Project all meshes; raises `ConfigError` when none fits."""
+        possible, rejected = [], []
+        for mesh in all_meshes(self.workload.gpus):
+            reason = impossible(self.workload, mesh)
+            if reason:
+                rejected.append(Rejected(mesh, reason))
+            else:
+                possible.append(mesh)
+        search = self._search(possible)
+        if not search.found:
+            raise ConfigError("--gpus", self._nothing_fits(search), "give more devices or a larger memory")
+        choices, ties = decide(list(search.found.values()))
+        rejected += ties
+        rejected += [search.why_not(mesh) for mesh in possible if mesh not in search.found]
+        return Plan(
+            self.workload, self.hardware, tuple(choices), tuple(sorted(rejected, key=lambda r: r.mesh))
+        )
+
+    def _nothing_fits(self, search: _Search) -> str:
+        if not search.leanest:
+            return f"no mesh of {self.workload.gpus} devices suits the shapes"
+        needed, job = min(search.leanest.values(), key=lambda pair: pair[0])
+        sizes = ",".join(f"{axis}={n}" for axis, n in zip(AXES, mesh_of(job), strict=True))
+        usable = f"{search.usable / GIB:.1f} GiB usable"
+        return f"no mesh fits: the leanest, {sizes}, needs {needed / GIB:.1f} GiB of {usable}"
+
+    def _search(self, meshes: Sequence[Mesh]) -> _Search:
+        search = _Search(self.hardware.usable_bytes)
+        queue: list[tuple[float, int, Job]] = []
+        for mesh in meshes:
+            for job in self._candidates(mesh):
+                if not search.too_large(job, memory_bound(job)):
+                    bound = time_bound(job, self._costs(job))
+                    queue.append((bound, len(queue), job))
+        heapq.heapify(queue)
+        while queue:
+            bound, _, job = heapq.heappop(queue)
+            mesh = mesh_of(job)
+            if bound > (1 + HORIZON) * search.best:
+                search.unseen[mesh] = min(bound, search.unseen.get(mesh, bound))
+            elif _alike(job) not in search.fits and search.slowest(mesh) > bound:
+                self._examine(job, search)
+        return search
+
+    def _examine(self, job: Job, search: _Search) -> None:
+        needed = MemoryModel(job).peak()
+        if search.too_large(job, needed):
+            return
+        search.fits.add(_alike(job))
+        projection = project(job, self.hardware, self.pairs(job.mesh.cp))
+        mesh = mesh_of(job)
+        if mesh not in search.found or projection.step_s < search.found[mesh].projection.step_s:
+            tflops = self.flops / self.workload.gpus / projection.step_s / 1e12
+            search.found[mesh] = Choice(job, projection, needed, tflops)
+            search.best = min(search.best, projection.step_s)
+
+    def _costs(self, job: Job) -> CostModel:
+        return cost_model(job, self.hardware, self.pairs(job.mesh.cp))
+
+    def _candidates(self, mesh: Mesh) -> Iterator[Job]:
+        """All schedules of a mesh worth asking for."""
+        tp, cp, pp, dp = mesh
+        work = self.workload
+        micro_batches = work.sequences // (dp * work.micro_batch_size)
+        for schedule, virtual, zero in _schemes(pp, work.model.layers, micro_batches):
+            for recompute in ("none", "full"):
+                yield Job(
+                    model=work.model,
+                    mesh=MeshConfig(tp=tp, cp=cp, pp=pp, dp=dp, zero=zero),
+                    seq_len=work.seq_len,
+                    micro_batches=micro_batches,
+                    layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
+                    schedule=schedule,
+                    virtual=virtual,
+                    consecutive=min(pp, micro_batches),
+                    micro_batch_size=work.micro_batch_size,
+                    recompute=recompute,
+                )
+
+
+AXES = ("tp", "cp", "pp", "dp")
+
+
+def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int]]:
+    """Schedule, virtual stages and ZeRO stage of the candidates.
+
+    Without a pipeline every ZeRO stage is one; with it ZeRO-3 is not, whose gathers for every micro-batch
+    the pipeline's weights make needless ("Scaling Llama 3 Training", section 5.1).
+    """
+    if pp == 1:
+        yield from (("1f1b", 1, zero) for zero in (1, 2, 3))
+        return
+    most = (layers + 2) // pp
+    for virtual in sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)}):
+        for zero in (1, 2):
+            if virtual == 1:
+                yield "1f1b", 1, zero
+            elif micro_batches >= pp:
+                yield "flexible", virtual, zero
+        if micro_batches * virtual <= MOST_IN_FLIGHT:
+            yield "afab", virtual, 2
+
+
+MOST_IN_FLIGHT = 1024
+"""All-forward-all-backward of more activations than this has never fitted; its table need not be made."""
+
+
+def decide(found: Sequence[Choice]) -> tuple[list[Choice], list[Rejected]]:
+    """Order choices by time, after taking out what is faster than the choice only within the model's error."""
+    fastest = min(choice.projection.step_s for choice in found)
+    tied = [c for c in found if c.projection.step_s <= (1 + TIE) * fastest]
+    taken = min(tied, key=lambda c: (c.projection.network_bytes, c.projection.step_s))
+    step, sent = taken.projection.step_s, taken.projection.network_bytes
+    ties, choices = [], []
+    for choice in found:
+        if choice.projection.step_s >= step:
+            choices.append(choice)
+            continue
+        faster = 100 * (step / choice.projection.step_s - 1)
+        reason = (
+            f"{faster:.1f} % faster, which is a tie ({100 * TIE:.0f} %), but sends "
+            f"{choice.projection.network_bytes / 1e9:.1f} GB a step through each network port, not {sent / 1e9:.1f}"
+        )
+        ties.append(Rejected(choice.mesh, reason, choice.projection.step_s))
+    return sorted(choices, key=lambda c: (c.projection.step_s, c is not taken)), ties
