@@ -204,7 +204,7 @@ def _setup(
             table, steps = generate(dataclasses.replace(sizes, steps=steps)), 1
     job = dataclasses.replace(
         job_of_run(config),
-        schedule=table.name,
+        schedule=table.name if table.name in SCHEMES else "flexible",
         micro_batches=table.micro_batches,
         kernels="fused",
         attention="flex",

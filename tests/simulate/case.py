@@ -1,0 +1,73 @@
+"""Small simulated jobs for the tests: a decoder whose pipeline stages do the same work."""
+
+import dataclasses
+from pathlib import Path
+
+from reftrain.config import RunConfig
+from reftrain.config_file import load
+from reftrain.faults.spec import parse_fault
+from reftrain.schedule.generators import generate
+from reftrain.schedule.lower import lower
+from reftrain.schedule.request import Request
+from reftrain.simulate.folder import Outcome, outcome_of, write_folder
+from reftrain.simulate.hardware import load_hardware
+from reftrain.simulate.job import job_of_run
+from reftrain.simulate.runner import Setup, simulate
+
+MODEL = {"preset": "8b", "layers": 16, "vocab_size": 1024}
+AXES = ("tp", "cp", "pp", "dp")
+
+
+def config_of(mesh: dict[str, int], micro_batches: int = 4, **tables: dict[str, object]) -> RunConfig:
+    sizes = {**dict.fromkeys(AXES, 1), **mesh}
+    data = {"batch_size": micro_batches * sizes["dp"], **tables.get("data", {})}
+    return load(
+        None,
+        {
+            "model": {**MODEL, **tables.get("model", {})},
+            "mesh": {**sizes, **tables.get("mesh", {})},
+            "data": data,
+            "pipeline": tables.get("pipeline", {}),
+        },
+    )
+
+
+def setup_of(
+    mesh: dict[str, int],
+    *faults: str,
+    schedule: str = "1f1b",
+    micro_batches: int = 4,
+    virtual: int = 1,
+    steps: int = 3,
+    tables: dict[str, dict[str, object]] | None = None,
+    **fields: object,
+) -> tuple[Setup, RunConfig]:
+    config = config_of(mesh, micro_batches, **{"pipeline": {"virtual_stages": virtual}, **(tables or {})})
+    table = generate(Request(schedule, config.mesh.pp, config.micro_batches, virtual, config.consecutive))
+    specs = tuple(parse_fault(text, config.mesh.world_size) for text in faults)
+    job = dataclasses.replace(job_of_run(config), schedule=schedule, kernels="fused", attention="flex")
+    setup = Setup(
+        job,
+        lower(table, config.mesh.zero),
+        load_hardware("h100"),
+        steps,
+        faults=specs,
+        **{"seed": 5, "merge": True, **fields},
+    )
+    return setup, config
+
+
+def written(
+    folder: Path,
+    setup: Setup,
+    config: RunConfig,
+    *,
+    detail: str = "collectives",
+    jobs: int = 1,
+    ranks=None,
+    **kw,
+) -> Outcome:
+    outcome = outcome_of(setup, simulate(setup))
+    ranks = range(setup.grid.world) if ranks is None else ranks
+    kw.setdefault("flight_recorder", False)
+    return write_folder(outcome, config, folder, ranks=list(ranks), detail=detail, jobs=jobs, **kw)

@@ -1,0 +1,78 @@
+"""What is planted into a simulated job is found by the analyses, which read nothing but its files."""
+
+import pytest
+
+from tests.simulate.case import setup_of, written
+from tracekit.analysis.hang import analyse as find_hang
+from tracekit.analysis.slow_rank import analyse as find_slow
+from tracekit.ingest import load
+from tracekit.ingest.flight import load_dumps
+
+PIPELINE = {"tp": 2, "pp": 2, "dp": 4}
+FLAT = {"tp": 2, "cp": 2, "dp": 4}
+CASES = [
+    (PIPELINE, (), "healthy", None, ()),
+    (PIPELINE, ("slow_compute:rank=5,factor=1.3",), "slow_rank", "gpu_compute", (5,)),
+    (PIPELINE, ("slow_compute:rank=11,factor=1.6,steps=1:3",), "slow_rank", "gpu_compute", (11,)),
+    (PIPELINE, ("launch_bound:rank=6,delay_us=1500",), "slow_rank", "cpu_launch", (6,)),
+    (FLAT, ("pauses:rank=9,pause_ms=120,every=100",), "slow_rank", "host_stall", (9,)),
+    (PIPELINE, ("late_data:rank=14,delay_ms=150",), "slow_rank", "dataloader", (14,)),
+    (PIPELINE, ("slow_link:rank=6,delay_ms=1",), "slow_link", "network", (6,)),
+    (FLAT, ("doc_imbalance:factor=4",), "imbalance", "data_imbalance", ()),
+    (PIPELINE, ("long_stage:rank=4,factor=1.3",), "imbalance", "stage_imbalance", (0, 1, 4, 5, 8, 9, 12, 13)),
+]
+
+
+@pytest.mark.parametrize(("mesh", "faults", "verdict", "cause", "ranks"), CASES)
+def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, ranks):
+    setup, config = setup_of(mesh, *faults, steps=4)
+    outcome = written(tmp_path, setup, config)
+    finding = find_slow(load([str(tmp_path / "trace")]))
+    assert (finding.verdict, finding.cause) == (verdict, cause)
+    assert {s.rank for s in finding.suspects} == set(ranks)
+    assert dict(finding.mesh.sizes) == {"tp": 2, "cp": 1, "pp": 1, "dp": 4, **mesh}
+    if faults:
+        assert outcome.slowdown > 1.03
+        assert finding.what_if.slowdown > 1.02
+
+
+def test_slowrank_finds_the_rank_in_a_trace_of_every_kernel(tmp_path):
+    setup, config = setup_of(
+        PIPELINE, "slow_compute:rank=5,factor=1.3", merge=False, tables={"model": {"layers": 8}}
+    )
+    written(tmp_path, setup, config, detail="kernels")
+    finding = find_slow(load([str(tmp_path / "trace")]))
+    assert (finding.verdict, finding.cause, finding.suspects[0].rank) == ("slow_rank", "gpu_compute", 5)
+
+
+HANGS = [
+    ("host_stall:rank=9,steps=1", "hang", "host_stalled"),
+    ("host_stall:rank=9,steps=1,axis=tp", "hang", "host_stalled"),
+    ("host_stall:rank=6,steps=1,axis=pp", "hang", "host_stalled"),
+    ("host_stall:rank=9,steps=0,axis=dp,op=reduce_scatter", "hang", "host_stalled"),
+    ("hold_gil:rank=2,steps=1,axis=tp", "hang", "host_stalled"),
+    ("crash:rank=9,steps=1,axis=dp", "hang", "missing_dump"),
+    ("crash:rank=21,steps=1,axis=pp", "hang", "missing_dump"),
+    ("wrong_size:rank=9,steps=1,axis=dp", "mismatch", "mismatched_call"),
+    ("skip_collective:rank=9,steps=1,axis=dp", "hang", "host_stalled"),
+]
+
+
+@pytest.mark.parametrize(("fault", "verdict", "kind"), HANGS)
+def test_hang_names_the_rank_that_never_came(tmp_path, fault, verdict, kind):
+    setup, config = setup_of({"tp": 4, "pp": 2, "dp": 4}, fault, steps=3)
+    outcome = written(tmp_path, setup, config)
+    rank = setup.faults[0].rank
+    assert outcome.simulation.whole_steps == setup.faults[0].first
+    finding = find_hang(load_dumps((str(tmp_path / "fr"),), jobs=1))
+    assert (finding.verdict, [c.rank for c in finding.culprits]) == (verdict, [rank])
+    assert finding.culprits[0].kind == kind
+    assert len(finding.victims) == 31
+
+
+def test_dumps_of_a_healthy_job_hold_no_outstanding_call(tmp_path):
+    setup, config = setup_of({"tp": 2, "pp": 2, "dp": 2}, steps=1)
+    written(tmp_path, setup, config, flight_recorder=True)
+    finding = find_hang(load_dumps((str(tmp_path / "fr"),), jobs=1))
+    assert (finding.verdict, finding.culprits) == ("none", ())
+    assert sorted(p.name for p in (tmp_path / "fr").iterdir()) == [f"rank_{r}" for r in range(8)]
