@@ -100,6 +100,10 @@ class MeshConfig:
     dp_shard: int = knob(
         0, "HSDP: ranks of dp that shard among themselves, the others replicate; 0 means all"
     )
+    bucket_mb: float = knob(
+        0.0,
+        "with zero = 0: MiB of gradients summed at once, as DistributedDataParallel does; 0 sums layer by layer",
+    )
 
     def __post_init__(self) -> None:
         check_at_least("mesh", self, 1, *AXES)
@@ -111,6 +115,13 @@ class MeshConfig:
             )
         if self.zero not in {0, 1, 2, 3}:
             raise ConfigError("mesh.zero", f"{self.zero} is no ZeRO stage", "choose 0, 1, 2 or 3")
+        check_at_least("mesh", self, 0, "bucket_mb")
+        if self.bucket_mb and self.zero:
+            raise ConfigError(
+                "mesh.bucket_mb",
+                f"zero = {self.zero} reduces layer by layer",
+                "set zero = 0 or bucket_mb = 0",
+            )
         if self.dp_shard < 0 or (self.dp_shard and self.dp % self.dp_shard):
             raise ConfigError(
                 "mesh.dp_shard", f"{self.dp_shard} does not divide dp {self.dp}", "choose a divisor of dp"

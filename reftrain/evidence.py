@@ -19,6 +19,7 @@ from reftrain.config import RunConfig
 from reftrain.faults.bugs.bug import BugSpec
 from reftrain.faults.spec import FaultSpec
 from reftrain.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
+from reftrain.memory import MemoryByKind
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
 from reftrain.record.manifest import fingerprint, versions, write_manifest
@@ -81,9 +82,13 @@ def describe(
 
 
 class MetricsLog(Hooks):
-    """Writes run/metrics/rankN.jsonl, one line a step, complete after every step."""
+    """Writes run/metrics/rankN.jsonl, one line a step, complete after every step.
 
-    def __init__(self) -> None:
+    `memory` tells the bytes by kind (see `MemoryByKind`).
+    """
+
+    def __init__(self, memory: MemoryByKind) -> None:
+        self._memory = memory
         self._file: IO[str] | None = None
 
     def setup(self, context: RunContext) -> None:
@@ -96,7 +101,11 @@ class MetricsLog(Hooks):
     def step_end(self, metrics: StepMetrics) -> None:
         """Append one step."""
         if self._file is not None:
-            row = {**dataclasses.asdict(metrics), "tokens_per_s": metrics.tokens_per_s}
+            row = {
+                **dataclasses.asdict(metrics),
+                "tokens_per_s": metrics.tokens_per_s,
+                "memory": self._memory.figures(),
+            }
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
 

@@ -20,6 +20,7 @@ from reftrain.errors import ConfigError, MachineError
 from reftrain.evidence import Manifest, MetricsLog, StepTrace
 from reftrain.faults.bugs import plant, read_bugs
 from reftrain.hooks import HookList, Hooks, StepMetrics
+from reftrain.memory import MemoryByKind
 from reftrain.orders import OrderRecorder
 from reftrain.planted import fault_hooks, read_faults
 from reftrain.record.hooks import FlightRecording
@@ -77,7 +78,8 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
     Spans enclose faults, and faults the emulated computation: begins run in this order, ends in the reverse.
     """
     faults = read_faults(config)
-    hooks: list[Hooks] = [Manifest([*faults, *read_bugs(config)]), MetricsLog()]
+    memory = MemoryByKind()
+    hooks: list[Hooks] = [Manifest([*faults, *read_bugs(config)]), MetricsLog(memory), memory]
     if config.evidence.records_flight:
         hooks.append(FlightRecording())
     if config.evidence.trace_steps:

@@ -26,6 +26,7 @@ from reftrain.parallel.data import ShardedStage, mixed_precision
 from reftrain.parallel.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.parallel.pipeline import BufferPool, PipelineExecutor
 from reftrain.parallel.replicas import ReplicaSums, replica_axes
+from reftrain.parallel.replicated import sum_in_buckets
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import make_schedule
@@ -147,7 +148,8 @@ class Trainer:
             if number not in held:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
-            stages[number] = ShardedStage(stage, mesh.fsdp_mesh, config.mesh.zero, policy, self.hooks)
+            sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
+            stages[number] = ShardedStage(stage, sharding, config.mesh.zero, policy, self.hooks)
             stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
         return stages
 
@@ -229,6 +231,9 @@ class Trainer:
         return [stage for number, stage in self.stages.items() if number in first]
 
     def _finish_gradients(self) -> None:
+        if self.config.mesh.bucket_mb:
+            ready = [g for stage in self.stages.values() for g in stage.local_gradients().values()][::-1]
+            sum_in_buckets(ready, self.mesh.dp_cp, self.config.mesh.bucket_mb)
         sum_partial_gradients(self.stages.values(), self.axes)
         if self.config.model.tied_embeddings:
             grads = self.local_gradients()

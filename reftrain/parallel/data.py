@@ -6,7 +6,7 @@ HSDP replicates groups of shards; both all-reduce once a step. Gradients are sum
 loss is divided by the global count of valid tokens once, before backward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from reftrain.comm import reduction_name
 from reftrain.hooks import CollectiveCall, Hooks
 from reftrain.model.decoder import Stage
 from reftrain.model.parameters import initial_values, shard_part, specs_of
+from reftrain.parallel.replicated import ANNOUNCING
 
 
 class AnnouncedAllGather(DefaultAllGather):
@@ -54,11 +55,18 @@ class AnnouncedAllGather(DefaultAllGather):
 
 
 class AnnouncedReduceScatter(DefaultReduceScatter):
-    """FSDP2's reduce-scatter, announced to the hooks."""
+    """FSDP2's reduce-scatter, announced to the hooks, as is the all-reduce between replicas that may follow."""
 
-    def __init__(self, hooks: Hooks, label: str) -> None:
+    def __init__(self, hooks: Hooks, label: str, replica_axis: str) -> None:
         super().__init__()
-        self.hooks, self.label = hooks, f"{label}.grad"
+        self.hooks, self.label, self.replica_axis = hooks, f"{label}.grad", replica_axis
+
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """Make a buffer; FSDP2 asks for it first of all when a unit reduces."""
+        ANNOUNCING.reducing(self.hooks, self.replica_axis, self.label)
+        return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -112,10 +120,10 @@ class ShardedStage:
         for name, module in self._wrapped():
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(enable=True)
+            label = name or "stage"
             if several:
-                label = name or "stage"
                 module.set_custom_all_gather(AnnouncedAllGather(hooks, label))
-                module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label))
+            module.set_custom_reduce_scatter(AnnouncedReduceScatter(hooks, label, "dp" if zero else "dp_cp"))
 
     def _wrapped(self) -> Iterator[tuple[str, FSDPModule]]:
         for name, module in self.module.named_modules():
