@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from tracekit_cli.reftrain_demo import demo
 from tracekit_cli.reftrain_faults import faults
+from tracekit_cli.reftrain_plan import calibrate, memory, plan
 from tracekit_cli.reftrain_schedule import schedule
 from tracekit_cli.reftrain_simulate import simulate
 
@@ -174,7 +176,11 @@ def run(
         tell_lag(Path(loaded.out))
 
 
+cli.add_command(calibrate)
+cli.add_command(demo)
 cli.add_command(faults)
+cli.add_command(memory)
+cli.add_command(plan)
 cli.add_command(schedule)
 cli.add_command(simulate)
 

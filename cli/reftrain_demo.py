@@ -1,0 +1,45 @@
+"""`reftrain demo`: sixteen real ranks, one of them slow, recorded for `tracekit slowrank`."""
+
+import shutil
+from pathlib import Path
+
+import click
+
+from reftrain.demo.sixteen import DEFAULT_FAULT, sixteen
+from reftrain.errors import ConfigError
+
+
+@click.command()
+@click.option(
+    "--out", default="demo_run", show_default=True, help="Folder to write; an earlier run there is replaced."
+)
+@click.option("--steps", type=click.IntRange(3, 200), default=6, show_default=True, help="Steps to trace.")
+@click.option(
+    "--fault", default=DEFAULT_FAULT, show_default=True, help="What to plant (see `reftrain run`), or none."
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def demo(out: str, steps: int, fault: str, *, quiet: bool) -> None:
+    """Train a small model on sixteen processes, one of them slow, and record it.
+
+    Two ranks on each of tensor, context, pipeline and data parallelism; communication is real, computing is
+    emulated so that two cores suffice. `tracekit slowrank DEMO_RUN` then says who was slow.
+    """
+    from tracekit_cli.reftrain_progress import Progress
+
+    from reftrain.launcher import launch
+
+    folder = Path(out)
+    config = sixteen(folder, steps, [] if fault == "none" else [fault], {"evidence": {"measure_lag": False}})
+    clear(folder)
+    launch(config, lambda rank: [Progress()] if rank == 0 and not quiet else [])
+
+
+def clear(folder: Path) -> None:
+    """Remove an earlier run; raises `ConfigError` where the folder holds something else."""
+    from reftrain.record.manifest import read_manifest
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if folder.is_symlink() or read_manifest(folder) is None:
+        raise ConfigError("--out", f"{folder} holds something else than a run", "give another folder")
+    shutil.rmtree(folder)
