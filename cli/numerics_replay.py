@@ -27,9 +27,22 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Test a hypothesis about formats: rope, reduce, accumulate or compute = bf16, fp32, ...; repeatable.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Replay only the first steps.")
+@click.option(
+    "--baseline",
+    type=click.Choice(["matched", "2d"]),
+    default="matched",
+    help="matched: the run's own order of sums; 2d: its dp x tp ranks with its micro-batches, without pp and cp.",
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def replay(
-    run: Path, out: Path | None, level: str | None, variants: Sequence[str], steps: int | None, *, quiet: bool
+    run: Path,
+    out: Path | None,
+    level: str | None,
+    variants: Sequence[str],
+    steps: int | None,
+    baseline: str,
+    *,
+    quiet: bool,
 ) -> int:
     """Build the matched sequential baseline of RUN: no ranks, whole weights, the run's own order of sums.
 
@@ -39,11 +52,20 @@ def replay(
     \b
     numerics replay run_a --out run_b
     numerics replay run_a --variant rope=bf16 --out hypothesis
+    numerics replay run_a --baseline 2d --out run_2d      (then compare --baseline run_2d)
 
     Exit codes: 0 replayed; 3 unreadable, or no replay of this run is possible.
     """
     talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}", err=True))
-    made = make_replay(run, out, level=level, variants=variants, steps=steps, progress=talk)
+    if baseline == "2d" and out is None:
+        raise click.UsageError("--baseline 2d needs --out: RUN/replay is the matched replay's place")
+    if baseline == "2d" and (variants or steps):
+        raise click.UsageError(
+            "--variant and --steps belong to the matched replay; leave them or --baseline 2d out"
+        )
+    made = make_replay(
+        run, out, level=level, variants=variants, steps=steps, baseline=baseline, progress=talk
+    )
     click.echo(str(made))
     return exit_codes.OK
 

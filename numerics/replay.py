@@ -1,8 +1,8 @@
 """`numerics replay`: finds the trainer's replayer, starts it as a program of its own, checks what came back.
 
 A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments whose module,
-run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N]`, writes a run folder with the
-same capture rows as RUN and its declared order plan. The trainer is never imported here.
+run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d]`, writes a run
+folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
 """
 
 import shutil
@@ -49,12 +49,14 @@ def make_replay(
     level: str | None = None,
     variants: Sequence[str] = (),
     steps: int | None = None,
+    baseline: str = "matched",
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Replay a run into `out` (RUN/replay if left out) and return that folder.
 
-    It appears whole or not at all, in place of an earlier one. InputError where the run is unreadable, cannot be
-    replayed, or what came back is no whole capture.
+    `baseline` is matched (one process in the run's own order), or 2d (its data- and tensor-parallel ranks and
+    micro-batches, run by the trainer). It appears whole or not at all, in place of an earlier one. InputError where
+    the run is unreadable, cannot be replayed, or what came back is no whole capture.
     """
     point = replayer(open_capture(run).source)
     target = run / DEFAULT if out is None else out
@@ -63,6 +65,7 @@ def make_replay(
     command += ["--level", level] if level else []
     command += [item for text in variants for item in ("--variant", text)]
     command += ["--steps", str(steps)] if steps else []
+    command += ["--baseline", baseline] if baseline != "matched" else []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:

@@ -185,7 +185,7 @@ class Capture(Hooks):
         return call.axis == "dp_cp" and call.op == "all_gather"
 
     def _collective(self, call: CollectiveCall, value: torch.Tensor, *, result: bool) -> None:
-        if call.group is None:
+        if call.group is None or dist.get_world_size(call.group) == 1:
             return
         phase, number = moment(call, self._action)
         self.rows.collective(

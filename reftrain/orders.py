@@ -18,6 +18,7 @@ from numerics.orders import OrderPlan, Reduction, merged, write_plan
 from reftrain.hooks import CollectiveCall, Hooks, StepMetrics
 from reftrain.moments import moment
 from reftrain.parallel.data import ShardedStage
+from reftrain.parallel.replicated import MIB, buckets
 from reftrain.replay.declare import local_settings
 from reftrain.replay.ring import chunk_bounds
 from reftrain.schedule.actions import COMPUTE, Action, Kind
@@ -93,10 +94,22 @@ class OrderRecorder(Hooks):
                 for name, spec in stage.specs.items()
                 if axis in spec.sums
             )
+        self._bucket_layouts(trainer)
         self._layouts["grad_norm"] = (("shards", ranks),)
         self._layouts["tied_embedding.grad"] = tuple(
             (n, t.numel()) for n, t in local.items() if n == "output.weight"
         )
+
+    def _bucket_layouts(self, trainer: Trainer) -> None:
+        """Note the buckets of a replicated run."""
+        most = trainer.config.mesh.bucket_mb
+        if not most:
+            return
+        ready = list(trainer.local_parameters().items())[::-1]
+        cuts = buckets([t.numel() * t.element_size() for _, t in ready], most * MIB)
+        for number, run in enumerate(cuts):
+            layout = tuple((ready[place][0], ready[place][1].numel()) for place in run)
+            self._layouts[f"bucket{number}.grad"] = layout
 
     def action_begin(self, action: Action) -> None:
         """Remember what is computed now."""
@@ -126,7 +139,9 @@ class OrderRecorder(Hooks):
     def collective_begin(self, call: CollectiveCall) -> None:
         """Note a reduction, or a gradient that travels round the ring."""
         ring = call.op == "send" and call.axis == "cp" and call.label.endswith(".kv.grad")
-        if call.group is None or not (ring or call.op in {"all_reduce", "reduce_scatter"}):
+        if call.group is None or dist.get_world_size(call.group) == 1:
+            return
+        if not (ring or call.op in {"all_reduce", "reduce_scatter"}):
             return
         phase, number = moment(call, self._action)
         if phase == "reduce" and self._action is not None:

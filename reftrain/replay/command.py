@@ -16,7 +16,7 @@ from numerics.capture import CaptureError
 from numerics.orders import OrderPlan, read_plan, write_plan
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
-from reftrain.replay.manifest import ReplayError, configuration, read_manifest
+from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
 
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
@@ -66,6 +66,13 @@ def replay(
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
 
 
+def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:
+    """Run the 2D baseline; the trainer is imported for this only."""
+    from reftrain.baseline import run_two_dimensional
+
+    run_two_dimensional(described(read_manifest(run), out), out, level, names)
+
+
 def _check_plan(run: Path, plan: OrderPlan, world_size: int) -> None:
     if plan.world_size != world_size:
         raise ReplayError(
@@ -90,9 +97,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
     )
     parser.add_argument("--steps", type=int, help="replay only the first steps")
+    parser.add_argument(
+        "--baseline",
+        choices=("matched", "2d"),
+        default="matched",
+        help="matched: one process in the run's order; 2d: its dp and tp ranks, by the trainer itself",
+    )
     given = parser.parse_args(arguments)
     level, names = captured_level(given.run)
     try:
+        if given.baseline == "2d":
+            _two_dimensional(given.run, given.out, given.level or level, tuple(given.names or names))
+            return
         replay(
             given.run,
             given.out,

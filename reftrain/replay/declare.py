@@ -10,7 +10,13 @@ import torch
 
 from numerics.orders import OrderPlan, Reduction
 from reftrain.config import RunConfig
-from reftrain.replay.gradients import partial_groups, partial_names, seats_along
+from reftrain.replay.gradients import (
+    between_replicas,
+    bucket_names,
+    partial_groups,
+    partial_names,
+    seats_along,
+)
 from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.parameters import Declaration, Parameter, shard_rows
 from reftrain.replay.ring import chunk_bounds
@@ -213,6 +219,7 @@ def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
                         f"{unit}.grad", "dp_cp", "reduce_scatter", "reduce", reduce, seats, cuts, elements,
                         layout=layout,
                     )  # fmt: skip
+        _replica_sums(writer, stage, cuts[-1:])
         added = len(order.backwards) > len(cuts)
         writer.reductions.append(
             Reduction(
@@ -230,12 +237,41 @@ def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
         )
 
 
+def _replica_sums(writer: _Writer, stage: int, once: tuple[int, ...]) -> None:
+    """Sums of each unit between the groups that shard it."""
+    axis = between_replicas(writer.config)
+    for tp in range(writer.config.mesh.tp if axis else 0):
+        groups = writer.grid.shard_groups(stage % writer.config.mesh.pp, tp)
+        for unit, parameters in writer.declared.units(stage):
+            layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(groups[0])))) for p in parameters)
+            elements, kind = sum(n for _, n in layout), writer.formats.reduce
+            for replicas in zip(*groups, strict=True):
+                writer.add(
+                    f"{unit}.grad", axis or "", "all_reduce", "reduce", kind, replicas, once, elements, layout=layout
+                )  # fmt: skip
+
+
+def _buckets(writer: _Writer) -> None:
+    config, kind = writer.config, writer.formats.parameter
+    size = torch.empty((), dtype=kind).element_size()
+    for seats in seats_along(writer.grid, "dp", "cp"):
+        names = bucket_names(config, writer.declared, seats[0].pp, size)
+        for number, bucket in enumerate(names):
+            layout = _shard_layout(writer, seats[0], bucket)
+            elements = sum(n for _, n in layout)
+            writer.add(
+                f"bucket{number}.grad", "dp_cp", "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout
+            )  # fmt: skip
+
+
 def _step(writer: _Writer) -> None:
     """Once a step: counts, last partial sums, tied ends, norm and loss."""
     config, grid, declared = writer.config, writer.grid, writer.declared
     once, wide = (-1,), torch.promote_types(writer.formats.parameter, torch.float32)
     for seats in seats_along(grid, "dp"):
         writer.add("valid_tokens", "dp", "all_reduce", "forward", torch.int64, seats, once, 1)
+    if config.mesh.bucket_mb:
+        _buckets(writer)
     for axis in ("kv", "tp"):
         for seats in partial_groups(config, grid, axis):
             layout = _shard_layout(writer, seats[0], partial_names(config, declared, seats[0], axis))

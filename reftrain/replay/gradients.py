@@ -17,6 +17,7 @@ from reftrain.replay.ring import ring_sum
 from reftrain.replay.settings import Formats
 
 Shards = dict[Seat, dict[str, Tensor]]
+MIB = 1 << 20
 
 
 class Accumulator:
@@ -77,8 +78,7 @@ class Reducer:
 
     @property
     def _is_replicated(self) -> bool:
-        mesh = self.config.mesh
-        return mesh.zero == 0 or 0 < mesh.dp_shard < mesh.dp
+        return between_replicas(self.config) is not None
 
     def _between_replicas(
         self, stage: int, unit: str, groups: list[list[Seat]], flats: dict[Seat, Tensor], *, last: bool
@@ -94,8 +94,12 @@ class Reducer:
             return flats
         out: dict[Seat, Tensor] = {}
         for replicas in zip(*groups, strict=True):
-            total = ring_sum([flats[seat] for seat in replicas])
-            out |= {seat: total.clone() for seat in replicas}
+            before_sum = {seat: flats[seat] for seat in replicas}
+            total = ring_sum(list(before_sum.values()))
+            after = {seat: total.clone() for seat in replicas}
+            axis = between_replicas(self.config) or ""
+            self.probe.reduction(axis, "all_reduce", f"{unit}.grad", before_sum, after)
+            out |= after
         return out
 
     def _keep(
@@ -116,13 +120,51 @@ class Reducer:
                 shard[parameter.name] = grad
 
 
+def between_replicas(config: RunConfig) -> str | None:
+    """Axis over which each unit is summed between its replicas; None where there are none, or it is done in buckets."""
+    mesh = config.mesh
+    if mesh.zero == 0:
+        return None if mesh.bucket_mb else "dp_cp"
+    return "dp" if 0 < mesh.dp_shard < mesh.dp else None
+
+
+def bucket_names(config: RunConfig, declared: Declaration, pp: int, size: int) -> list[list[str]]:
+    """Parameters of each bucket of a pipeline rank: last ones first, whole ones until a bucket is full.
+
+    `size` is the bytes of an element. Source: Li et al. 2020, "PyTorch Distributed", section 3.2.3.
+    """
+    stages = range(pp, config.stages, config.mesh.pp)
+    buckets: list[list[str]] = []
+    held = 0
+    for parameter in reversed([p for stage in stages for p in declared.in_order(stage)]):
+        own = size * torch.Size(parameter.local_shape).numel()
+        if not buckets or held + own > config.mesh.bucket_mb * MIB:
+            buckets.append([])
+            held = 0
+        buckets[-1].append(parameter.name)
+        held += own
+    return buckets
+
+
+def sum_buckets(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
+    """Sum over data and context ranks bucket by bucket, as DistributedDataParallel does."""
+    for group in seats_along(grid, "dp", "cp"):
+        size = next(iter(shards[group[0]].values())).element_size()
+        for number, names in enumerate(bucket_names(config, declared, group[0].pp, size)):
+            ranks = {seat: shards[seat] for seat in group}
+            _sum_in_one_buffer(names, ranks, "dp_cp", f"bucket{number}.grad", probe)
+
+
 def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
     """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
+    if config.mesh.bucket_mb:
+        sum_buckets(config, grid, declared, shards, probe)
     for axis in ("kv", "tp"):
         for group in partial_groups(config, grid, axis):
             names = partial_names(config, declared, group[0], axis)
             if names and len(group) > 1:
-                _sum_in_one_buffer(names, {seat: shards[seat] for seat in group}, axis, probe)
+                ranks = {seat: shards[seat] for seat in group}
+                _sum_in_one_buffer(names, ranks, axis, f"{axis}.partial_gradients", probe)
     if config.model.tied_embeddings:
         _sum_tied(config, grid, shards, probe)
 
@@ -142,10 +184,10 @@ def partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: st
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 
 
-def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, probe: Probe) -> None:
+def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, probe: Probe) -> None:
     buffers = {seat: torch.cat([rank[name].reshape(-1) for name in names]) for seat, rank in ranks.items()}
     total = ring_sum(list(buffers.values()))
-    probe.reduction(axis, "all_reduce", f"{axis}.partial_gradients", buffers, dict.fromkeys(buffers, total))
+    probe.reduction(axis, "all_reduce", label, buffers, dict.fromkeys(buffers, total))
     for rank in ranks.values():
         pieces = torch.split(total, [rank[name].numel() for name in names])
         for name, piece in zip(names, pieces, strict=True):

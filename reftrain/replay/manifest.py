@@ -35,9 +35,18 @@ def read_manifest(run: Path) -> dict[str, Any]:
 
 
 def configuration(manifest: Mapping[str, Any], out: Path) -> RunConfig:
+    """Build the configuration of a run that is to be replayed; `ReplayError` where it cannot be."""
+    config = described(manifest, out)
+    reason = _refusal(config, manifest)
+    if reason:
+        raise ReplayError(f"this run cannot be replayed: {reason}; numerics ladder decides without a replay")
+    return config
+
+
+def described(manifest: Mapping[str, Any], out: Path) -> RunConfig:
     """Build the configuration that a manifest describes.
 
-    `ConfigError` where it contradicts itself, `ReplayError` where a table is missing or the run cannot be replayed.
+    `ConfigError` where it contradicts itself, `ReplayError` where a table is missing.
     """
     try:
         tables: dict[str, Any] = {
@@ -57,13 +66,9 @@ def configuration(manifest: Mapping[str, Any], out: Path) -> RunConfig:
                 "out": str(out),
             },
         }
-        config = from_tables(tables)
+        return from_tables(tables)
     except (KeyError, TypeError, AttributeError) as error:
         raise ReplayError(f"run.json lacks {error}; copy the run's manifest again") from error
-    reason = _refusal(config, manifest)
-    if reason:
-        raise ReplayError(f"this run cannot be replayed: {reason}; numerics ladder decides without a replay")
-    return config
 
 
 def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:

@@ -5,13 +5,15 @@ parameters after three AdamW steps. Beside it stands the naive baseline: one pro
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from reftrain.config import RunConfig
+from reftrain.config import MeshConfig, PipelineConfig, RunConfig
 from reftrain.config_file import load
 from reftrain.replay.engine import Replay
+from reftrain.replay.places import Places
 from reftrain.replay.settings import StageOrder
 from reftrain.schedule.actions import Kind
 from reftrain.schedule.generators import make_schedule
@@ -92,6 +94,9 @@ MORE: dict[str, dict[str, dict[str, object]]] = {
     "no document mask": {"mesh": {"dp": 3}, "numerics": {"document_mask": False}},
     "one rank, ZeRO-2": {"mesh": {"zero": 2}, "data": {"micro_batch_size": 1}},
     "fused AdamW, dp3": {"mesh": {"dp": 3}, "optimizer": {"implementation": "fused"}},
+    "dp3 in buckets": {"mesh": {"dp": 3, "zero": 0, "bucket_mb": 0.02}},
+    "tp4, sums in FP32": {"mesh": {"tp": 4}, "numerics": {"tp_reduce": "fp32"}},
+    "tp2, math attention": {"mesh": {"tp": 2}, "numerics": {"attention": "math"}},
     "uneven shards dp5": {"mesh": {"dp": 5}, "data": {"batch_size": 10}},
 }
 POLICIES = ("fp32", "bf16", "bf16_pure")
@@ -187,7 +192,49 @@ def match(real: list[TrainedRank], other: list[TrainedRank]) -> Match:
     return Match(compared, equal, first)
 
 
+def whole(ranks: list[TrainedRank], config: RunConfig) -> dict[str, Bits]:
+    """Global tensors by name, put together from all ranks' shards."""
+    places = Places(config)
+    out: dict[str, Bits] = {}
+    for rank, seat in zip(ranks, places.grid.seats(), strict=True):
+        for name, local in tensors(rank).items():
+            parameter = name.removeprefix(f"step {name[5:6]} ").removesuffix(f" after step {STEPS - 1}")
+            parameter = parameter.removesuffix(".grad")
+            if parameter not in places.parameters:
+                out[name] = local
+                continue
+            place = places.parameter(parameter, seat)
+            box = place.boxes[0]
+            target = out.setdefault(name, np.zeros(place.shape, local.dtype))
+            inside = local[tuple(slice(0, n) for n in box.sizes)]
+            target[tuple(slice(o, o + n) for o, n in zip(box.offsets, box.sizes, strict=True))] = inside
+    return out
+
+
+def naive(config: RunConfig) -> tuple[list[TrainedRank], RunConfig]:
+    """One process with the run's micro-batches in their order, and nothing else of the run."""
+    single = replace(
+        config,
+        mesh=MeshConfig(),
+        pipeline=PipelineConfig(),
+        numerics=replace(config.numerics, cp_method="all_gather"),
+    )
+    return replayed(single), single
+
+
+def naive_match(real: list[TrainedRank], config: RunConfig) -> Match:
+    """Compare global tensors with the naive baseline's."""
+    other, single = naive(config)
+    mine, theirs = whole(real, config), whole(other, single)
+    equal = [name for name in mine if same(mine[name], theirs[name])]
+    return Match(len(mine), len(equal), next((n for n in mine if n not in equal), ""))
+
+
 def main() -> None:
+    print(
+        "| layout | policy | matched: equal of compared, rank by rank | naive: equal of all whole tensors |"
+    )
+    print("|---|---|---|---|")
     wanted = sys.argv[1:]
     pool = RankPool(16)
     try:
@@ -197,7 +244,9 @@ def main() -> None:
             for policy in POLICIES:
                 config = configuration(tables, policy)
                 real = pool.run(real_ranks.trained, config.mesh.world_size, config, STEPS)
-                print(f"| {name} | {policy} | {match(real, replayed(config))} |", flush=True)
+                row = f"| {name} | {policy} | {match(real, replayed(config))} |"
+                other = naive_match(real, config)
+                print(f"{row} {other.equal}/{other.compared} |", flush=True)
     finally:
         pool.close()
 
