@@ -168,6 +168,8 @@ def _config(
         pipeline.setdefault("virtual_stages", virtual or DEFAULT_VIRTUAL.get(name, 1))
     pipeline |= {key: value for key, value in (("virtual_stages", virtual), ("consecutive", k)) if value}
     if micro_batches is not None:
+        if micro_batches < 1:
+            raise ConfigError("--micro-batches", f"{micro_batches} is none", "give 1 or more")
         first = load(config, overrides)
         data = overrides.setdefault("data", {})
         data["batch_size"] = micro_batches * first.mesh.dp * first.data.micro_batch_size

@@ -15,7 +15,7 @@ import numpy as np
 
 from reftrain.simulate.axes import Group
 from reftrain.simulate.labels import RECORDER_NAMES
-from reftrain.simulate.pool import in_parallel, made_folder
+from reftrain.simulate.pool import in_parallel, made_folder, put
 from reftrain.simulate.program import COMMUNICATION, Kind, Op
 from reftrain.simulate.simulation import Simulation
 
@@ -65,10 +65,7 @@ class FlightWriter:
             return 0, 0
         dump = self.dump(rank)
         packed = pickle.dumps(dump, protocol=2)
-        path = self.folder / f"rank_{rank}"
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(packed)
-        temporary.replace(path)
+        put(self.folder / f"rank_{rank}", packed)
         return len(dump["entries"]), len(packed)
 
     def dump(self, rank: int) -> dict[str, Any]:

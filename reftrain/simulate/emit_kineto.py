@@ -13,7 +13,7 @@ import numpy as np
 from isal import igzip
 
 from reftrain.simulate.axes import I64
-from reftrain.simulate.pool import in_parallel, made_folder
+from reftrain.simulate.pool import in_parallel, made_folder, put
 from reftrain.simulate.rows import Detail, Template, Word, call_arguments
 from reftrain.simulate.simulation import Simulation
 
@@ -41,10 +41,7 @@ class KinetoWriter:
         """Write one file; gives its events and bytes. The file appears whole or not at all."""
         text, events = self.text(rank)
         packed = igzip.compress(text.encode(), _LEVEL, mtime=0)
-        path = self.folder / f"rank{rank}.json.gz"
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(packed)
-        temporary.replace(path)
+        put(self.folder / f"rank{rank}.json.gz", packed)
         return events, len(packed)
 
     def text(self, rank: int) -> tuple[str, int]:

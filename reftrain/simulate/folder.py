@@ -14,7 +14,7 @@ from reftrain.config import RunConfig
 from reftrain.faults.spec import FaultSpec
 from reftrain.simulate.emit_flight import FlightWriter, write_dumps
 from reftrain.simulate.emit_kineto import KinetoWriter, write_traces
-from reftrain.simulate.pool import made_folder
+from reftrain.simulate.pool import made_folder, put
 from reftrain.simulate.rows import Detail
 from reftrain.simulate.runner import Setup, hang_of, without_faults
 from reftrain.simulate.simulation import Simulation
@@ -113,9 +113,7 @@ def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
 
 
 def _write_json(path: Path, document: dict[str, object]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    put(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
 
 
 def document(outcome: Outcome) -> dict[str, object]:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -36,7 +37,7 @@ def in_parallel(
     """Write all ranks' files with up to `jobs` processes; gives events and bytes in all.
 
     Ranks that are `alike` are written one after the other, because they share a template. The files do not
-    depend on the number of processes.
+    depend on the number of processes. Raises MachineError where a process is killed.
     """
     global _WRITER  # noqa: PLW0603 - forked processes share the simulation's arrays through it
     ordered = sorted(ranks, key=lambda rank: (alike(rank), rank))
@@ -49,9 +50,23 @@ def in_parallel(
             context = multiprocessing.get_context("fork")
             with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
                 done = list(pool.map(_write_some, chunks))
+    except BrokenProcessPool as error:
+        problem = "a writing process was killed, most often for want of memory"
+        raise MachineError(f"{problem}; use fewer --jobs or write fewer --ranks") from error
     finally:
         _WRITER = None
     return sum(e for e, _ in done), sum(b for _, b in done)
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it; a write that fails leaves nothing."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

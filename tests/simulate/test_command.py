@@ -1,0 +1,137 @@
+"""`reftrain simulate` as users call it: figures, files, refusals with field and remedy."""
+
+import json
+import sys
+
+import pytest
+from tracekit_cli.reftrain import main
+from tracekit_cli.reftrain_simulate import parse_ranks
+
+from reftrain.errors import ConfigError
+
+SMALL = ["--preset", "8b", "--mesh", "tp=2,cp=1,pp=2,dp=2", "--set", "model.layers=4", "--micro-batches", "4"]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["reftrain", "simulate", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return call
+
+
+def test_json_alone_on_stdout_with_the_figures_of_the_contract(command):
+    code, out, err = command(*SMALL, "--json", "-")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["schema"] == "reftrain.simulate/1"
+    assert answer["mesh"] == {
+        "order": ["tp", "cp", "pp", "dp"],
+        "sizes": {"tp": 2, "cp": 1, "pp": 2, "dp": 2},
+    }
+    assert answer["world_size"] == 8
+    assert answer["micro_batches"] == 4
+    assert len(answer["step_ms"]) == answer["whole_steps"] == 2
+    assert 0 < answer["bubble_ratio"] < 0.5
+    assert set(answer["exposed"]) == {"tp", "cp", "pp", "dp"}
+    assert answer["written"] == {"trace": None, "flight_recorder": None}
+    assert "simulating 8 ranks" in err
+
+
+def test_time_of_a_step_is_accounted_for(command):
+    _, out, _ = command(*SMALL, "--json", "-", "--jitter", "0", "--steps", "1")
+    answer = json.loads(out)
+    for row in answer["pipeline_ranks"]:
+        parts = [value for name, value in row.items() if name.endswith("_ms")]
+        assert sum(parts) == pytest.approx(answer["step_ms"][0], rel=0.02)
+
+
+def test_out_writes_a_run_folder_and_says_so(command, tmp_path):
+    run = tmp_path / "run"
+    code, out, _ = command(*SMALL, "--out", str(run), "--ranks", "0-1,6", "--flight-recorder", "--quiet")
+    assert code == 0
+    assert "traces     3 files" in out
+    assert sorted(p.name for p in run.iterdir()) == ["fr", "run.json", "timeline.json", "trace"]
+    assert sorted(p.name for p in (run / "trace").iterdir()) == [
+        "rank0.json.gz",
+        "rank1.json.gz",
+        "rank6.json.gz",
+    ]
+    assert sorted(p.name for p in (run / "fr").iterdir()) == ["rank_0", "rank_1", "rank_6"]
+
+
+def test_a_hang_is_told_and_dumped_without_asking(command, tmp_path):
+    code, out, _ = command(*SMALL, "--out", str(tmp_path), "--fault", "crash:rank=3,steps=1", "--quiet")
+    assert code == 0
+    assert "the job hangs in step 1: crash:rank=3" in out
+    assert sorted(int(p.name.removeprefix("rank_")) for p in (tmp_path / "fr").iterdir()) == [
+        0,
+        1,
+        2,
+        4,
+        5,
+        6,
+        7,
+    ]
+
+
+def test_memory_over_time_follows_the_schedules_live_set(command, tmp_path):
+    command(*SMALL, "--out", str(tmp_path), "--ranks", "0", "--steps", "1", "--schedule", "gpipe", "--quiet")
+    line = json.loads((tmp_path / "timeline.json").read_text())
+    first = line["ranks"][0]
+    activations = [row[first["memory"]["kinds"].index("activations") + 1] for row in first["memory"]["rows"]]
+    assert [name for name, _, _ in first["actions"]] == [f"F0.{i}" for i in range(4)] + [
+        f"B0.{i}" for i in (3, 2, 1, 0)
+    ]
+    one = activations[0]
+    assert activations == [one, 2 * one, 3 * one, 4 * one, 3 * one, 2 * one, one, 0]
+
+
+@pytest.mark.parametrize("name", ["interleaved", "chimera", "zb_h1", "dualpipe_v"])
+def test_schedules_with_replicas_and_split_backwards_are_simulated(command, name):
+    code, out, _ = command(*SMALL, "--schedule", name, "--json", "-", "--steps", "1")
+    assert code == 0
+    assert json.loads(out)["schedule"] == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--schedule", "zigzag"], "--schedule: 'zigzag' is unknown; choose"),
+        (["--fault", "slow_compute:rank=8"], "'8' is no rank of a world of 8"),
+        (["--fault", "slow_compute:rank=1,steps=7"], "holds none of the 2 steps"),
+        (["--fault", "host_stall:rank=1,axis=cp"], "rank 1 makes no communication on cp call"),
+        (["--hardware", "abacus"], "is no known machine"),
+        (["--ranks", "3-9"], "'3-9' is not within 0-7"),
+        (["--jitter", "-1"], "jitter 0 to 10"),
+        (["--mesh", "tp=8,cp=1,pp=16,dp=256"], "32768 ranks are too many; simulate up to 16384"),
+        (["--micro-batches", "0"], "--micro-batches"),
+    ],
+)
+def test_bad_input_is_refused_with_field_and_remedy(command, arguments, said):
+    code, _, err = command("--preset", "8b", "--mesh", "tp=2,cp=1,pp=2,dp=2", *arguments, "--quiet")
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_written_is_said(command, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = command(*SMALL, "--out", str(tmp_path / "file" / "run"), "--quiet")
+    assert code == 3
+    assert "name another folder" in err
+
+
+def test_ranks_are_read():
+    assert parse_ranks("all", 3) == [0, 1, 2]
+    assert parse_ranks("5,0-2", 8) == [0, 1, 2, 5]
+    for text in ("", "a", "1-", "-1", "2-1", "8"):
+        with pytest.raises(ConfigError):
+            parse_ranks(text, 8)
