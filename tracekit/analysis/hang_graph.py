@@ -55,6 +55,7 @@ class Graph:
     moving: list[tuple[int, int, int, int]] = field(
         default_factory=list
     )  # group, seq, done by, not issued by
+    stale: frozenset[int] = frozenset()  # ranks whose dumps are older than their peers'
 
     def idle(self, rank: int) -> bool:
         """Whether nothing of this rank is outstanding: it waits for no communication."""
@@ -66,9 +67,9 @@ class Graph:
         return {r for r, h in self.waits.items() if h} | {r for r, p in self.pairs.items() if p} | self.busy
 
 
-def build_graph(groups: list[Group], dumps: DumpSet) -> Graph:
-    """Give the wait-for graph of all groups."""
-    graph = Graph([])
+def build_graph(groups: list[Group], dumps: DumpSet, stale: frozenset[int] = frozenset()) -> Graph:
+    """Give the wait-for graph of all groups; of `stale` ranks only what they issued counts, not what they lack."""
+    graph = Graph([], stale=stale)
     timed = {r for r, d in dumps.dumps.items() if d.timed}
     for number, group in enumerate(groups):
         _moving(graph, number, group)
@@ -101,9 +102,10 @@ def _hub(
     unknown: list[int],
     timed: set[int],
 ) -> None:
-    behind = [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq]
+    behind = [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq and not r.stale]
     done = [r.rank for r in group.rows.values() if r.proven >= seq]
     unknown = unknown + [r.rank for r in group.rows.values() if r.completed >= seq > r.proven]
+    unknown = unknown + [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq and r.stale]
     hub = Hub(number, seq, [r.rank for r in rows], behind, missing, unknown, done)
     at = len(graph.hubs)
     graph.hubs.append(hub)
@@ -144,14 +146,15 @@ def _device(group: Group, row: Row, furthest: int) -> bool:
 
 
 def _moving(graph: Graph, number: int, group: Group) -> None:
-    """Note a call done by one and not issued by another: dumps written at different times of a live job."""
+    """Note calls done by one and not issued by another: dumps written at different times."""
     known = [r for r in group.rows.values() if r.enqueued >= 0]
     if len(known) < 2:
         return
-    last, first = max(known, key=lambda r: r.proven), min(known, key=lambda r: r.enqueued)
-    if last.proven > first.enqueued:
-        call = last.call(first.enqueued + 1) or group.call(last.proven)
-        if synchronising(call):
+    last = max(known, key=lambda r: r.proven)
+    for first in known:
+        if first.stale or last.proven <= first.enqueued:
+            continue
+        if synchronising(last.call(first.enqueued + 1) or group.call(last.proven)):
             graph.moving.append((number, last.proven, last.rank, first.rank))
 
 
@@ -164,11 +167,15 @@ def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:
             if op.peer < len(members) and op.me < len(members):
                 ends[rank, members, rank, members[op.peer], op.send] += 1
     for (rank, members, _, peer, send), count in ends.items():
+        if rank in graph.stale:
+            continue
         graph.pairs[rank].add(peer)
         if ends.get((peer, members, peer, rank, not send), 0) < count:
             graph.awaited[peer].add(rank)
     for group in groups:  # what the ring has lost still shows in the status
         if group.mixed:
             graph.busy.update(
-                r.rank for r in group.rows.values() if 0 <= r.tail.status_completed < r.tail.status_enqueued
+                r.rank
+                for r in group.rows.values()
+                if not r.stale and 0 <= r.tail.status_completed < r.tail.status_enqueued
             )

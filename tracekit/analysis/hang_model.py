@@ -27,6 +27,7 @@ class Row:
     enqueued: int
     completed: int
     tail: GroupTail
+    stale: bool = False  # its dump was written before its peers' last calls: later ones are unknown
 
     @property
     def proven(self) -> int:
@@ -41,7 +42,7 @@ class Row:
     @property
     def waiting(self) -> bool:
         """Whether some call was issued and is not done."""
-        return 0 <= self.completed < self.enqueued
+        return not self.stale and 0 <= self.completed < self.enqueued
 
     @property
     def front(self) -> int:

@@ -1,0 +1,126 @@
+"""Real hangs of the reference trainer on Gloo: five kinds on every axis, answered by `tracekit hang`.
+
+`python -m tests.hang.real_hangs --out FOLDER [--kinds crash,skip_collective] [--axes tp,dp]` trains 16 ranks for a few
+steps each time, plants the hang, and prints a row a run, with what torchfrtrace says of the same dumps beside it.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.analysis.hang import analyse
+from tracekit.ingest.flight import load_dumps
+
+KINDS = {
+    "skip_collective": {"host_stalled"},
+    "host_stall": {"host_stalled"},
+    "hold_gil": {"host_stalled"},
+    "wrong_size": {"mismatched_call"},
+    "crash": {"host_stalled", "missing_dump"},
+}
+RANKS = {"tp": 5, "cp": 10, "pp": 3, "dp": 12}
+SMALL = (
+    "--preset",
+    "tiny",
+    "--set",
+    "model.layers=2",
+    "--set",
+    "data.seq_len=64",
+    "--set",
+    "data.batch_size=8",
+)
+
+
+@dataclass
+class Outcome:
+    """One run: what was planted, what was answered."""
+
+    kind: str
+    axis: str
+    rank: int
+    verdict: str
+    named: list[int]
+    kinds: list[str]
+    reason: str
+    stock: list[int]  # ranks that torchfrtrace calls missing or culprits
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return self.named == [self.rank] and set(self.kinds) <= KINDS[self.kind]
+
+
+def train(folder, kind, axis, rank, mesh="tp=2,cp=2,pp=2,dp=2", step=2, timeout_s=15.0, extra=()):
+    """Run the trainer into the hang; returns the folder of dumps."""
+    command = [
+        *(sys.executable, "-m", "tracekit_cli.reftrain", "run", *SMALL, "--mesh", mesh, "--quiet"),
+        *("--steps", str(step + 2), "--fault", f"{kind}:rank={rank},axis={axis},steps={step}"),
+        *("--set", f"evidence.timeout_s={timeout_s}", "--out", str(folder), *extra),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    if done.returncode != 3 or "Error" in done.stderr:
+        raise RuntimeError(f"the trainer did not hang ({done.returncode}): {done.stderr[-800:]}")
+    return folder / "fr"
+
+
+def stock(dumps):
+    """Ranks that torch's own analyser names: missing in a collective, or culprits of a mismatch."""
+    program = Path(sys.executable).with_name("torchfrtrace")
+    command = [str(program), str(dumps), "--prefix", "rank_", "--allow-incomplete-ranks"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    text = done.stdout + done.stderr
+    if "Traceback" in text:
+        return [-1]
+    named = re.findall(r"missing ranks: \{([\d, ]+)\}", text)
+    named += re.findall(r"[Cc]ulprit rank:? (\d+)", text)
+    return sorted({int(n) for part in named for n in part.split(",")})
+
+
+def run(folder, kind, axis, rank=None, **options):
+    rank = RANKS[axis] if rank is None else rank
+    began = time.perf_counter()
+    dumps = train(folder, kind, axis, rank, **options)
+    finding = analyse(load_dumps([str(dumps)]))
+    named, kinds = [c.rank for c in finding.culprits], [c.kind for c in finding.culprits]
+    seconds = time.perf_counter() - began
+    return Outcome(kind, axis, rank, finding.verdict, named, kinds, finding.reason, stock(dumps), seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--axes", default=",".join(RANKS))
+    parser.add_argument("--json", type=Path, help="append a line a run")
+    args = parser.parse_args()
+    rights = 0
+    jobs = [(k, a) for k in args.kinds.split(",") for a in args.axes.split(",")]
+    print("| kind | axis | planted | named | kind named | right | torchfrtrace names |")
+    print("|---|---|---|---|---|---|---|")
+    for kind, axis in jobs:
+        folder = args.out / f"{kind}_{axis}"
+        shutil.rmtree(folder, ignore_errors=True)
+        row = run(folder, kind, axis)
+        rights += row.right
+        told = ", ".join(map(str, row.stock)) if row.stock != [-1] else "fails with a traceback"
+        print(
+            f"| {kind} | {axis} | {row.rank} | {', '.join(map(str, row.named)) or '-'} | "
+            f"{', '.join(sorted(set(row.kinds))) or row.verdict} | {'yes' if row.right else 'NO'} | {told or '-'} |",
+            flush=True,
+        )
+        if not row.right:
+            print(f"    {row.reason}", file=sys.stderr, flush=True)
+        if args.json:
+            with args.json.open("a") as file:
+                file.write(json.dumps(vars(row)) + "\n")
+    print(f"{rights} of {len(jobs)} right")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Dumps older than their peers: the culprit is named where all waiting starts from it, a victim never."""
+
+import random
+
+import pytest
+
+from tests.hang.simulate import Case, make
+
+MESH = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
+
+
+def older(dump, calls, open_=0):
+    """The dump as it was `calls` calls earlier, with the last `open_` of its calls not yet done."""
+    entries = dump["entries"][:-calls]
+    for place in range(len(entries) - open_, len(entries)):
+        change = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+        entries[place] = {**entries[place], **change}
+    status = {}
+    for key in dump["pg_status"]:
+        mine = [e for e in entries if str(e["pg_id"]) == key and not e["is_p2p"]]
+        done = [e["collective_seq_id"] for e in mine if e["retired"]]
+        status[key] = {
+            "last_enqueued_collective": max((e["collective_seq_id"] for e in mine), default=-1),
+            "last_started_collective": -1,
+            "last_completed_collective": max(done, default=-1),
+        }
+    return {**dump, "entries": entries, "pg_status": status}
+
+
+def with_older(case, rank, calls, open_=0):
+    dumps = {**case.dumps, rank: older(case.dumps[rank], calls, open_)}
+    return Case(case.sizes, case.fault, case.axis, case.culprit, case.timed, dumps)
+
+
+@pytest.mark.parametrize("axis", ["tp", "cp", "pp", "dp"])
+@pytest.mark.parametrize("calls", [1, 2, 5, 12, 30])
+def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
+    named = 0
+    for seed in range(4):
+        case = make(seed, "host_stall", axis, MESH)
+        finding = judge(with_older(case, case.culprit, calls, open_=seed % 2))
+        found = {c.rank for c in finding.culprits}
+        assert found <= {case.culprit}, finding.reason
+        named += found == {case.culprit}
+        assert {c.kind for c in finding.culprits} <= {"host_stalled"} or seed % 2
+    assert named >= 3
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_victim_whose_dump_is_older_is_never_blamed(judge, seed):
+    rng = random.Random(seed)
+    case = make(seed, rng.choice(["host_stall", "skip", "wrong_op", "crash", "device_unseen"]))
+    victim = rng.choice([r for r in case.dumps if r != case.culprit])
+    finding = judge(with_older(case, victim, rng.choice([1, 3, 8, 25]), open_=seed % 3))
+    assert {c.rank for c in finding.culprits} <= {case.culprit}, finding.reason
+
+
+def test_an_older_dump_is_told(judge):
+    case = make(1, "host_stall", "tp", MESH)
+    finding = judge(with_older(case, case.culprit, 20))
+    (row,) = [q for q in finding.quality if q.kind == "stale_dump"]
+    assert f"rank {case.culprit} " in row.detail
+    assert row.path.endswith(f"_{case.culprit}")
+    (culprit,) = finding.culprits
+    assert culprit.last_enqueued == culprit.collective.seq - 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_dumps_of_a_live_job_taken_one_after_the_other_are_none(judge, seed):
+    rng = random.Random(seed)
+    case = make(seed, None, "tp", MESH)
+    dumps = {r: older(d, rng.randrange(1, 60)) for r, d in case.dumps.items()}
+    finding = judge(Case(MESH, None, "tp", None, False, dumps))
+    assert finding.verdict in {"none", "inconclusive"}, finding.reason
+    assert finding.culprits == ()
