@@ -3,9 +3,10 @@
 For every mesh the fastest schedule that fits is sought among pipeline schemes, numbers of virtual stages,
 ZeRO stages and recomputation: in the order of a bound on the time, each candidate's memory is computed and
 its table replayed, until no bound is below the best. Projected times closer than the model's own error
-(`TIE`) are not told apart; of such meshes the one that sends least through the network ports is taken,
-since contention on the shared network is what the model leaves out ("Scaling Llama 3 Training", section
-3.1.3: reductions at scale congest the network and slow down messages).
+(`TIE`) are not told apart. Of such meshes the one with the fewest axes is taken, since every axis adds
+groups that wait for one another (documents, jitter: what the projection leaves out), and of those the one
+that sends least through the network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale
+congest the network and slow down messages).
 """
 
 import heapq
@@ -24,9 +25,9 @@ from reftrain.simulate.projection import Projection, cost_model, project
 from reftrain.simulate.shapes import layer_counts
 from reftrain.throughput import flops_per_token
 
-TIE = 0.05
-"""Relative difference of projected times that is a tie: a choice this near the fastest is good."""
-HORIZON = 0.08
+TIE = 0.10
+"""Relative error that the projection is held to on published runs; closer times are a tie."""
+HORIZON = 0.12
 """Meshes whose bound lies further than this above the fastest are not replayed."""
 
 Pairs = Callable[[int], float]
@@ -244,21 +245,29 @@ MOST_IN_FLIGHT = 1024
 """All-forward-all-backward of more activations than this has never fitted; its table need not be made."""
 
 
+def axes_of(mesh: Mesh) -> int:
+    """Number of axes along which a mesh has more than one rank."""
+    return sum(size > 1 for size in mesh)
+
+
 def decide(found: Sequence[Choice]) -> tuple[list[Choice], list[Rejected]]:
     """Order choices by time, after taking out what is faster than the choice only within the model's error."""
     fastest = min(choice.projection.step_s for choice in found)
     tied = [c for c in found if c.projection.step_s <= (1 + TIE) * fastest]
-    taken = min(tied, key=lambda c: (c.projection.network_bytes, c.projection.step_s))
-    step, sent = taken.projection.step_s, taken.projection.network_bytes
+    taken = min(tied, key=lambda c: (axes_of(c.mesh), c.projection.network_bytes, c.projection.step_s))
     ties, choices = [], []
     for choice in found:
-        if choice.projection.step_s >= step:
+        if choice.projection.step_s >= taken.projection.step_s:
             choices.append(choice)
-            continue
-        faster = 100 * (step / choice.projection.step_s - 1)
-        reason = (
-            f"{faster:.1f} % faster, which is a tie ({100 * TIE:.0f} %), but sends "
-            f"{choice.projection.network_bytes / 1e9:.1f} GB a step through each network port, not {sent / 1e9:.1f}"
-        )
-        ties.append(Rejected(choice.mesh, reason, choice.projection.step_s))
+        else:
+            ties.append(Rejected(choice.mesh, _tie_reason(choice, taken), choice.projection.step_s))
     return sorted(choices, key=lambda c: (c.projection.step_s, c is not taken)), ties
+
+
+def _tie_reason(choice: Choice, taken: Choice) -> str:
+    faster = 100 * (taken.projection.step_s / choice.projection.step_s - 1)
+    reason = f"{faster:.1f} % faster, a tie within the projection's error of {100 * TIE:.0f} %, but "
+    if axes_of(choice.mesh) > axes_of(taken.mesh):
+        return reason + f"has {axes_of(choice.mesh)} axes to wait along, not {axes_of(taken.mesh)}"
+    sent, least = (c.projection.network_bytes / 1e9 for c in (choice, taken))
+    return reason + f"sends {sent:.1f} GB a step through each network port, not {least:.1f}"

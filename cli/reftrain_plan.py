@@ -1,0 +1,172 @@
+"""`reftrain memory`, `plan` and `calibrate`: what a run needs and how long it takes, before it is run."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from tracekit_cli.reftrain_schedule import save
+
+from reftrain.errors import ConfigError
+
+SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_count(option: str, text: str) -> int:
+    """Read `8192`, `8K` or `16M` (powers of 1024)."""
+    number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > 15:
+        raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
+    return int(number) * SUFFIXES[suffix]
+
+
+def answer(document: dict[str, Any], text: str, json_to: str | None) -> None:
+    """Print the text, or the JSON alone for `-`; a file named gets the JSON besides."""
+    written = json.dumps(document) + "\n"
+    if json_to == "-":
+        click.echo(written, nl=False)
+        return
+    if json_to:
+        save(Path(json_to), written)
+    click.echo(text, nl=False)
+
+
+JSON = click.option(
+    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+)
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field of run; repeatable."
+)
+@click.option(
+    "--kernels",
+    type=click.Choice(["eager", "fused"]),
+    default="eager",
+    help="What layers keep for backward: as run executes them, or fused as on a cluster.",
+)
+@JSON
+def memory(
+    config: Path | None,
+    preset: str | None,
+    mesh: str | None,
+    settings: Sequence[str],
+    kernels: str,
+    json_to: str | None,
+) -> None:
+    """Show the memory of every pipeline rank of the run that CONFIG.toml and the flags describe.
+
+    At the largest moment of a step, by kind; the kinds add up to the peak.
+    """
+    from dataclasses import replace
+
+    from tracekit_cli.reftrain import parse_mesh, parse_setting
+
+    from reftrain.config_file import load
+    from reftrain.simulate.job import job_of_run
+    from reftrain.simulate.memory import MemoryModel
+    from reftrain.simulate.memory_report import document, table
+
+    overrides: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        name, field, value = parse_setting(setting)
+        overrides.setdefault(name, {})[field] = value
+    if preset:
+        overrides.setdefault("model", {})["preset"] = preset
+    if mesh:
+        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    job = job_of_run(load(config, overrides))
+    if kernels == "fused":
+        job = replace(job, kernels="fused", attention="flex", optimizer="fused")
+    ranks = MemoryModel(job).ranks()
+    answer(document(job, ranks), table(ranks), json_to)
+
+
+@click.command()
+@click.option("--preset", required=True, help="Model preset: tiny, small, 8b, 70b, 405b.")
+@click.option("--gpus", type=click.IntRange(1, 1 << 20), required=True, help="Devices.")
+@click.option("--tokens", required=True, help="Tokens of a step, e.g. 16M.")
+@click.option("--seq", required=True, help="Tokens of a sequence, e.g. 8192 or 128K.")
+@click.option("--hardware", default="h100", show_default=True, help="A known machine, or a .toml file.")
+@click.option("--micro-batch", type=click.IntRange(1), default=1, help="Sequences of a micro-batch.")
+@click.option(
+    "--mean-document",
+    type=click.FloatRange(1),
+    help="Mean length of documents that do not attend to each other, tokens; else attention is causal.",
+)
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against memory as SVG."
+)
+@JSON
+def plan(
+    preset: str,
+    gpus: int,
+    tokens: str,
+    seq: str,
+    hardware: str,
+    micro_batch: int,
+    mean_document: float | None,
+    svg: Path | None,
+    json_to: str | None,
+) -> None:
+    """Choose mesh and schedule: all meshes by projected time, each rejected one with its reason."""
+    from functools import lru_cache
+
+    from reftrain.config import ModelConfig
+    from reftrain.presets import preset_tables
+    from reftrain.simulate import plan_report
+    from reftrain.simulate.documents import slowest_pairs
+    from reftrain.simulate.hardware import load_hardware
+    from reftrain.simulate.meshes import Workload
+    from reftrain.simulate.plan import Planner
+
+    model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
+    length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
+    if total % length:
+        problem = f"{total} tokens are no whole number of sequences of {length}"
+        raise ConfigError("--tokens", problem, f"give a multiple of {length}")
+    machine = load_hardware(hardware)
+    pairs = None
+    if mean_document:
+        pairs = lru_cache(maxsize=None)(lambda cp: slowest_pairs(mean_document, length, cp))
+    made = Planner(Workload(model, gpus, length, total // length, micro_batch), machine, pairs).plan()
+    if svg:
+        save(svg, plan_report.svg(made))
+    answer(plan_report.document(made), plan_report.table(made), json_to)
+
+
+@click.command()
+@click.option(
+    "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes that measure."
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the hardware file here.")
+@JSON
+def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
+    """Measure this machine with real processes: messages, collectives, computation.
+
+    Prints a hardware file for plan --hardware, or writes it to --out.
+    """
+    from dataclasses import asdict
+
+    from reftrain.simulate.calibrate import fit_link, hardware_toml, measure_links, measure_speed
+
+    samples = measure_links(ranks)
+    fit, speed = fit_link(samples), measure_speed()
+    toml = hardware_toml(ranks, fit, speed)
+    if out:
+        save(out, toml)
+        click.echo(f"reftrain: {out} written; use it with plan --hardware {out}", err=True)
+    document = {
+        "schema": "reftrain.calibrate/1",
+        "ranks": ranks,
+        "link": asdict(fit),
+        "speed": asdict(speed),
+        "samples": [asdict(sample) for sample in samples],
+        "toml": toml,
+    }
+    answer(document, "" if out else toml, json_to)

@@ -1,0 +1,37 @@
+"""Memory of a job's ranks as JSON and as a table."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from reftrain.simulate.job import Job
+from reftrain.simulate.memory import RankMemory
+
+COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers")
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def document(job: Job, ranks: Sequence[RankMemory]) -> dict[str, Any]:
+    """The memory as `reftrain.memory/1`, in bytes; a row a pipeline rank, equal on its other ranks."""
+    return {
+        "schema": "reftrain.memory/1",
+        "unit": "bytes",
+        "kernels": job.kernels,
+        "ranks": [rank.as_json() for rank in ranks],
+    }
+
+
+def table(ranks: Sequence[RankMemory]) -> str:
+    """The memory as text, by pipeline rank, at the largest moment of a step."""
+    most = max(rank.peak for rank in ranks)
+    unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+    head = ("pipeline rank", *COLUMNS, "peak", "in flight")
+    rows = [head]
+    for rank in ranks:
+        kinds = asdict(rank.at_peak)
+        values = [*(kinds[column] for column in COLUMNS), rank.peak]
+        rows.append((str(rank.rank), *(f"{value / unit:.2f}" for value in values), str(rank.in_flight)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = [f"{name} at the largest moment of a step; equal on all ranks of a pipeline rank"]
+    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(lines) + "\n"
