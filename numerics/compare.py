@@ -24,7 +24,7 @@ from numerics.matched import MakeReplay, NoReplay, find_replay, narrower_format,
 from numerics.orders import read_plan
 from numerics.reach import reach
 from numerics.rows import RowTable, by_row
-from numerics.solve import by_copies, explain, format_of_plan
+from numerics.solve import by_collective, by_copies, explain, format_of_plan
 from numerics.store import open_capture
 from numerics.sums import Explanation
 from numerics.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
@@ -144,7 +144,10 @@ class _Comparison:
         if rounding and self.options.make_replay is not None and evidence.relative(found.rows) < ROUNDING:
             narrower = narrower_format(self.run, found, self.options.make_replay, self.names)
             answer = narrower or answer
-        return answer or by_copies(self.run, found, case.broken)
+        if answer is None or answer.rounding:
+            owner = replay if found.missing else self.run
+            answer = by_collective(found, owner) or by_copies(self.run, found, case.broken) or answer
+        return answer
 
     def _beyond_plan(self, case: Case) -> tuple[int, ...]:
         """Rows of the first tensor that differs though no difference between the two order plans reaches it."""
@@ -228,6 +231,13 @@ class _Comparison:
             return at_row(self.run, (broken.row,), broken.sentence)
         if decision.proof == "infeasible_by_plan":
             return at_row(self.run, case.beyond_plan, "no difference between the two order plans reaches it")
+        if decision.verdict == "reporting_only" and case.rows is not None:
+            rows = first_of(self.run, case.rows.different)
+            return (
+                at_row(self.run, rows, "differs from the matched replay, and is only reported")
+                if rows
+                else None
+            )
         if case.tensors is None:
             return None
         status = Status.SIGNED_ZERO if decision.verdict == "signed_zero" else Status.DIFFERENT

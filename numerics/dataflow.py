@@ -28,13 +28,16 @@ def phase_index(run: Frame) -> Ints:
 
 
 def slots(run: Frame) -> Keys:
-    """Sortable number of each row's slot: step, phase, micro-batch (rows of none: first in the forward, else last)."""
-    micro_batch = run["micro_batch"]
+    """Sortable number of each row's slot: step, phase, micro-batch (rows of none: first in the forward, else last).
+
+    What a rank computes on comes before anything computed, whenever it was recorded.
+    """
+    micro_batch, phase = run["micro_batch"], phase_index(run) * 2
+    phase = np.where(run.named("kind", "input") & run.named("phase", "forward"), phase - 1, phase)
     backward = run.named("phase", "backward")
     placed = np.where(micro_batch >= 0, micro_batch + 1, np.where(backward, (1 << 24) - 1, 0))
-    return ((run["step"] + 1) * 8 + phase_index(run)).astype(np.uint64) * np.uint64(1 << 24) + placed.astype(
-        np.uint64
-    )
+    base = ((run["step"] + 1) * 16 + phase).astype(np.uint64) * np.uint64(1 << 24)
+    return base + placed.astype(np.uint64)
 
 
 def layer_of(name: str) -> int:
@@ -75,11 +78,14 @@ def _chains(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
 
 
 def _messages(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
-    op = run["op"][rows]
+    """From what a pipeline stage sent to what the next received."""
+    op, tensor = run["op"][rows], run["tensor"][rows]
+    pipeline = run["axis"][rows] == run.names.number("pp")
     send, receive = run.names.number("send"), run.names.number("recv")
-    tensor = run["tensor"][rows]
-    sources = {int(tensor[i]): int(node[i]) for i in np.flatnonzero(op == send)}
-    pairs = [(sources.get(int(tensor[i]), -1), int(node[i])) for i in np.flatnonzero(op == receive)]
+    sources = {int(tensor[i]): int(node[i]) for i in np.flatnonzero(pipeline & (op == send))}
+    pairs = [
+        (sources.get(int(tensor[i]), -1), int(node[i])) for i in np.flatnonzero(pipeline & (op == receive))
+    ]
     return [(b, a) for b, a in pairs if b >= 0 and b != a]
 
 
@@ -95,17 +101,17 @@ def _priority(run: Frame, row: int, *, backward: bool) -> tuple[int, int, int]:
 
 
 def _sorted(followers: list[set[int]], waiting: list[int], priority: list[tuple[int, int, int]]) -> list[int]:
-    """Kahn's algorithm, the smallest priority first; a cycle (ranks that disagree) is cut at the smallest."""
+    """Kahn's algorithm, the smallest priority first; a cycle (ranks that disagree) is cut where it was met first."""
     ready = [(priority[n], n) for n, w in enumerate(waiting) if not w]
     heapq.heapify(ready)
-    left = sorted((priority[n], n) for n in range(len(waiting)))
+    left = sorted((priority[n][1:], n) for n in range(len(waiting)))
     place = [-1] * len(waiting)
     done, oldest = 0, 0
     while done < len(waiting):
         if not ready:
             while place[left[oldest][1]] >= 0:
                 oldest += 1
-            ready.append(left[oldest])
+            ready.append((priority[left[oldest][1]], left[oldest][1]))
         _, number = heapq.heappop(ready)
         if place[number] >= 0:
             continue

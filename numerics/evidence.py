@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.frame import Frame, Ints
+from numerics.frame import Frame
 from numerics.relations import Vector
 from numerics.rows import RowTable
-from numerics.schema import parse_boxes
+from numerics.schema import Box, parse_boxes
 from tracekit.errors import InputError
 
 _MOST_ELEMENTS: Final = 1 << 22
@@ -35,15 +35,26 @@ class Evidence:
         return found
 
     def array(self, frame: Frame, row: int) -> np.ndarray[Any, Any] | None:
-        """Values of a row in the shape of its box (flat for several boxes); None where none were kept."""
+        """Values of a row in the shape of the rank's own tensor; None where none were kept."""
         key = frame.values_key(row)
         if key is None or not 0 < int(frame["numel"][row]) <= _MOST_ELEMENTS:
             return None
         flat = frame.capture.read_values(int(frame["rank"][row]), key)
         if len(flat) != int(frame["numel"][row]):
             raise InputError(f"{frame.capture.folder}: values and rows do not fit; capture the run again")
-        boxes = parse_boxes(frame.name("boxes", row))
-        return flat.reshape(boxes[0].sizes) if len(boxes) == 1 else flat
+        return in_boxes(flat, parse_boxes(frame.name("boxes", row)))
+
+    def part_of(self, other: int, row: int) -> np.ndarray[Any, Any] | None:
+        """Of a replay's row that holds more than a row of the run: the run's part of it; None where it does not."""
+        outer = parse_boxes(self.replay.name("boxes", other))
+        inner = parse_boxes(self.run.name("boxes", row))
+        if len(outer) != 1 or len(inner) != 1 or len(inner[0].sizes) != len(outer[0].sizes):
+            return None
+        places = list(zip(outer[0].offsets, outer[0].sizes, inner[0].offsets, inner[0].sizes, strict=True))
+        if any(o > i or i + n > o + m for o, m, i, n in places):
+            return None
+        array = self.array(self.replay, other)
+        return None if array is None else array[tuple(slice(i - o, i - o + n) for o, _, i, n in places)]
 
     def has_values(self, rows: Sequence[int]) -> bool:
         """Whether values of these rows of the run and of their matches were kept."""
@@ -78,9 +89,15 @@ class Evidence:
             found = float(np.linalg.norm(a - b)) / size if size else math.inf
         return found if math.isfinite(found) else math.inf
 
-    def rows_like(self, row: int) -> Ints:
-        """Rows of the replay of the same step and box as a row of the run: candidates for addends."""
-        same = (self.replay["step"] == self.run["step"][row]) & (
-            self.replay["global_shape"] == self.run["global_shape"][row]
-        )
-        return np.flatnonzero(same & (self.replay["boxes"] == self.run["boxes"][row]))
+
+def in_boxes(flat: np.ndarray[Any, Any], boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
+    """Shape flat values as their box; several boxes stand one behind another where they differ, as in `digest`."""
+    if len(boxes) < 2:
+        return flat.reshape(boxes[0].sizes) if boxes else flat.reshape(())
+    dim = next((d for d in range(len(boxes[0].sizes)) if len({box.offsets[d] for box in boxes}) > 1), 0)
+    others = {(*box.sizes[:dim], *box.sizes[dim + 1 :]) for box in boxes}
+    if len(others) > 1:
+        return flat
+    ends = np.cumsum([box.numel for box in boxes])
+    parts = [flat[end - box.numel : end].reshape(box.sizes) for end, box in zip(ends, boxes, strict=True)]
+    return np.concatenate(parts, axis=dim)

@@ -15,7 +15,7 @@ from numerics.dataflow import slots, topological
 from numerics.findings import Divergence
 from numerics.frame import Frame, Ints
 from numerics.rows import RowTable
-from numerics.schema import AXES
+from numerics.schema import AXES, parse_boxes
 
 COPYING: Final = ("dp", "dp_cp", "kv", "embedding")
 """Axes whose collectives take gradients as they are: a wrong input there is the reduction's own doing."""
@@ -26,7 +26,7 @@ class Found:
     """The first divergence and what explains it: rows of the run (`rows`, all ranks of the divergent tensor).
 
     `collective` is the row of the suspected collective, of the replay where `missing`, else of the run; None
-    without. `near_axis` is the axis of the last sound collective before the divergence, for what it may hint.
+    without. `unmatched`: only one of the two made it. `near_axis`: the axis of the last collective before.
     """
 
     divergence: Divergence
@@ -34,6 +34,7 @@ class Found:
     collective: int | None = None
     missing: bool = False
     near_axis: str | None = None
+    unmatched: bool = False
 
 
 def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None:
@@ -46,7 +47,8 @@ def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None
     blamed, missing = _suspect(run, replay, table, rows)
     divergence = _divergence(run, replay, table, rows, blamed, missing=missing)
     near = divergence.axis or _axis_before(run, int(rows[0]))
-    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near)
+    unmatched = missing or (blamed is not None and bool(np.isin(blamed, table.extra)))
+    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near, unmatched)
 
 
 def _axis_before(run: Frame, row: int) -> str | None:
@@ -167,7 +169,7 @@ def _divergence(
         module=run.name("module", shown),
         tensor=run.name("tensor", shown),
         collective=collective,
-        axis=axis or odd_axis(run, table, rows),
+        axis=axis or odd_axis(run, table, rows) or _cut_axis(run, row) or _reduced_axis(run, row),
         ranks=tuple(sorted({int(r) for r in run["rank"][rows]})),
         evidence=_evidence(run, replay, row, blamed, missing=missing),
     )
@@ -188,14 +190,13 @@ def _value_row(run: Frame, table: RowTable, row: int) -> int:
 
 
 def plain_axis(run: Frame, axis: str) -> str:
-    """Axis of the mesh that a collective's axis stands for: dp_cp with cp 1 is dp."""
+    """Axis of the mesh that a collective's axis stands for: dp_cp is dp, but for a dp of 1."""
     if axis == "kv":
         return "tp"
     if axis == "embedding":
         return "pp"
     if axis == "dp_cp":
-        sizes = axis_sizes(run)
-        return "dp" if sizes["cp"] == 1 else "cp" if sizes["dp"] == 1 else axis
+        return "cp" if axis_sizes(run)["dp"] == 1 else "dp"
     return axis
 
 
@@ -221,6 +222,56 @@ def odd_axis(run: Frame, table: RowTable, rows: Ints) -> str | None:
     return axis
 
 
+def _cut_axis(run: Frame, row: int) -> str | None:
+    """Of what a rank computes on: the one axis that cuts it, where all ranks are wrong."""
+    if run.name("kind", row) != "input":
+        return None
+    same = run["step"] == run["step"][row]
+    for column in ("tensor", "kind", "phase"):
+        same &= run[column] == run[column][row]
+    rows = np.flatnonzero(same)
+    axes = [a for a in AXES if _decides(run[a][rows], run["boxes"][rows])]
+    return axes[0] if len(axes) == 1 else None
+
+
+def cutting_axis(run: Frame, row: int, dim: int) -> str | None:
+    """Return the one axis along which a tensor's dimension is cut; None where none or several do."""
+    same = run["step"] == run["step"][row]
+    for column in ("tensor", "kind", "phase", "micro_batch"):
+        same &= run[column] == run[column][row]
+    rows = np.flatnonzero(same)
+    first = {
+        int(b): parse_boxes(run.names.text(int(b)))[0].offsets[dim] for b in np.unique(run["boxes"][rows])
+    }
+    offsets = np.array([first[int(b)] for b in run["boxes"][rows]])
+    axes = [a for a in AXES if _decides(run[a][rows], offsets)]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _decides(coordinate: Ints, boxes: Ints) -> bool:
+    """Whether ranks with different coordinates hold different boxes."""
+    held = [set(boxes[coordinate == c].tolist()) for c in np.unique(coordinate)]
+    return len(held) > 1 and not set.intersection(*held)
+
+
+def _reduced_axis(run: Frame, row: int) -> str | None:
+    """Of a reduced gradient that is wrong though nothing before it is: the axis of its last reduction."""
+    if run.name("kind", row) != "param_grad":
+        return None
+    before = np.flatnonzero(
+        (run["rank"] == run["rank"][row])
+        & (run["step"] == run["step"][row])
+        & (run["order"] < run["order"][row])
+        & run.named("kind", "collective_out")
+        & run.named("phase", "reduce", "backward")
+        & run.named("axis", *COPYING)
+    )
+    near = [
+        int(r) for r in before if _concerns(run, int(r), row) or run.name("label", int(r)).startswith("stage")
+    ]
+    return plain_axis(run, run.name("axis", near[-1])) if near else None
+
+
 def _splits(run: Frame, everyone: Ints, odd: Ints) -> str | None:
     for axis in AXES:
         marked = np.unique(run[axis][odd])
@@ -241,7 +292,7 @@ def _evidence(run: Frame, replay: Frame, row: int, blamed: int | None, *, missin
     if missing and _made_otherwise(run, replay, row, blamed):
         return f"the {name} does not hold what the configuration asks for: its buffer has another size"
     if missing:
-        return f"the run does not make the {name} that its configuration asks for"
+        return f"the {name} that the configuration asks for is missing: the run never makes it"
     if run.name("axis", row) and blamed == row:
         if run.name("kind", row) == "collective_out":
             return f"what went into the {name} is equal in bits, what came out is not"

@@ -4,6 +4,7 @@ Needs the values. Slices along a dimension are compared by their bytes, so that 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -77,23 +78,26 @@ def _blocks(comes_from: Sequence[int], dim: int) -> str | None:
     return None
 
 
-def where_different(a: Array, b: Array) -> str | None:
-    """Say along which dimension the differences stand on few places, and where; None where they are everywhere."""
+def few_places(a: Array, b: Array) -> tuple[int, list[int]] | None:
+    """Return a dimension along which the differences stand on few indices, and these; None where they are all over."""
     if a.shape != b.shape or not a.size:
         return None
     wrong = a != b
     for dim in range(a.ndim):
-        count = a.shape[dim]
         at = np.flatnonzero(wrong.any(axis=tuple(d for d in range(a.ndim) if d != dim)))
-        if not len(at) or count < 3 or len(at) * 3 > count:
-            continue
-        if len(at) == 1:
-            last = " (the last)" if at[0] == count - 1 else " (the first)" if at[0] == 0 else ""
-            return f"only at index {at[0]}{last} of {count} along dimension {dim}"
-        gaps = np.diff(at)
-        if (gaps == 1).all():
-            return f"only at indices {at[0]} to {at[-1]} of {count} along dimension {dim}"
-        if (gaps == gaps[0]).all():
-            return f"only at every {gaps[0]}th index along dimension {dim}, from {at[0]}"
-        return f"only at {len(at)} of {count} indices along dimension {dim}, from {at[0]} to {at[-1]}"
+        if len(at) and a.shape[dim] >= 3 and len(at) * 3 <= a.shape[dim]:
+            return dim, [int(i) for i in at]
     return None
+
+
+def places_in_words(at: Sequence[int], count: int, dim: int) -> str:
+    """Few of `count` indices along a dimension, in words."""
+    if len(at) == 1:
+        last = " (the last)" if at[0] == count - 1 else " (the first)" if at[0] == 0 else ""
+        return f"only at index {at[0]}{last} of {count} along dimension {dim}"
+    gaps = {b - a for a, b in pairwise(at)}
+    if gaps == {1}:
+        return f"only at indices {at[0]} to {at[-1]} of {count} along dimension {dim}"
+    if len(gaps) == 1:
+        return f"only at every {gaps.pop()}th index along dimension {dim}, from {at[0]}"
+    return f"only at {len(at)} of {count} indices along dimension {dim}, from {at[0]} to {at[-1]}"

@@ -20,8 +20,8 @@ class RowTable:
     """Rows of a run against its replay.
 
     `match` is the replay's row for each row of the run, -1 without; `status` compares them (UNMATCHED without);
-    `missing` are rows of collectives that only the replay has, `extra` those that only the run has, both of
-    categories (axis, operation, phase) that both record.
+    `missing` are rows of collectives that only the replay has, `extra` those that only the run has, where both
+    record collectives.
     """
 
     status: Ints
@@ -76,11 +76,7 @@ def by_row(run: Frame, replay: Frame) -> RowTable:
 
 
 def _unmatched_collectives(run: Frame, lacking: np.ndarray, other: Frame) -> Ints:
-    """Collective rows without a counterpart, where the other run records that axis and operation in that phase."""
-    here, there = _category(run), _category(other)
-    common = np.isin(here, there[other.named("kind", *COLLECTIVES)])
-    return np.flatnonzero(lacking & run.named("kind", *COLLECTIVES) & common)
-
-
-def _category(run: Frame) -> Keys:
-    return keys_of(run["kind"], run["axis"], run["op"], run["phase"])
+    """Collective rows without a counterpart, where the other run records collectives at all."""
+    if not other.named("kind", *COLLECTIVES).any():
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(lacking & run.named("kind", *COLLECTIVES))

@@ -14,11 +14,11 @@ import torch
 
 from numerics.digest import project
 from numerics.evidence import Evidence
-from numerics.first_diff import Found, axis_sizes
+from numerics.first_diff import Found, axis_sizes, cutting_axis
 from numerics.frame import Frame
 from numerics.invariants import Broken
 from numerics.orders import PlanDifference
-from numerics.positions import moved, where_different
+from numerics.positions import few_places, moved, places_in_words
 from numerics.relations import factor, named_factor, named_logarithm, near, roundoff
 from numerics.schema import parse_boxes, parse_shape
 from numerics.sums import Explanation, missing_addends, partial_words, tolerance_of
@@ -143,6 +143,8 @@ def _arrays(evidence: Evidence, row: int) -> tuple[np.ndarray[Any, Any], np.ndar
 
 
 def _moved(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
+    if evidence.run.name("dtype", rows[0]) == "bool":
+        return None  # rows of a mask are copies of one another by nature
     if not evidence.has_values(rows):
         return _same_values(evidence, rows)
     for row in rows:
@@ -183,8 +185,9 @@ def _factor(
         if fit is None or fit.residual > tolerance:
             return None
         each.append(fit.value)
-    if len(a) <= len(rows) or max(abs(v - 1) for v in each) <= 4 * tolerance:
-        return None
+    scalars = all(int(evidence.run["numel"][r]) < 2 for r in rows)
+    if (scalars and len(set(each)) < 3) or max(abs(v - 1) for v in each) <= 4 * tolerance:
+        return None  # any two numbers have a ratio
     return _by_axis(evidence, rows, each, tolerance)
 
 
@@ -271,14 +274,36 @@ def _constant(
 
 
 def _places(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
-    texts = []
+    """Differences that stand on few places only, above all at the ends of the pieces that an axis cuts."""
+    texts, axes = [], set()
     for row in rows:
         pair = _arrays(evidence, row) if evidence.has_values([row]) else None
-        text = None if pair is None else where_different(*pair)
-        if text is None:
+        few = None if pair is None else few_places(*pair)
+        if pair is None or few is None:
             return None
-        texts.append(f"rank {int(evidence.run['rank'][row])}: {text}")
-    return Explanation("differs " + "; ".join(texts[:4]))
+        dim, at = few
+        edge = _edge(evidence, row, dim, at)
+        axes.add(cutting_axis(evidence.run, row, dim) if edge else None)
+        texts.append(edge or places_in_words(at, pair[0].shape[dim], dim))
+    axis = axes.pop() if len(axes) == 1 else None
+    if len(set(texts)) == 1:
+        where = f", the boundaries of the cut over {axis}" if axis else ""
+        return Explanation(f"differs {texts[0]}{where}", axis)
+    shown = [f"rank {int(evidence.run['rank'][r])}: {t}" for r, t in list(zip(rows, texts, strict=True))[:4]]
+    return Explanation("differs " + "; ".join(shown), axis)
+
+
+def _edge(evidence: Evidence, row: int, dim: int, at: Sequence[int]) -> str | None:
+    """Say that only the last or the first index of each piece differs; None where others do."""
+    boxes = parse_boxes(evidence.run.name("boxes", row))
+    several = len({box.offsets[dim] for box in boxes}) == len(boxes)
+    ends = np.cumsum([box.sizes[dim] for box in (boxes if several else boxes[:1])]).tolist()
+    starts = [0, *ends[:-1]]
+    if set(at) <= {end - 1 for end in ends}:
+        return f"only at the last index of a piece along dimension {dim} (a boundary)"
+    if set(at) <= set(starts):
+        return f"only at the first index of a piece along dimension {dim} (a boundary)"
+    return None
 
 
 def _size(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:
@@ -301,6 +326,20 @@ def format_of_plan(plan: Sequence[PlanDifference]) -> Explanation | None:
     if not real or any(one.field != "dtype" for one in real):
         return None
     return Explanation(real[0].sentence, dtype=real[0].left)
+
+
+def by_collective(found: Found, names: Frame) -> Explanation | None:
+    """Say that a reduction is missing, or made once more, where nothing else relates the values."""
+    if (
+        found.collective is None
+        or names.name("kind", found.collective) != "collective_in"
+        or not found.unmatched
+    ):
+        return None
+    what = f"{names.name('op', found.collective)} of {names.name('label', found.collective)}"
+    return Explanation(
+        f"{'missing' if found.missing else 'doubled'} reduction: the {what}", found.divergence.axis
+    )
 
 
 def by_copies(run: Frame, found: Found, broken: Sequence[Broken]) -> Explanation | None:

@@ -89,7 +89,7 @@ def test_a_skipped_collective_is_named(tmp_path):
     found = judge(tmp_path, bug, Plan(), PAR).first_divergence
     assert (found.tensor, found.axis) == ("layers.1.mlp.out", "tp")
     assert found.collective == "tp/all_reduce#layers.1.mlp.down"
-    assert "does not make" in found.evidence
+    assert "the run never makes it" in found.evidence
     assert (found.step, found.phase, found.micro_batch) == (0, "forward", 0)
 
 
