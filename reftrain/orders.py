@@ -96,9 +96,9 @@ class OrderRecorder(Hooks):
             )
         self._bucket_layouts(trainer)
         self._layouts["grad_norm"] = (("shards", ranks),)
-        self._layouts["tied_embedding.grad"] = tuple(
-            (n, t.numel()) for n, t in local.items() if n == "output.weight"
-        )
+        ends = ("tok_embeddings.weight", "output.weight")
+        size = next((local[name].numel() for name in ends if name in local), 0)
+        self._layouts["tied_embedding.grad"] = tuple((name, size) for name in ends)
 
     def _bucket_layouts(self, trainer: Trainer) -> None:
         """Note the buckets of a replicated run."""

@@ -307,8 +307,9 @@ def _tied(writer: _Writer) -> None:
     for seat in writer.grid.seats():
         if seat.pp == 0:
             other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
-            layout = _shard_layout(writer, other, ["output.weight"])
+            ((_, size),) = _shard_layout(writer, other, ["output.weight"])
+            layout = (("tok_embeddings.weight", size), ("output.weight", size))
             writer.add(
                 "tied_embedding.grad", "embedding", "all_reduce", "reduce", writer.formats.parameter,
-                [seat, other], (-1,), layout[0][1], layout=layout,
+                [seat, other], (-1,), size, layout=layout,
             )  # fmt: skip
