@@ -14,27 +14,33 @@ from tests.numerics.benchmark.benign import BENIGN
 from tests.numerics.benchmark.bugs import bug_cases
 from tests.numerics.benchmark.case import BASE, Case, merged
 from tests.numerics.benchmark.others import verdicts
-from tests.numerics.benchmark.replays import replay
+from tests.numerics.benchmark.outside import OUTSIDE
+from tests.numerics.benchmark.replays import replay, replay_elsewhere
 from tests.numerics.benchmark.runs import DONE, Runs
 from tests.numerics.benchmark.score import score
 from tests.numerics.benchmark.table import table
 
 
 def all_cases() -> list[Case]:
-    """Bugs of the catalogue, benign changes."""
-    return [*bug_cases(), *BENIGN]
+    """Bugs of the catalogue, bugs from outside, benign changes."""
+    return [*bug_cases(), *(patch.case() for patch in OUTSIDE), *BENIGN]
 
 
 def measure(case: Case, runs: Runs, *, keep: bool) -> dict[str, object]:
     """Make the case's runs, compare them, ask the other rules, score."""
     begin = time.perf_counter()
-    baseline, parallel = runs.baseline(case), runs.parallel(case)
+    patch = next((patch for patch in OUTSIDE if patch.name == case.patch), None)
+    source = patch.apply(runs.folder / "source").absolute() if patch else None
+    baseline, parallel = runs.baseline(case), runs.parallel(case, source)
     made = time.perf_counter()
     config = load(None, merged(BASE, case.parallel, {"run": {"out": str(parallel)}}))
     folder = parallel / "replay"
     if not (folder / DONE).is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        runs.pool(1).run(replay, 1, str(parallel), str(folder), timeout=400)
+        if source is not None:
+            replay_elsewhere(parallel, folder, source)
+        else:
+            runs.pool(1).run(replay, 1, str(parallel), str(folder), timeout=400)
         (folder / DONE).touch()
     replayed = time.perf_counter()
     document = compare_document(compare(parallel, baseline, Options(replay=folder)))
@@ -71,7 +77,7 @@ def main() -> None:
     results = options.out / "results"
     results.mkdir(parents=True, exist_ok=True)
     cases = [case for case in all_cases() if re.search(options.only, case.name)]
-    runs = Runs(options.out / "runs")
+    runs = Runs((options.out / "runs").absolute())
     try:
         for case in [] if options.table else cases:
             path = results / (re.sub(r"[^\w.=-]+", "_", case.name) + ".json")

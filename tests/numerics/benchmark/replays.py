@@ -19,6 +19,7 @@ def replay_elsewhere(run: Path, out: Path, source: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "reftrain.replay.command", str(run), "--out", str(out)],
         env={**os.environ, "PYTHONPATH": str(source)},
+        cwd=source,
         check=True,
         capture_output=True,
         timeout=400,

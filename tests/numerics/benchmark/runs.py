@@ -75,6 +75,7 @@ class Runs:
         ended = subprocess.run(
             command,
             env={**os.environ, **environment},
+            cwd=environment.get("PYTHONPATH"),
             capture_output=True,
             text=True,
             timeout=400,

@@ -22,8 +22,10 @@ def summary(results: Sequence[Result]) -> list[str]:
     bugs = [r for r in results if r["bug"]]
     benign = [r for r in results if not r["bug"]]
     rows = [
-        "| | planted bugs called | benign changes not called | first divergence exact | right module | "
-        "right axis | explained |",
+        (
+            "| | planted bugs called | benign changes not called | first divergence exact | right module | "
+            "right axis | explained |"
+        ),
         "|---|---|---|---|---|---|---|",
         f"| `numerics compare` | {share(bool(_score(r, 'right')) for r in bugs)} | "
         f"{share(_score(r, 'false_alarm') is False for r in benign)} | "
