@@ -76,6 +76,8 @@ class Capture(Hooks):
     def built(self, trainer: Trainer) -> None:
         """Watch every module of every stage."""
         self._trainer = trainer
+        schedule = trainer.schedule
+        self.rows.places.owners = {stage: schedule.owners(stage)[0] for stage in range(schedule.stages)}
         for stage in trainer.stages.values():
             stage.module.register_forward_pre_hook(self._on_inputs)
             for name, module in stage.module.named_modules():

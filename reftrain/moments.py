@@ -11,7 +11,7 @@ def moment(call: CollectiveCall, action: Action | None) -> tuple[Phase, int]:
     """Phase and micro-batch of a call within an action; gradients are reduced in a phase of their own, as of none."""
     if call.axis == "pp" and call.peer is not None:
         kind, _, number = call.label.partition(".")
-        return ("forward" if kind[1] == "A" else "backward"), int(number)
+        return ("forward" if kind[1] == "A" else "backward"), int(number.partition("@")[0])
     if call.label == "valid_tokens":
         return "forward", -1
     if action is None or call.axis in REDUCED_AXES:

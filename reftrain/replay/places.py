@@ -65,7 +65,10 @@ def _kind(name: str) -> str:
 
 
 class Places:
-    """The places of one run's tensors."""
+    """The places of one run's tensors.
+
+    `owners` is the pipeline rank that counts for a virtual stage, where that is not its number modulo pp.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -73,6 +76,7 @@ class Places:
         self.parameters: dict[str, tuple[int, Parameter]] = {
             p.name: (stage, p) for stage in range(config.stages) for p in self.declared.in_order(stage)
         }
+        self.owners: dict[int, int] = {}
 
     def _sequence(self, seat: Seat, *, pieces: bool) -> list[tuple[int, int]]:
         """Stretches (offset, size) of the sequence that the seat holds; of its tensor rank's piece if asked."""
@@ -198,15 +202,14 @@ class Places:
     def parameter(self, name: str, seat: Seat) -> Place:
         """Place of a rank's shard of a parameter, of its reduced gradient, or of its optimiser state."""
         stage, parameter = self.parameters[name]
-        groups = self.grid.shard_groups(stage % self.config.mesh.pp, seat.tp)
+        groups = self.grid.shard_groups(seat.pp, seat.tp)
         replica, group = next((n, g) for n, g in enumerate(groups) if seat in g)
         rows = shard_rows(parameter.local_shape[0], len(group), group.index(seat))
         copies = self.config.mesh.tp if parameter.split is None else parameter.copies
-        return Place(
-            parameter.shape,
-            (_clipped(parameter, seat.tp, *rows),),
-            replica * copies + (seat.tp % copies),
-        )
+        replica = replica * copies + seat.tp % copies
+        if seat.pp != self.owners.get(stage, stage % self.config.mesh.pp):
+            replica += (seat.pp + 1) * len(groups) * copies
+        return Place(parameter.shape, (_clipped(parameter, seat.tp, *rows),), replica)
 
     def local_gradient(self, name: str, seat: Seat) -> Place:
         """Place of a parameter's gradient as one rank computed it, before any reduction."""

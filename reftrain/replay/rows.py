@@ -1,5 +1,6 @@
 """Writes the replay's values as capture rows, under the names and places under which the trainer captures its own."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from numerics.capture import Recorder
+from numerics.capture import CaptureError, Recorder
 from numerics.schema import Kind, Level, Phase
 from reftrain.config import RunConfig
 from reftrain.replay.batch import Share
@@ -49,20 +50,23 @@ class RankRows:
     def _record(
         self, tensor: str, value: Tensor, place: Place, phase: Phase, kind: Kind, **more: Any
     ) -> None:
+        identity: dict[str, Any] = {"step": self.step, "phase": phase, "kind": kind, **more}
         if place.shape and value.dim() != len(place.shape):
-            value = value.reshape(_local_shape(place, value))
-        self.recorder.record(
-            tensor,
-            value,
-            step=self.step,
-            phase=phase,
-            kind=kind,
-            global_shape=place.shape,
-            boxes=place.boxes,
-            replica=place.replica,
-            partial=place.partial,
-            **more,
-        )
+            value = reshaped(value, place)
+        try:
+            self.recorder.record(
+                tensor,
+                value,
+                global_shape=place.shape,
+                boxes=place.boxes,
+                replica=place.replica,
+                partial=place.partial,
+                **identity,
+            )
+        except (
+            CaptureError
+        ):  # another shape than declared: recorded as it is, so that the comparison shows it
+            self.recorder.record(tensor, value, replica=place.replica, partial=place.partial, **identity)
 
     def given(self, name: str, value: Tensor, micro_batch: int) -> None:
         """Record what the rank computes on."""
@@ -149,15 +153,15 @@ class RankRows:
         )
 
 
-def _local_shape(place: Place, value: Tensor) -> list[int]:
-    """Sizes of a local tensor by the dimensions of its place; the last one keeps its padding."""
+def reshaped(value: Tensor, place: Place) -> Tensor:
+    """The tensor with the dimensions of its place, the last keeping its padding; as it is where that fails."""
     sizes = list(place.boxes[0].sizes)
     if len(place.boxes) > 1:
         first = place.boxes[0].offsets
         dim = next(d for d in range(len(sizes)) if any(b.offsets[d] != first[d] for b in place.boxes))
         sizes[dim] = sum(box.sizes[dim] for box in place.boxes)
-    del value
-    return [*sizes[:-1], -1]
+    rows = math.prod(sizes[:-1])
+    return value.reshape(*sizes[:-1], -1) if rows and value.numel() % rows == 0 else value
 
 
 class RowProbe(Probe):

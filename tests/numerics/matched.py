@@ -73,6 +73,17 @@ MORE: dict[str, dict[str, dict[str, object]]] = {
         "data": {"micro_batch_size": 1},
     },
     "pp2 GPipe": {"mesh": {"pp": 2}, "pipeline": {"schedule": "gpipe"}},
+    "pp2 interleaved": {
+        "mesh": {"pp": 2},
+        "model": {"layers": 4},
+        "pipeline": {"schedule": "interleaved", "virtual_stages": 2},
+    },
+    "pp2 breadth first": {
+        "mesh": {"pp": 2, "dp": 2, "zero": 2},
+        "model": {"layers": 4},
+        "data": {"micro_batch_size": 1},
+        "pipeline": {"schedule": "breadth_first", "virtual_stages": 2},
+    },
     "pp2 tied": {"mesh": {"pp": 2, "dp": 2}, "model": {"tied_embeddings": True}},
     "pp2 balanced, v2, tied, ZeRO-2": {
         "mesh": {"pp": 2, "dp": 2, "zero": 2},

@@ -102,9 +102,8 @@ def test_a_second_run_replaces_the_first_ones_capture_and_replay(ranks, tmp_path
 )
 def test_a_hypothesis_changes_what_it_names_first(ranks, tmp_path, variant, changed):
     run = tmp_path / "run"
-    captured(ranks, run, {"mesh": {"dp": 2}})
+    captured(ranks, run, {"mesh": {"dp": 2}, "run": {"steps": 1}})
     wrong = unequal(run, replayed(run, variant))
-    assert wrong
     assert changed in wrong
     if variant == "reduce=bf16":
-        assert "layers.1.out" not in wrong[: wrong.index(changed)]
+        assert not [tensor for tensor in wrong if tensor.endswith((".out", ".out.grad", ".in"))]
