@@ -214,7 +214,7 @@ class OrderRecorder(Hooks):
                 source="recorded",
                 world_size=config.mesh.world_size,
                 mesh=sizes,
-                local=local_settings(config),
+                local=local_settings(config) | {"backend": dist.get_backend()},
                 reductions=merged(parts),
             )
             write_plan(Path(config.out), plan)

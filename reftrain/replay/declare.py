@@ -22,6 +22,8 @@ from reftrain.replay.parameters import Declaration, Parameter, shard_rows
 from reftrain.replay.ring import chunk_bounds
 from reftrain.replay.settings import Formats, StageOrder, formats_of
 
+WHOLE_BACKWARD = frozenset({"flexible", "1f1b", "afab", "gpipe", "interleaved", "breadth_first"})
+"""Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
 Layout = tuple[tuple[str, int], ...]
 
 
@@ -37,6 +39,9 @@ def local_settings(config: RunConfig) -> dict[str, str]:
         "attention": numerics.attention,
         "cp_method": numerics.cp_method if mesh.cp > 1 else "all_gather",
         "optimizer": config.optimizer.implementation,
+        "backward": "whole" if config.pipeline.schedule in WHOLE_BACKWARD else "other",
+        "threads": config.threads,
+        "backend": "gloo",
     }
     return {name: str(value) for name, value in settings.items()}
 

@@ -8,10 +8,9 @@ from typing import Any, Final
 from reftrain.config import RunConfig
 from reftrain.config_file import from_tables
 from reftrain.errors import ReftrainError
+from reftrain.replay.declare import WHOLE_BACKWARD
 
 SCHEMA: Final = "reftrain.run/1"
-SCHEDULES: Final = frozenset({"flexible", "1f1b", "afab", "gpipe", "interleaved", "breadth_first"})
-"""Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
 _MOST_BYTES: Final = 16 << 20
 _PIPELINE: Final = ("schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced")
 
@@ -78,7 +77,7 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
         return "it summed over NCCL, whose order is not recorded"
     if manifest.get("resumed"):
         return "it went on from a checkpoint"
-    if config.pipeline.schedule not in SCHEDULES:
+    if config.pipeline.schedule not in WHOLE_BACKWARD:
         return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here"
     if config.numerics.attention not in {"auto", "sdpa", "math", "flash"}:
         return f"its attention kernel {config.numerics.attention} has no counterpart here"

@@ -179,3 +179,10 @@ def test_positions_follow_the_forward(earlier, later):
 def test_unknown_names_have_no_position():
     assert position("stages.1.in") is None
     assert position("layers.0.router.out") is None
+
+
+def test_an_order_that_nobody_recorded_reaches_everything():
+    """NCCL does not tell how it sums, so that equal plans prove nothing."""
+    plan = plan_of({"mesh": {"dp": 3}})
+    other = msgspec.structs.replace(plan, local=plan.local | {"backend": "nccl"})
+    assert reach(other, other).may_differ(0, "forward", "activation", "layers.0.out")
