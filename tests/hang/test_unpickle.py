@@ -12,11 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hang.simulate import make
+from tracekit.analysis.hang import analyse
 from tracekit.errors import InputError
 from tracekit.ingest import unpickle
 from tracekit.ingest.flight import _Handler, load_dumps
 from tracekit.ingest.flight_dump import RankDump
 from tracekit.ingest.flight_pool import decode_all
+from tracekit.ingest.salvage import salvage
+from tracekit.ingest.unpickle import RefusedError
 
 MARK = "tracekit_was_run"
 
@@ -79,16 +82,73 @@ def test_bombs_are_refused_and_the_rest_is_read(tmp_path, name):
     assert isinstance(found[1][2], RankDump)
 
 
-def test_truncated_files_stand_in_rejected_and_missing(tmp_path):
-    case = make(0, "host_stall", "tp", {"tp": 2, "cp": 1, "pp": 1, "dp": 4})
+def cut(tmp_path, keep, protocol=2, fault="host_stall"):
+    """A victim's dump cut after a share of its bytes: (case, victim, path)."""
+    case = make(0, fault, "tp", {"tp": 2, "cp": 1, "pp": 1, "dp": 4})
     victim = next(r for r in case.dumps if r != case.culprit)
     folder = case.write(tmp_path)
     path = folder / f"nccl_trace_rank_{victim}"
-    path.write_bytes(path.read_bytes()[:-40])
-    dumps = load_dumps([str(folder)])
+    data = pickle.dumps(case.dumps[victim], protocol=protocol)
+    path.write_bytes(data[: int(len(data) * keep)])
+    return case, victim, path
+
+
+def test_a_file_cut_off_before_anything_useful_is_rejected_and_missing(tmp_path):
+    _, victim, path = cut(tmp_path, 0.0005)
+    dumps = load_dumps([str(path.parent)])
     assert victim not in dumps.dumps
     assert victim in dumps.world
     assert [(r.path, r.rank) for r in dumps.rejected] == [(str(path), victim)]
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("keep", [0.3, 0.8, 0.999])
+def test_of_a_file_cut_off_later_all_before_the_cut_is_kept(tmp_path, protocol, keep):
+    case, victim, path = cut(tmp_path, keep, protocol)
+    dumps = load_dumps([str(path.parent)])
+    assert not dumps.rejected
+    (row,) = dumps.quality
+    assert (row.kind, row.path, row.kept_events) == ("truncated_file", str(path), dumps.dumps[victim].entries)
+    whole = len(case.dumps[victim]["entries"])
+    assert keep * whole * 0.8 <= dumps.dumps[victim].entries <= whole
+    assert dumps.dumps[victim].malformed == 0
+    names = {g.name: g.ranks for g in dumps.dumps[victim].groups}
+    assert len(names) == len(case.dumps[victim]["pg_config"])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_files_cut_off_anywhere_blame_no_innocent(tmp_path, seed):
+    rng = random.Random(seed)
+    fault = rng.choice(["host_stall", "device_unseen", "wrong_op", "crash", "skip"])
+    case = make(seed, fault)
+    folder = case.write(tmp_path)
+    for path in rng.sample(sorted(folder.iterdir()), 3):
+        data = path.read_bytes()
+        path.write_bytes(data[: rng.randrange(10, len(data))])
+    finding = analyse(load_dumps([str(folder)]))
+    assert {c.rank for c in finding.culprits} <= {case.culprit}, finding.reason
+
+
+def test_a_cut_file_that_calls_something_is_refused_and_nothing_runs(tmp_path):
+    target = tmp_path / MARK
+    dump = {
+        "version": "2.9",
+        "entries": [],
+        "pg_status": {},
+        "pg_config": Evil(str(target)),
+        "rest": "x" * 99,
+    }
+    (tmp_path / "dump_1").write_bytes(pickle.dumps(dump, protocol=2)[:-20])
+    with pytest.raises(InputError, match=r"pickle refused.*mkdir"):
+        load_dumps([str(tmp_path)])
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("opcode", [b"cos\nsystem\n", b"(ios\nsystem\n", b"Pid\n", b"K\x01Q", b"\x82\x01"])
+def test_the_second_reader_has_no_doors_either(opcode):
+    body = b"\x80\x02}(X\x01\x00\x00\x00a" + opcode
+    with suppress(RefusedError):
+        assert salvage(body + b"X\x09\x00") is None
 
 
 def test_a_folder_without_dumps_is_an_error_that_says_so(tmp_path):
@@ -136,7 +196,6 @@ def test_mutated_dumps_never_raise(tmp_path, judge):
             dumps = load_dumps([str(folder)])
         except InputError:
             continue
-        from tracekit.analysis.hang import analyse
         from tracekit.report.hang import hang_document, hang_text
 
         finding = analyse(dumps)

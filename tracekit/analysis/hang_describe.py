@@ -19,7 +19,7 @@ _KINDS = {
     "host_stalled": "host stalled (never enqueued it)",
     "device_stalled": "device stalled (enqueued it, never completed it)",
     "mismatched_call": "mismatched call",
-    "missing_dump": "left no dump and was not seen to enqueue it",
+    "missing_dump": "left no whole dump and was not seen to enqueue it",
 }
 
 

@@ -69,7 +69,7 @@ class Graph:
 
 def build_graph(groups: list[Group], dumps: DumpSet, stale: frozenset[int] = frozenset()) -> Graph:
     """Give the wait-for graph of all groups; of `stale` ranks only what they issued counts, not what they lack."""
-    graph = Graph([], stale=stale)
+    graph = Graph([], stale=stale | {r for r, d in dumps.dumps.items() if d.truncated})
     timed = {r for r, d in dumps.dumps.items() if d.timed}
     for number, group in enumerate(groups):
         _moving(graph, number, group)
@@ -177,5 +177,6 @@ def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:
             graph.busy.update(
                 r.rank
                 for r in group.rows.values()
-                if not r.stale and 0 <= r.tail.status_completed < r.tail.status_enqueued
+                if (not r.stale or dumps.dumps[r.rank].truncated)
+                and 0 <= r.tail.status_completed < r.tail.status_enqueued
             )

@@ -137,7 +137,8 @@ def _group(
     group = Group(ranks, uses[0][1].name, uses[0][1].desc, guessed=guessed)
     group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
     for dump, tail in uses:
-        group.rows[dump.rank] = Row(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
+        row = group.rows[dump.rank] = Row(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
+        row.stale = dump.truncated and (group.mixed or tail.status_enqueued < 0)
     if any(d.backend == "gloo" for d, _ in uses):
         _undo_timeouts(group)
         if any(r not in dumps.dumps for r in ranks):
@@ -151,11 +152,13 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
     if mixed or tail.status_enqueued < 0:
         if seen:
             return tail.entry_enqueued, tail.entry_completed
-        whole = dump.entries > 0 and not dump.wrapped and not dump.malformed
+        whole = dump.entries > 0 and not dump.wrapped and not dump.malformed and not dump.truncated
         told = dump.has_status and not dump.unmapped_status and not mixed
         return (0, 0) if (whole or told) and not mixed else (-1, -1)
     enqueued = max(tail.status_enqueued, tail.entry_enqueued)
     if not seen:
+        return enqueued, tail.status_completed
+    if dump.truncated:
         return enqueued, tail.status_completed
     if dump.backend == "gloo":  # calls run on threads and may finish out of order: the oldest open one counts
         return enqueued, tail.entry_completed

@@ -195,7 +195,8 @@ def _missing(graph: Graph, dumps: DumpSet, roots: Roots) -> None:
     if len(common) == 1:
         (rank,) = common
         if rank in place and (rank not in dumps.dumps or rank in graph.stale):
-            kind: CulpritKind = "host_stalled" if rank in graph.stale else "missing_dump"
+            dump = dumps.dumps.get(rank)
+            kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
             roots.where[rank] = (kind, *place[rank])
             return
     names = ", ".join(str(r) for r in sorted(set().union(*fits))[:16])

@@ -17,11 +17,12 @@ from typing import Any
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest import unpickle
-from tracekit.ingest.flight_dump import RankDump
+from tracekit.ingest.flight_dump import RankDump, without_end
 from tracekit.ingest.flight_entry import Reducer
 from tracekit.ingest.flight_files import find_files, read_bytes, size_of
 from tracekit.ingest.flight_pool import decode_all
 from tracekit.ingest.flight_timing import timed_calls
+from tracekit.ingest.salvage import salvage
 
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")
@@ -87,6 +88,10 @@ def load_dumps(
     quality.extend(
         Quality("malformed_entries", d.path, d.malformed, what) for d in assigned.values() if d.malformed
     )
+    cut = "it ends too early: its newest calls are unknown"
+    quality.extend(
+        Quality("truncated_file", d.path, 1, cut, d.entries) for d in assigned.values() if d.truncated
+    )
     world = set(assigned)
     for ranks in {id(g.ranks): g.ranks for d in assigned.values() for g in d.groups}.values():
         world.update(ranks)
@@ -108,13 +113,15 @@ class _Handler:
     def __call__(self, path: str) -> Any:
         try:
             data = read_bytes(path)
-            decoded = unpickle.loads(data)
+            decoded, cut_off = _decode(data)
             digest, length = hashlib.sha256(data).hexdigest() if self._timed else "", len(data)
             del data
             if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
                 return NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
             dump = self._reducer.reduce(path, decoded)
             dump.sha256, dump.bytes = digest, length
+            if cut_off:
+                without_end(dump)
             if self._timed:
                 dump.timing = timed_calls(dump, decoded.get("entries"))
         except MemoryError:
@@ -133,6 +140,17 @@ class _Handler:
                 fresh.append(group.ranks)
             group.ranks = (number,)
         return os.getpid(), fresh, dump
+
+
+def _decode(data: bytes) -> tuple[Any, bool]:
+    """Give the contents, and whether the file ends too early and these are only what stands before its end."""
+    try:
+        return unpickle.loads(data), False
+    except unpickle.DamagedError:
+        kept = salvage(data) if data[:1] == b"\x80" else None
+        if kept is None or not kept.get("pg_config") or not (kept.get("entries") or kept.get("pg_status")):
+            raise
+        return kept, True
 
 
 class _Shared:

@@ -106,6 +106,7 @@ class RankDump:
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
     )
+    truncated: bool = False  # the file ends too early: the newest entries are not in it
     unmapped_status: int = 0
     last_created: int = 0
     last_group: int = -1  # index into groups, of the last entry
@@ -113,3 +114,10 @@ class RankDump:
     timing: TimedCalls | None = None  # where asked for
     sha256: str = ""  # of the file, and its length, where timings are asked for
     bytes: int = 0
+
+
+def without_end(dump: RankDump) -> None:
+    """Take from a dump that was cut off what it cannot know: its last call, and that nothing else was issued."""
+    dump.truncated = True
+    dump.cut = False
+    dump.last_group, dump.last_created, dump.stack = -1, 0, ()

@@ -40,22 +40,34 @@ class RefusedError(InputError):
     """The pickle asks for something other than builtin containers and scalars."""
 
 
+class DamagedError(InputError):
+    """The file ends too early, or is no valid pickle or JSON."""
+
+
 class Unpickler(pickle.Unpickler):
     """The C unpickler with both doors to code shut."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse every global, by name so that a reader sees what the file wanted."""
-        raise RefusedError(
-            f"pickle refused: it asks for {module[:60]}.{name[:60]}; a dump holds plain data only"
-        )
+        """Refuse every global."""
+        refuse_global(module, name)
 
     def persistent_load(self, _pid: Any) -> NoReturn:
         """Refuse persistent ids."""
-        raise RefusedError("pickle refused: it asks for an external object; a dump holds plain data only")
+        refuse_persistent()
+
+
+def refuse_global(module: str, name: str) -> NoReturn:
+    """Refuse a global, by name so that a reader sees what the file wanted."""
+    raise RefusedError(f"pickle refused: it asks for {module[:60]}.{name[:60]}; a dump holds plain data only")
+
+
+def refuse_persistent() -> NoReturn:
+    """Refuse an external object."""
+    raise RefusedError("pickle refused: it asks for an external object; a dump holds plain data only")
 
 
 def loads(data: bytes) -> Any:
-    """Decode one dump, pickle or JSON. Raises RefusedError or InputError (without the path) on anything else.
+    """Decode one dump, pickle or JSON. Raises RefusedError, DamagedError or InputError, without the path.
 
     A C-level crash, or more memory or time than allowed, is the caller's to contain: see `flight_pool`.
     """
@@ -70,4 +82,4 @@ def loads(data: bytes) -> Any:
     except RefusedError:
         raise
     except _DAMAGED as error:
-        raise InputError(f"damaged or cut off ({type(error).__name__}: {str(error)[:120]})") from None
+        raise DamagedError(f"damaged or cut off ({type(error).__name__}: {str(error)[:120]})") from None
