@@ -5,6 +5,7 @@ parent watches: when a rank dies it names the rank and how, and ends the others.
 """
 
 import ctypes
+import errno
 import os
 import re
 import signal
@@ -31,6 +32,14 @@ from reftrain.world import World, world_from_environment
 GRACE_S = 1.0  # after a first death: time in which the rank that caused it shows, where several die of it
 END_S = 3.0  # time for ranks to end when asked to, before they are killed
 PR_SET_PDEATHSIG = 1
+REFUSALS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+}  # of disks and folders
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     world = world_from_environment(os.environ)
     if world is not None:
         check_world(config, world.size)
-        train_rank(config, world, make_hooks)
+        _train_alone(config, world, make_hooks)
         return
     _train_here(config, make_hooks)
     if wants_lag(config):
@@ -79,9 +88,22 @@ def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
     """Run the job on this machine alone."""
     if config.mesh.world_size == 1:
         with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
-            train_rank(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)
+            _train_alone(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)
         return
     _fork_all(config, make_hooks)
+
+
+def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
+    """Be one rank, of a world that others started; what its peers or the machine do to it gets a sentence."""
+    try:
+        train_rank(config, world, make_hooks)
+    except OSError as error:
+        raise MachineError(_refusal(error)) from error
+    except RuntimeError as error:
+        kind, sentence = _describe(error)
+        if kind in {"Lost", "Stuck"}:
+            raise RankDiedError(f"rank {world.rank}: {sentence}; {_who_never_came(config)}") from error
+        raise
 
 
 def prepare_folder(folder: Path) -> None:
@@ -223,12 +245,20 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
+def _refusal(error: OSError) -> str:
+    """Sentence about a disk or folder that refuses."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}; free space or choose another out"
+
+
 def _describe(error: BaseException) -> tuple[str, str]:
     """Kind and sentence of an error for the parent; other ranks' deaths show as lost connections."""
     if isinstance(error, ConfigError):
         return type(error).__name__, f"{error.field}\0{error.problem}\0{error.remedy}"
     if isinstance(error, ReftrainError):
         return type(error).__name__, str(error)
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return "MachineError", _refusal(error)
     sentence = (str(error) or type(error).__name__).strip().splitlines()[0]
     sentence = re.sub(r"^\[\S*\] ", "", sentence)  # the place in Gloo's source
     if "Timed out waiting" in str(error) or "Wait timeout" in str(error):

@@ -10,6 +10,7 @@ halves the file and changes no time of computing.
 """
 
 import bisect
+import errno
 import gzip
 import json
 import os
@@ -69,6 +70,8 @@ class StepProfiler:
         try:
             self._profiler.export_chrome_trace(raw)
             trace = json.loads(Path(raw).read_bytes())
+        except ValueError as error:  # the profiler says nothing when it cannot write
+            raise OSError(errno.ENOSPC, "the profiler could not write its trace whole", str(path)) from error
         finally:
             Path(raw).unlink()
         trace = standard_form(trace, path.name)
