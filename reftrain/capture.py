@@ -104,7 +104,7 @@ class Capture(Hooks):
                 "mask": batch.allowed,
             }
             for name, value in given.items():
-                if value is not None and not (name == "mask" and value.dim() != 4):
+                if value is not None:
                     self.rows.given(name, value, self._micro_batch())
 
     def _activation(self, name: str, value: torch.Tensor) -> None:

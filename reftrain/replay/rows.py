@@ -13,6 +13,7 @@ from numerics.schema import Kind, Level, Phase
 from reftrain.config import RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.grid import Seat
+from reftrain.replay.lockstep import sequence_order
 from reftrain.replay.places import Place, Places
 from reftrain.replay.probe import Probe
 
@@ -33,6 +34,12 @@ def message_name(label: str) -> str:
     if kind in {"SA", "RA"}:
         return f"stages.{stage + (kind == 'SA')}.in"
     return f"stages.{stage - (kind == 'SG')}.out.grad"
+
+
+def joined_mask(by_source: Tensor) -> Tensor:
+    """A ring's masks by source rank, (cp, B, 1, 1, Sq, Sk), as one over all keys in their order, (B, 1, Sq, S)."""
+    keys_first = by_source[:, :, 0, 0].transpose(-1, -2)
+    return sequence_order(keys_first).transpose(-1, -2).unsqueeze(1)
 
 
 def on_gradient(tensor: Tensor, seen: Callable[[Tensor], None]) -> None:
@@ -71,6 +78,8 @@ class RankRows:
     def given(self, name: str, value: Tensor, micro_batch: int) -> None:
         """Record what the rank computes on."""
         place = self.places.given(name, self.seat, micro_batch)
+        if name == "mask" and value.dim() == 6:
+            value = joined_mask(value)
         self._record(name, value, place, "forward", "input", micro_batch=micro_batch)
 
     def activation(self, name: str, value: Tensor, micro_batch: int, *, recomputed: bool = False) -> None:
@@ -196,7 +205,7 @@ class RowProbe(Probe):
         for rank, share in zip(self._here(), batch, strict=True):
             for name in ("tokens", "targets", "positions", "rope", "mask"):
                 value = getattr(share, name)
-                if value is not None and not (name == "mask" and value.dim() != 4):
+                if value is not None:
                     rank.given(name, value, self.now.micro_batch)
 
     def value(self, name: str, tensors: Sequence[Tensor]) -> None:
