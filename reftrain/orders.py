@@ -19,8 +19,8 @@ from reftrain.hooks import CollectiveCall, Hooks, StepMetrics
 from reftrain.moments import moment
 from reftrain.parallel.data import ShardedStage
 from reftrain.parallel.replicated import MIB, buckets
-from reftrain.replay.declare import local_settings
 from reftrain.replay.ring import chunk_bounds
+from reftrain.replay.settings import local_settings
 from reftrain.schedule.actions import COMPUTE, Action, Kind
 from reftrain.trainer import Trainer
 

@@ -39,7 +39,7 @@ def replay(
 
     from reftrain.replay.declare import declared_plan, possible_order
     from reftrain.replay.engine import Replay
-    from reftrain.replay.rows import RowProbe
+    from reftrain.replay.row_probe import RowProbe
     from reftrain.replay.settings import formats_of
     from reftrain.replay.variant import with_variants
 

@@ -20,30 +20,9 @@ from reftrain.replay.gradients import (
 from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.parameters import Declaration, Parameter, shard_rows
 from reftrain.replay.ring import chunk_bounds
-from reftrain.replay.settings import Formats, StageOrder, formats_of
+from reftrain.replay.settings import Formats, StageOrder, formats_of, local_settings
 
-WHOLE_BACKWARD = frozenset({"flexible", "1f1b", "afab", "gpipe", "interleaved", "breadth_first"})
-"""Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
 Layout = tuple[tuple[str, int], ...]
-
-
-def local_settings(config: RunConfig) -> dict[str, str]:
-    """What besides reductions decides a rank's bits: shapes of a micro-batch, formats, kernels."""
-    mesh, numerics = config.mesh, config.numerics
-    settings = {
-        "tp": mesh.tp,
-        "cp": mesh.cp,
-        "sequence_parallel": mesh.sequence_parallel and mesh.tp > 1,
-        "micro_batch_size": config.data.micro_batch_size,
-        "policy": numerics.policy,
-        "attention": numerics.attention,
-        "cp_method": numerics.cp_method if mesh.cp > 1 else "all_gather",
-        "optimizer": config.optimizer.implementation,
-        "backward": "whole" if config.pipeline.schedule in WHOLE_BACKWARD else "other",
-        "threads": config.threads,
-        "backend": "gloo",
-    }
-    return {name: str(value) for name, value in settings.items()}
 
 
 def possible_order(recorded: OrderPlan | None, stage: int, micro_batches: int, zero: int) -> StageOrder:

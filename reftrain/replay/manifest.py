@@ -8,7 +8,7 @@ from typing import Any, Final
 from reftrain.config import RunConfig
 from reftrain.config_file import from_tables
 from reftrain.errors import ReftrainError
-from reftrain.replay.declare import WHOLE_BACKWARD
+from reftrain.replay.settings import WHOLE_BACKWARD
 
 SCHEMA: Final = "reftrain.run/1"
 _MOST_BYTES: Final = 16 << 20

@@ -21,7 +21,7 @@ class Moment:
 
 
 class Probe:
-    """Sees values and does nothing with them; `rows.RowProbe` writes them down.
+    """Sees values and does nothing with them; `row_probe.RowProbe` writes them down.
 
     Sequences hold one tensor for each rank in lock step: context ranks, and within them tensor ranks.
     """

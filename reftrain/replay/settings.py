@@ -4,6 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from reftrain.config import RunConfig
+
+WHOLE_BACKWARD = frozenset({"flexible", "1f1b", "afab", "gpipe", "interleaved", "breadth_first"})
+"""Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
+
 
 @dataclass(frozen=True)
 class StageOrder:
@@ -41,3 +46,22 @@ def formats_of(policy: str) -> Formats:
         "fp32": Formats(f32, f32, f32, f32, f32),
         "fp64": Formats(f64, f64, f64, f64, f64),
     }[policy]
+
+
+def local_settings(config: RunConfig) -> dict[str, str]:
+    """What besides reductions decides a rank's bits: shapes of a micro-batch, formats, kernels."""
+    mesh, numerics = config.mesh, config.numerics
+    settings = {
+        "tp": mesh.tp,
+        "cp": mesh.cp,
+        "sequence_parallel": mesh.sequence_parallel and mesh.tp > 1,
+        "micro_batch_size": config.data.micro_batch_size,
+        "policy": numerics.policy,
+        "attention": numerics.attention,
+        "cp_method": numerics.cp_method if mesh.cp > 1 else "all_gather",
+        "optimizer": config.optimizer.implementation,
+        "backward": "whole" if config.pipeline.schedule in WHOLE_BACKWARD else "other",
+        "threads": config.threads,
+        "backend": "gloo",
+    }
+    return {name: str(value) for name, value in settings.items()}
