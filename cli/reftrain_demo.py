@@ -27,9 +27,11 @@ def demo(out: str, steps: int, fault: str, *, quiet: bool) -> None:
     from tracekit_cli.reftrain_progress import Progress
 
     from reftrain.launcher import launch
+    from reftrain.planted import read_faults
 
     folder = Path(out)
     config = sixteen(folder, steps, [] if fault == "none" else [fault], {"evidence": {"measure_lag": False}})
+    read_faults(config)
     clear(folder)
     launch(config, lambda rank: [Progress()] if rank == 0 and not quiet else [])
 
