@@ -14,6 +14,13 @@ from reftrain.config_file import load
 WARM_UP = 2  # steps before the traced ones
 DEFAULT_FAULT = "slow_compute:rank=5,factor=1.4"
 
+LONG_SEQUENCES: dict[str, dict[str, Any]] = {
+    "model": {"ffn_dim": 128},
+    "data": {"seq_len": 256},
+    "run": {"emulated_gflops": 0.056},
+}
+"""Overrides under which attention is a good part of the work, so that long documents show."""
+
 
 def tables(steps: int) -> dict[str, dict[str, Any]]:
     """Configuration with `steps` traced steps: two layers, each on a pipeline stage, and four micro-batches."""

@@ -33,13 +33,20 @@ _INPUT_SECOND: Final = {
 }
 
 
+Note = Callable[[dict[str, Any]], None]
+Made = Callable[[str, Any], None]
+
+
 @contextmanager
-def watch(numbers: Mapping[str, int], note: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Hand every collective to `note` before it is made; `numbers` are those of the last calls, by group name."""
+def watch(numbers: Mapping[str, int], note: Note, made: Made) -> Iterator[None]:
+    """Hand every collective to `note` before it is made, and its work, with the name of the group, to `made` after.
+
+    `numbers` are those of the last calls, by group name.
+    """
     counts = dict(numbers)
     kept = {name: vars(dist.ProcessGroup)[name] for name in NAMES if name in vars(dist.ProcessGroup)}
     for name, original in kept.items():
-        setattr(dist.ProcessGroup, name, _watched(name, original, counts, note))
+        setattr(dist.ProcessGroup, name, _watched(name, original, counts, note, made))
     try:
         yield
     finally:
@@ -47,14 +54,14 @@ def watch(numbers: Mapping[str, int], note: Callable[[dict[str, Any]], None]) ->
             setattr(dist.ProcessGroup, name, original)
 
 
-def _watched(
-    name: str, original: Any, counts: dict[str, int], note: Callable[[dict[str, Any]], None]
-) -> Callable[..., Any]:
+def _watched(name: str, original: Any, counts: dict[str, int], note: Note, made: Made) -> Callable[..., Any]:
     def call(group: dist.ProcessGroup, *arguments: Any, **keywords: Any) -> Any:
         number = counts.get(group.group_name, 0) + 1
         counts[group.group_name] = number
         note(_entry(name, group, number, arguments))
-        return original.__get__(group, type(group))(*arguments, **keywords)
+        work = original.__get__(group, type(group))(*arguments, **keywords)
+        made(group.group_name, work)
+        return work
 
     return call
 

@@ -52,6 +52,7 @@ class FlightRecorder:
         self.every_s = every_s
         self.ring = P2PRing(ENTRIES, self._note_p2p)
         self.tail: Tail | None = None
+        self._works: dict[str, Any] = {}  # the newest collective's by group name
         self.error: OSError | None = None  # why the last dump could not be written
         self._installed = contextlib.ExitStack()
         self._ending = threading.Event()
@@ -67,7 +68,7 @@ class FlightRecorder:
             numbers: dict[str, int] = {}
             for entry in _native().get("entries", []):
                 numbers[entry["process_group"][0]] = entry["collective_seq_id"]
-            self._installed.enter_context(watch(numbers, self._note_collective))
+            self._installed.enter_context(watch(numbers, self._note_collective, self._works.__setitem__))
         self._installed.enter_context(install(self.ring))
         self.write()
         self._thread.start()
@@ -75,12 +76,14 @@ class FlightRecorder:
     def finished(self, group: dist.ProcessGroup | None, peer: int | None = None, op: str = "") -> None:
         """Note that this rank's newest collective in `group` is complete, or its oldest message with `peer`.
 
-        `peer` is a global rank and `op` send or recv.
+        `peer` is a global rank and `op` send or recv. A collective that still runs beside others is left open.
         """
         if self.tail is None or group is None:
             return
         if peer is None:
-            self.tail.done(group.group_name, COLLECTIVE, newest=True)
+            work = self._works.get(group.group_name)
+            if work is None or work.is_completed():
+                self.tail.done(group.group_name, COLLECTIVE, newest=True)
         else:
             self.tail.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
 

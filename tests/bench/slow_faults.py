@@ -1,0 +1,149 @@
+"""What `tracekit slowrank` says of every slow fault on sixteen ranks: `python -m tests.bench.slow_faults`.
+
+Each case is run, its lag is measured against the same run without the fault, and the answer is judged by the truth in
+run.json. The table goes to stdout as Markdown, each case as it ends also to --jsonl.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from reftrain.demo.sixteen import LONG_SEQUENCES, sixteen
+from reftrain.errors import ReftrainError
+from reftrain.launcher import launch
+
+RANK = 5
+STEPS = 4  # traced
+
+EMULATED = {
+    "none": None,
+    "slow_compute": f"slow_compute:rank={RANK},factor=1.2",
+    "launch_bound": f"launch_bound:rank={RANK},delay_us=300",
+    "pauses": f"pauses:rank={RANK},pause_ms=60,every=8",
+    "late_data": f"late_data:rank={RANK},delay_ms=250",
+    "slow_link": f"slow_link:rank={RANK},delay_ms=5",
+    "long_stage": "long_stage:factor=1.2",
+    "doc_imbalance": "doc_imbalance:factor=12",
+}
+"""Faults at about 1.2 times the rank's own time, where computing is emulated."""
+
+REAL = {
+    "none": None,
+    "slow_compute": f"slow_compute:rank={RANK},factor=2.5",
+    "launch_bound": f"launch_bound:rank={RANK},delay_us=150",
+    "pauses": f"pauses:rank={RANK},pause_ms=40,every=8",
+    "late_data": f"late_data:rank={RANK},delay_ms=120",
+    "slow_link": f"slow_link:rank={RANK},delay_ms=2",
+    "long_stage": "long_stage:factor=1.25",
+    "doc_imbalance": "doc_imbalance:factor=8",
+}
+"""Faults whose measured lag is about a tenth of the step, where sixteen ranks really compute on two cores."""
+
+REAL_TABLES: dict[str, dict[str, Any]] = {
+    "model": {"dim": 128, "ffn_dim": 512, "vocab_size": 64},
+    "data": {"seq_len": 512, "mean_document": 48},
+    "numerics": {"attention": "documents"},
+    "run": {"compute": "real"},
+}
+
+EXPECTED = {
+    "none": ("healthy", None),
+    "slow_compute": ("slow_rank", "gpu_compute"),
+    "launch_bound": ("slow_rank", "cpu_launch"),
+    "pauses": ("slow_rank", "host_stall"),
+    "late_data": ("slow_rank", "dataloader"),
+    "slow_link": ("slow_link", "network"),
+    "long_stage": ("imbalance", "stage_imbalance"),
+    "doc_imbalance": ("imbalance", "data_imbalance"),
+}
+"""Verdict and cause that the truth asks for; a slow rank or link must name `RANK` first."""
+
+
+def judge(kind: str, answer: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether the right rank (or none) was blamed, and whether the cause is right as well."""
+    verdict, cause = EXPECTED[kind]
+    named = [suspect["rank"] for suspect in answer["suspects"]]
+    right = answer["verdict"] == verdict
+    if verdict in {"slow_rank", "slow_link"}:
+        right = right and RANK in named and (verdict == "slow_link" or named[0] == RANK)
+    return right, right and answer["cause"] == cause
+
+
+def run_case(
+    folder: Path, kind: str, fault: str | None, overrides: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """One run and what slowrank says of it."""
+    faults = [] if fault is None else [fault]
+    launch(sixteen(folder, STEPS, faults, overrides), lambda _: [])
+    program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
+    command = [sys.executable, "-c", program, "slowrank", str(folder), "--json", "-", "--quiet"]
+    answer = json.loads(
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    )
+    lag = json.loads((folder / "run.json").read_text()).get("lag", {})
+    rank, cause = judge(kind, answer)
+    named = [suspect["rank"] for suspect in answer["suspects"]]
+    return {
+        "fault": fault or "none",
+        "step_ms": answer["steps"]["median_ms"],
+        "lag_share": lag.get("lag_share"),
+        "verdict": answer["verdict"],
+        "cause": answer["cause"],
+        "named": named,
+        "cost_share": 1 - answer["what_if"]["without_suspects_ms"] / answer["what_if"]["step_ms"],
+        "rank_right": rank,
+        "cause_right": cause,
+    }
+
+
+def row(compute: str, case: dict[str, Any]) -> str:
+    """One line of the table."""
+    lag = "" if case["lag_share"] is None else f"{case['lag_share']:.1%}"
+    named = ", ".join(map(str, case["named"])) or "nobody"
+    right = "yes" if case["cause_right"] else ("rank only" if case["rank_right"] else "no")
+    return (
+        f"| {compute} | `{case['fault']}` | {case['step_ms']:.0f} | {lag} | {case['verdict']} | {case['cause'] or ''} "
+        f"| {named} | {case['cost_share']:.1%} | {right} |"
+    )
+
+
+HEAD = """| computing | fault | step ms | measured lag | verdict | cause | named | cost found | right |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+def main() -> None:
+    """Run the cases asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compute", choices=["emulated", "real"], action="append")
+    parser.add_argument("--kinds", help="comma-separated; all if left out")
+    parser.add_argument("--keep", type=Path, help="folder to keep the runs in")
+    parser.add_argument("--jsonl", type=Path, help="file to append each case to")
+    given = parser.parse_args()
+    print(HEAD, flush=True)
+    for compute in given.compute or ["emulated", "real"]:
+        cases, overrides = (EMULATED, {}) if compute == "emulated" else (REAL, REAL_TABLES)
+        for kind in given.kinds.split(",") if given.kinds else cases:
+            scratch = Path(tempfile.mkdtemp(prefix="slow-faults-"))
+            try:
+                long = kind == "doc_imbalance" and compute == "emulated"
+                case = run_case(scratch, kind, cases[kind], LONG_SEQUENCES if long else overrides)
+                print(row(compute, case), flush=True)
+                if given.keep:
+                    shutil.rmtree(given.keep / f"{compute}_{kind}", ignore_errors=True)
+                    shutil.copytree(scratch, given.keep / f"{compute}_{kind}")
+                if given.jsonl:
+                    with given.jsonl.open("a") as out:
+                        out.write(json.dumps({"compute": compute, "kind": kind, **case}) + "\n")
+            except (ReftrainError, subprocess.SubprocessError) as error:
+                print(f"| {compute} | {kind} | failed: {error} |", flush=True)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
