@@ -122,14 +122,29 @@ def _by_pattern(
 def _by_sisters(
     group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
 ) -> tuple[object, ...] | None:
+    """Find the version that groups in the same place call: those with the same past, where there are any."""
     votes: Counter[tuple[object, ...]] = Counter()
+    close: Counter[tuple[object, ...]] = Counter()
+    past = _past(group, seq)
     for other in sisters:
         if other is not group:
             theirs = _sides(other, seq)
             if len(theirs) == 1:
-                votes[next(iter(theirs))] += 1
-    fitting = [k for k in sides if votes[k]]
-    return fitting[0] if len(fitting) == 1 else None
+                version = next(iter(theirs))
+                votes[version] += 1
+                close[version] += bool(past) and _past(other, seq) == past
+    for counted in (close, votes):
+        fitting = [k for k in sides if counted[k]]
+        if len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _past(group: Group, seq: int) -> list[tuple[object, ...]]:
+    """Give the last calls before this one, oldest first, as the first member recorded them."""
+    row = next(iter(group.rows.values()))
+    calls = [agreement(c) for s, c in zip(row.tail.seq, row.tail.calls, strict=True) if s < seq]
+    return calls[-_CONTEXT:]
 
 
 def _alone(

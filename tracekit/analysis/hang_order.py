@@ -9,6 +9,7 @@ from collections import defaultdict
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, Row
 from tracekit.ingest.flight import DumpSet
+from tracekit.ingest.flight_dump import Signature
 
 
 def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
@@ -33,6 +34,50 @@ def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, 
                 if rank in past and 2 * len(past) <= usual:
                     odd[rank] = (hub.group, hub.seq)
     return odd or _past_by_pairs(groups, graph, dumps)
+
+
+def left_out(groups: list[Group], dumps: DumpSet) -> dict[int, tuple[int, int, Signature]]:
+    """Find a rank that left out a send or receive which all ranks of its stage make: its later ones are shifted."""
+    logs: dict[tuple[str, int, int], dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    for rank, dump in dumps.dumps.items():
+        for number, seq, name in dump.messages:
+            tail = dump.groups[number]
+            if rank in tail.ranks and not dump.truncated:
+                role = (tail.desc, len(tail.ranks), tail.ranks.index(rank))
+                log = logs[role][rank]
+                log[seq] = log.get(seq, "") + name
+    odd: dict[int, tuple[int, int, Signature]] = {}
+    for (desc, size, _), mates in logs.items():
+        for rank, log in mates.items():
+            missed = _first_shift(log, [other for r, other in mates.items() if r != rank])
+            if missed is not None:
+                number = next(
+                    i
+                    for i, g in enumerate(groups)
+                    if rank in g.rows and g.desc == desc and len(g.ranks) == size
+                )
+                odd[rank] = (number, *missed)
+    return odd if len(odd) == 1 else {}
+
+
+def _first_shift(log: dict[int, str], others: list[dict[int, str]]) -> tuple[int, Signature] | None:
+    """Give the call from which on `log` is one ahead of all `others`, which agree; None where it is not."""
+    if len(others) < 2:
+        return None
+    usual: dict[int, set[str]] = defaultdict(set)
+    for other in others:
+        for seq, name in other.items():
+            usual[seq].add(name)
+    differ = [s for s, name in sorted(log.items()) if usual[s] and usual[s] != {name}]
+    if not differ or any(len(usual[s]) > 1 for s in log):
+        return None
+    first = differ[0]
+    shifted = [usual[s + 1] == {name} for s, name in log.items() if s >= first and usual[s + 1]]
+    before = [s for s in log if s < first and usual[s]]
+    if not (shifted and all(shifted) and before):
+        return None
+    name = next(iter(usual[first]))
+    return first, (name[name.find(":") + 1 :], "", "", "", "")
 
 
 def _past_by_pairs(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:

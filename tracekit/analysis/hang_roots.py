@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_mismatch import Mismatch, mismatches
 from tracekit.analysis.hang_model import Group
-from tracekit.analysis.hang_order import out_of_step
+from tracekit.analysis.hang_order import left_out, out_of_step
 from tracekit.hang_findings import CulpritKind
 from tracekit.ingest.flight import DumpSet
 from tracekit.ingest.flight_dump import STARTED, Signature
@@ -33,6 +33,13 @@ class Roots:
         for rank, (group, seq) in found.items():
             self.where[rank] = ("host_stalled", group, seq)
             self.notes.append(f"a circle of waiting: rank {rank} passed a call that its peers make first")
+
+    def silent(self, found: dict[int, tuple[int, int, Signature]]) -> None:
+        """Take ranks that left a send or receive out."""
+        for rank, (group, seq, call) in found.items():
+            self.where[rank] = ("host_stalled", group, seq)
+            self.calls[rank] = call
+            self.notes.append(f"rank {rank} left out message {seq} ({call[0]}), which its stage makes")
 
 
 def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None) -> Roots:
@@ -61,6 +68,8 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
         roots.where.setdefault(rank, ("host_stalled", number, seq))
     if not roots.where:
         roots.skipped(out_of_step(groups, graph, dumps))
+    if not roots.where:
+        roots.silent(left_out(groups, dumps))
     paired = {r for g in groups if g.mixed for r in g.rows}
     cut = [r for r, d in dumps.dumps.items() if d.cut and (not d.has_status or r in paired)]
     if not roots.where and cut:

@@ -170,6 +170,7 @@ class _Shared:
             group.ranks = numbered[group.ranks[0]]
             group.calls = tuple([self._one.setdefault(c, c) for c in group.calls])
             group.desc = self._one.setdefault(group.desc, group.desc)
+        dump.messages = tuple([self._one.setdefault(m, m) for m in dump.messages])
         dump.stack = self._one.setdefault(dump.stack, dump.stack)
         return dump
 

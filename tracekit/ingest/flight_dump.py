@@ -94,6 +94,7 @@ class RankDump:
     host: str | None
     groups: list[GroupTail]
     p2p: list[P2P]
+    messages: tuple[tuple[int, int, str], ...] = ()  # last sends and receives: group, number, name
     rank: int = -1
     claimed: int | None = None  # a rank written in the dump itself
     candidates: tuple[int, ...] | None = None  # ranks that its groups leave possible; None: no idea

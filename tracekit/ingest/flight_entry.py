@@ -175,6 +175,7 @@ class Reducer:
             result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
 
     def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
+        result.messages = tuple((group, seq, text[:80]) for seq, group, _, text, _ in p2p[-TAIL:])
         finished: dict[tuple[int, str], int] = {}
         for seq, group, state, text, _ in p2p:
             result.groups[group].has_p2p = True
