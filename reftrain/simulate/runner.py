@@ -99,6 +99,7 @@ def simulate(setup: Setup) -> Simulation:
     if setup.schedule.ranks != grid.stages:
         problem = f"the schedule has {setup.schedule.ranks} ranks and the mesh pp {grid.stages}"
         raise ConfigError("--schedule", problem, "give both the same")
+    _check(setup.job)
     programs = programs_of(setup, grid)
     steps = last_step(setup.faults, setup.steps)
     size = max(len(p.ops) for p in programs) * grid.world * steps
@@ -117,6 +118,15 @@ def simulate(setup: Setup) -> Simulation:
     return Simulation(
         grid, programs, times, steps, host, clocks, setup.hardware.node_size, BEGIN_NS, left_out, resized
     )
+
+
+def _check(job: Job) -> None:
+    """Refuse what would be simulated as something else."""
+    mesh = job.mesh
+    if mesh.dp_shard not in {0, mesh.dp}:
+        raise ConfigError("mesh.dp_shard", "hybrid sharding is not simulated", "leave it out")
+    if job.ring:
+        raise ConfigError("numerics.cp_method", "a ring is not simulated", "choose all_gather")
 
 
 def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> None:

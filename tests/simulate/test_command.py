@@ -113,6 +113,7 @@ def test_schedules_with_replicas_and_split_backwards_are_simulated(command, name
         (["--jitter", "-1"], "jitter 0 to 10"),
         (["--mesh", "tp=8,cp=1,pp=16,dp=256"], "32768 ranks are too many; simulate up to 16384"),
         (["--micro-batches", "0"], "--micro-batches"),
+        (["--set", "mesh.dp_shard=1"], "mesh.dp_shard: hybrid sharding is not simulated; leave it out"),
     ],
 )
 def test_bad_input_is_refused_with_field_and_remedy(command, arguments, said):
