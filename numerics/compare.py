@@ -17,7 +17,7 @@ from numerics.coverage import blind_spots
 from numerics.errors import CaptureError
 from numerics.evidence import Evidence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, Worst
-from numerics.first_diff import Found, at_row, first_divergence, first_of
+from numerics.first_diff import Found, at_row, first_divergence, first_of, plain_axis
 from numerics.frame import Frame, Names, frame, keys_of
 from numerics.invariants import Broken, broken_invariants
 from numerics.matched import MakeReplay, NoReplay, find_replay, narrower_format, plan_differences
@@ -91,7 +91,10 @@ class _Comparison:
     def _other_model(self, tensors: TensorTable) -> str | None:
         if self.baseline is None:
             return None
-        wrong = np.flatnonzero(tensors.shapes_differ)
+        own = np.isin(
+            tensors.kind, [self.names.number(kind) for kind in ("param", "param_grad", "optimizer")]
+        )
+        wrong = np.flatnonzero(tensors.shapes_differ & own)
         text = None
         if len(wrong):
             left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
@@ -225,7 +228,7 @@ class _Comparison:
 
     def _divergence(self, case: Case, decision: Decision, found: Found | None) -> Divergence | None:
         if found is not None and decision.verdict in {"bug", "precision_policy"}:
-            return _with_axis(found.divergence, case.explanation)
+            return self._with_axis(found.divergence, case.explanation)
         if decision.proof == "invariant" and case.broken:
             broken = case.broken[0]
             return at_row(self.run, (broken.row,), broken.sentence)
@@ -243,6 +246,12 @@ class _Comparison:
         status = Status.SIGNED_ZERO if decision.verdict == "signed_zero" else Status.DIFFERENT
         rows = first_of(self.run, self._rows_of(case.tensors, case.tensors.status == status))
         return at_row(self.run, rows, "first difference from the baseline") if rows else None
+
+    def _with_axis(self, divergence: Divergence, explanation: Explanation | None) -> Divergence:
+        """Take the axis from the relation where the place alone does not tell it."""
+        if explanation is None or explanation.axis is None or divergence.axis is not None:
+            return divergence
+        return replace(divergence, axis=plain_axis(self.run, explanation.axis))
 
     def _rows_of(self, tensors: TensorTable, entries: np.ndarray) -> np.ndarray:
         """Rows of the run that hold parts of some of the tensors compared; reported values only where alone."""
@@ -283,11 +292,3 @@ class _Comparison:
             rows_replayed=replayed,
             rows_different=wrong,
         )
-
-
-def _with_axis(divergence: Divergence, explanation: Explanation | None) -> Divergence:
-    """Take the axis from the relation where the place alone does not tell it."""
-    if explanation is None or explanation.axis is None or divergence.axis is not None:
-        return divergence
-    fields = dict(divergence.__dict__)
-    return Divergence(**{**fields, "axis": explanation.axis})

@@ -27,6 +27,7 @@ class Found:
 
     `collective` is the row of the suspected collective, of the replay where `missing`, else of the run; None
     without. `unmatched`: only one of the two made it. `near_axis`: the axis of the last collective before.
+    `shown` are the rows of the value that names the place, where the divergence itself is a collective.
     """
 
     divergence: Divergence
@@ -35,6 +36,7 @@ class Found:
     missing: bool = False
     near_axis: str | None = None
     unmatched: bool = False
+    shown: tuple[int, ...] = ()
 
 
 def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None:
@@ -48,7 +50,8 @@ def first_divergence(run: Frame, replay: Frame, table: RowTable) -> Found | None
     divergence = _divergence(run, replay, table, rows, blamed, missing=missing)
     near = divergence.axis or _axis_before(run, int(rows[0]))
     unmatched = missing or (blamed is not None and bool(np.isin(blamed, table.extra)))
-    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near, unmatched)
+    shown = _same_value(run, table, _value_row(run, table, int(rows[0])))
+    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near, unmatched, shown)
 
 
 def _axis_before(run: Frame, row: int) -> str | None:
@@ -125,6 +128,8 @@ def _unmatched_before(
     if not len(mine):
         return None
     values = ~frame.named("kind", "collective_in", "collective_out")
+    if frame.name("kind", row) == "param_grad":  # all of them are noted after all reductions, in any order
+        values &= ~(frame.named("kind", "param_grad") & (frame["step"] == frame["step"][row]))
     if replayed:
         matched = np.zeros(len(frame), bool)
         matched[table.match[table.match >= 0]] = True
@@ -135,8 +140,8 @@ def _unmatched_before(
     )
     since = frame["order"][before].max() if len(before) else -1
     near = mine[frame["order"][mine] > since]
-    if not len(near):  # a reduction of many gradients stands before all of them
-        near = mine[[_concerns(frame, int(m), row) for m in mine]]
+    about = mine[[_concerns(frame, int(m), row) for m in mine]]
+    near = np.intersect1d(near, about) if len(np.intersect1d(near, about)) else near if len(near) else about
     return int(near[np.argmax(frame["order"][near])]) if len(near) else None
 
 
@@ -146,7 +151,8 @@ def _concerns(frame: Frame, collective: int, row: int) -> bool:
         return False
     label, tensor = frame.name("label", collective).removesuffix(".grad"), frame.name("tensor", row)
     gradient = frame.name("kind", row) in {"param_grad", "param_grad_local"}
-    return (bool(label) and tensor.startswith(label)) or (gradient and "partial_gradients" in label)
+    sums = "partial_gradients" in label or frame.name("axis", collective) == "embedding"
+    return (bool(label) and tensor.startswith(label)) or (gradient and sums)
 
 
 def _divergence(
@@ -186,7 +192,19 @@ def _value_row(run: Frame, table: RowTable, row: int) -> int:
         & (run["step"][after] == run["step"][row])
         & ~run.named("kind", "collective_in", "collective_out")[after]
     ]
-    return int(after[np.argmin(run["order"][after])]) if len(after) else row
+    if not len(after):
+        return row
+    about = after[[_concerns(run, row, int(other)) for other in after]]
+    after = about if len(about) else after
+    return int(after[np.argmin(run["order"][after])])
+
+
+def _same_value(run: Frame, table: RowTable, row: int) -> tuple[int, ...]:
+    """Rows of all ranks that differ and record the same value as a row: one tensor of one step and micro-batch."""
+    same = table.status == Status.DIFFERENT
+    for column in ("step", "phase", "kind", "tensor", "micro_batch", "axis", "op", "label"):
+        same &= run[column] == run[column][row]
+    return tuple(int(r) for r in np.flatnonzero(same))
 
 
 def plain_axis(run: Frame, axis: str) -> str:

@@ -29,8 +29,17 @@ def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Expla
 
     `sizes` names numbers of the run that a factor may equal, besides the axes.
     """
-    rows = list(found.rows)
     known = {**axis_sizes(evidence.run), **sizes}
+    answer = _explain(evidence, found, list(found.rows), known)
+    if (answer is None or answer.rounding) and found.shown and found.shown != found.rows:
+        answer = _explain(evidence, found, list(found.shown), known) or answer
+    return answer or _size(evidence, found.rows)
+
+
+def _explain(
+    evidence: Evidence, found: Found, rows: list[int], known: Mapping[str, int]
+) -> Explanation | None:
+    """Relate some rows of the run to their matches."""
     steps: tuple[Callable[[], Explanation | None], ...] = (
         lambda: _not_finite(evidence, rows),
         lambda: _elsewhere(evidence, rows),
@@ -46,7 +55,7 @@ def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Expla
         answer = step()
         if answer is not None:
             return answer
-    return _size(evidence, rows)
+    return None
 
 
 def _not_finite(evidence: Evidence, rows: Sequence[int]) -> Explanation | None:

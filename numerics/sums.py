@@ -38,7 +38,10 @@ class Explanation:
 
 def partial_words(partial: str) -> str:
     """Words for a partial's name: dp=1,cp=0 becomes dp rank 1, cp rank 0."""
-    return ", ".join(part.replace("=", " rank ", 1) for part in partial.split(","))
+    return ", ".join(
+        part.replace("=", " " if part.startswith("micro-batch") else " rank ", 1)
+        for part in partial.split(",")
+    )
 
 
 def tolerance_of(evidence: Evidence, rows: Sequence[int], *, values: bool) -> float:
@@ -90,7 +93,14 @@ def _weights(
         size = float(np.linalg.norm(a - b))
     if not math.isfinite(size) or size <= 4 * noise:
         return None
-    return addends(a - b, vectors, min(max(4 * noise / size, 1e-6), 0.2))
+    some = [n for n, vector in enumerate(vectors) if np.any(vector)]  # what adds nothing cannot be missed
+    found = addends(a - b, [vectors[n] for n in some], min(max(4 * noise / size, 4e-6), 0.2))
+    if found is None:
+        return None
+    weights = [0.0] * len(vectors)
+    for n, weight in zip(some, found, strict=True):
+        weights[n] = weight
+    return tuple(weights)
 
 
 def _words(names: Sequence[str], weights: Sequence[float]) -> Explanation | None:
@@ -120,11 +130,7 @@ def _each_rank(
         axes.add(answer.axis)
         for name, weight in zip(names, weights, strict=True):
             mine = all(_is_own(run, row, part) for part in name.split(","))
-            own = (
-                own
-                and near(weight, 0 if mine else -1, 0.03 if not mine else 1.0)
-                and (not mine or abs(weight) < 0.03)
-            )
+            own = own and (abs(weight) < 0.03 if mine else near(weight, -1, 0.03))
     axis = axes.pop() if len(axes) == 1 else None
     if own:
         over = f" over {axis}" if axis else ""

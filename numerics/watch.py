@@ -14,6 +14,7 @@ global tensor they are; a plain activation is taken as this rank's sequences of 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ _WRAPPERS: Final = re.compile(
 Batch = Callable[[int], tuple[int, int]]
 """From a micro-batch's number to the index of its first sequence in the global batch, and the global batch's size."""
 
+Place = Callable[[str, torch.Tensor], Placed | None]
+"""From an activation's name and value to its place in the global tensor; None leaves it to `watch`."""
+
 
 class Watcher:
     """Hooks of one rank; `close` finishes the capture."""
@@ -45,10 +49,11 @@ class Watcher:
         dp: tuple[int, int],
         micro_batches: int,
         batch: Batch | None,
+        place: Place | None = None,
     ) -> None:
         self._to = recorder
         self._model, self._optimizer = model, optimizer
-        self._dp, self._micro_batches, self._batch = dp, micro_batches, batch
+        self._dp, self._micro_batches, self._batch, self._place = dp, micro_batches, batch, place
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
         if recorder is not None:
@@ -59,7 +64,8 @@ class Watcher:
         self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch))
         for name, module in self._model.named_modules():
             clean = clean_name(name)
-            self._handles.append(module.register_forward_hook(self._output_hook(clean)))
+            # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
+            self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
         self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
 
@@ -92,9 +98,13 @@ class Watcher:
     ) -> None:
         if self._to is None:
             return
-        at = placed(value)
-        if not hasattr(value, "placements"):
-            at = self._in_batch(at, micro_batch)
+        declared = None if self._place is None else self._place(tensor, value)
+        if declared is not None:
+            self._record(tensor, declared, phase, kind, module, micro_batch)
+            return
+        at = self._in_batch(placed(value), micro_batch, whole_batch=_spans_data(value))
+        if not hasattr(value, "placements") and self._to.world_size > self._dp[1]:
+            at = replace(at, partial=f"rank={self._to.rank}")  # a copy or a part of it: nobody says
         self._record(tensor, at, phase, kind, module, micro_batch)
 
     def _record(
@@ -122,19 +132,26 @@ class Watcher:
                 partial=at.partial,
             )
 
-    def _in_batch(self, at: Placed, micro_batch: int) -> Placed:
-        """Place a plain activation in the global batch; a scalar stays its rank's own."""
+    def _in_batch(self, at: Placed, micro_batch: int, *, whole_batch: bool) -> Placed:
+        """Place an activation in the global batch; a scalar stays its rank's own.
+
+        `whole_batch`: its dimension 0 already spans data parallelism, and only micro-batches stand side by side.
+        """
         if not at.shape:
-            return Placed(at.local, at.shape, at.boxes, 0, None if self._dp[1] == 1 else f"dp={self._dp[0]}")
-        size = at.shape[0]
+            own = None if self._dp[1] == 1 else f"dp={self._dp[0]}"
+            return replace(at, partial=",".join(name for name in (own, at.partial) if name) or None)
+        size, ranks, rank = at.shape[0], self._dp[1], self._dp[0]
+        if whole_batch:
+            ranks, rank = 1, 0
         if self._batch is not None:
             first, total = self._batch(micro_batch)
         else:
-            first = (self._dp[0] * self._micro_batches + micro_batch) * size
-            total = self._dp[1] * self._micro_batches * size
-        rest = at.shape[1:]
-        box = Box((first, *(0 for _ in rest)), (size, *rest))
-        return Placed(at.local, (total, *rest), (box,))
+            first, total = (
+                (rank * self._micro_batches + micro_batch) * size,
+                ranks * self._micro_batches * size,
+            )
+        boxes = tuple(Box((first + b.offsets[0], *b.offsets[1:]), b.sizes) for b in at.boxes)
+        return replace(at, shape=(total, *at.shape[1:]), boxes=boxes)
 
     def _parameters(self, phase: Phase, step: int) -> None:
         for name, parameter in self._model.named_parameters():
@@ -194,6 +211,13 @@ def clean_name(name: str) -> str:
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
+def _spans_data(value: torch.Tensor) -> bool:
+    """Whether a DTensor lies on a mesh that has data parallelism among its dimensions."""
+    mesh = getattr(value, "device_mesh", None)
+    names = getattr(mesh, "mesh_dim_names", None) or ()
+    return any(str(name).startswith(("dp", "fsdp", "data", "batch")) for name in names)
+
+
 def _first_tensor(output: object) -> torch.Tensor | None:
     if isinstance(output, torch.Tensor):
         return output
@@ -211,6 +235,7 @@ def watch(
     dp: tuple[int, int] = (0, 1),
     micro_batches: int = 1,
     batch: Batch | None = None,
+    place: Place | None = None,
     out: str | Path | None = None,
     level: Level = "digest",
     names: Sequence[str] = (),
@@ -221,7 +246,9 @@ def watch(
 
     `dp` is this rank's index and the size of data parallelism; `micro_batches` how many forwards make a step.
     Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
-    together, micro-batch behind micro-batch; `batch` says it where that is otherwise. `coords` are coordinates on
+    together, micro-batch behind micro-batch; `batch` says it where that is otherwise. DTensors say themselves what part
+    of a tensor they are; where ranks of one data-parallel index hold plain tensors that are parts or copies,
+    `place` may say which, else they are compared with nothing but their own replay. `coords` are coordinates on
     tp, cp, pp and dp for the report. `config` names what the run computes (model, data, seeds): comparisons
     of runs that differ in it are refused. `out` records without `numerics capture`.
     """
@@ -239,4 +266,4 @@ def watch(
         source="watch",
         config=config,
     )
-    return Watcher(recorder, model, optimizer, dp, micro_batches, batch)
+    return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place)

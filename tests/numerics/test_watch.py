@@ -1,0 +1,223 @@
+"""`watch` in trainers of others: plain, and FSDP2 + DTensor, meeting on the same global tensors."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from numerics.compare import compare
+from numerics.placement import _chunk, boxes_of
+from numerics.schema import Box
+from numerics.store import open_capture
+from numerics.watch import clean_name, watch
+
+TRAINER = """
+import os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from numerics.watch import watch
+
+kind, out = sys.argv[1], sys.argv[2]
+torch.set_num_threads(1)
+rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 3))
+dp = (0, 1)
+if world > 1:
+    dist.init_process_group("gloo", init_method=f"file://{out}.store", rank=rank, world_size=world)
+    if kind == "fsdp":
+        mesh, dp = init_device_mesh("cpu", (world,), mesh_dim_names=("dp",)), (rank, world)
+    else:
+        mesh, dp = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")), (rank // 2, 2)
+        parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        mesh = mesh["dp"]
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for layer in (model, model[0], model[2]):
+        layer.set_gradient_divide_factor(1.0)
+        layer.set_force_sum_reduction_for_comms(enable=True)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+watcher = watch(model, optimizer, dp=dp, micro_batches=2, out=None if kind == "switch" else out)
+data = torch.randn(3, 12, 6, generator=torch.Generator().manual_seed(1))
+share = 12 // dp[1]
+for step in range(3):
+    for micro_batch in data[step, dp[0] * share : (dp[0] + 1) * share].chunk(2):
+        loss = model(micro_batch).square().sum() / 36
+        loss.backward()
+        watcher.record("loss", loss, partial=f"dp={dp[0]}")
+    optimizer.step()
+    optimizer.zero_grad()
+watcher.close()
+if world > 1:
+    dist.destroy_process_group()
+"""
+
+
+def start(tmp_path, kind, world, command=(), **environment):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRAINER))
+    out = tmp_path / kind
+    ranks = []
+    for rank in range(world):
+        env = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
+        if world > 1:
+            env |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
+        ranks.append(
+            subprocess.Popen(
+                [*command, sys.executable, str(script), kind, str(out)],
+                env=env,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for process in ranks:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors[-2000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watch")
+    return {kind: start(folder, kind, world) for kind, world in (("plain", 1), ("fsdp", 3), ("both", 4))}
+
+
+def rows(run: Path, rank=0):
+    return pq.read_table(run / "capture" / f"rank{rank:05d}.parquet").to_pylist()
+
+
+def test_a_plain_trainer_is_recorded_whole(runs):
+    found = rows(runs["plain"])
+    names = {(r["phase"], r["kind"], r["tensor"]) for r in found}
+    assert {
+        ("init", "param", "0.weight"),
+        ("forward", "activation", "0.out"),
+        ("forward", "activation", "out"),
+        ("backward", "activation_grad", "0.out.grad"),
+        ("reduce", "param_grad", "2.bias.grad"),
+        ("step", "param", "2.weight"),
+        ("step", "optimizer", "0.weight.exp_avg"),
+        ("forward", "scalar", "loss"),
+    } <= names
+    outputs = [r for r in found if r["tensor"] == "0.out" and r["step"] == 1]
+    assert [(r["micro_batch"], r["boxes"], r["global_shape"]) for r in outputs] == [
+        (0, "0+6,0+10", "12x10"),
+        (1, "6+6,0+10", "12x10"),
+    ]
+    assert [r["order"] for r in found] == list(range(len(found)))
+
+
+def test_fsdp_and_tensor_parallel_runs_meet_the_plain_one(runs):
+    """Forward and initial values are equal in bits under FSDP; tensors of all runs align, whatever the mesh."""
+    for kind in ("fsdp", "both"):
+        finding = compare(runs[kind], runs["plain"])
+        assert finding.verdict in {"undecided", "identical"}
+        assert finding.tensors.compared > 60
+        same = {(c.step, c.phase): c.differ for c in finding.cells if c.module == "0"}
+        assert same[-1, "init"] == 0
+        assert kind != "fsdp" or same[0, "forward"] == 0  # sharded weights change no bit of it
+        assert all(w.rel < 1e-4 for w in finding.worst)
+    assert compare(runs["fsdp"], runs["fsdp"]).verdict == "identical"
+
+
+def test_shards_of_uneven_rows_and_copies_are_placed(runs):
+    shards = {r["boxes"] for rank in range(3) for r in rows(runs["fsdp"], rank) if r["tensor"] == "0.weight"}
+    assert shards == {"0+4,0+6", "4+4,0+6", "8+2,0+6"}
+    both = {
+        r["rank"]: r["boxes"]
+        for rank in range(4)
+        for r in rows(runs["both"], rank)
+        if r["tensor"] == "0.weight"
+    }
+    assert both == {0: "0+3,0+6", 1: "5+3,0+6", 2: "3+2,0+6", 3: "8+2,0+6"}
+    assert set(open_capture(runs["both"]).table.column("dp").to_pylist()) == {0, 1}
+
+
+def test_numerics_capture_switches_a_trainer_on(tmp_path):
+    program = [sys.executable, "-c", "from tracekit_cli.numerics import main; main()"]
+    out = tmp_path / "recorded"
+    start(
+        tmp_path,
+        "switch",
+        1,
+        [*program, "capture", "--out", str(out), "--level", "tensors", "--names", "loss", "--"],
+    )
+    capture = open_capture(out)
+    assert capture.level == "tensors"
+    kept = {r["tensor"] for r in capture.table.to_pylist() if r["values"]}
+    assert kept == {"loss"}
+    done = subprocess.run(
+        [*program, "capture", "--out", str(tmp_path / "none"), "--", sys.executable, "-c", "pass"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "recorded nothing" in done.stderr
+    failed = subprocess.run(
+        [
+            *program,
+            "capture",
+            "--out",
+            str(tmp_path / "none"),
+            "--",
+            sys.executable,
+            "-c",
+            "raise SystemExit(7)",
+        ],
+        check=False,
+    )
+    assert failed.returncode == 7
+
+
+def test_without_a_switch_nothing_is_done(tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMERICS_CAPTURE", raising=False)
+    model = nn.Linear(2, 2)
+    watcher = watch(model, torch.optim.SGD(model.parameters()))
+    model(torch.ones(1, 2)).sum().backward()
+    watcher.record("loss", torch.ones(()))
+    watcher.close()
+    assert not model._forward_hooks
+
+
+def test_names_of_wrappers_are_left_out():
+    assert clean_name("module._orig_mod.layers.0._checkpoint_wrapped_module.mlp") == "layers.0.mlp"
+    assert clean_name("module") == ""
+
+
+def test_strided_shards_become_several_boxes():
+    rows_of = torch.arange(12)
+    strided = _chunk(rows_of, 2, 1, 3)  # second half of each of three pieces
+    assert boxes_of([strided, torch.arange(5)]) == (
+        Box((2, 0), (2, 5)),
+        Box((6, 0), (2, 5)),
+        Box((10, 0), (2, 5)),
+    )
+    assert boxes_of([rows_of[:0]]) == (Box((0,), (0,)),)
+
+
+def test_the_stamp_says_what_it_was_computed_on(runs):
+    stamp = json.loads((runs["fsdp"] / "capture" / "stamp.json").read_text())
+    assert stamp["world_size"] == 3
+    environment = stamp["environment"]
+    assert environment["torch"] == torch.__version__
+    assert {
+        "cpu_capability",
+        "onednn",
+        "threads",
+        "nccl",
+        "settings",
+        "gpus",
+        "processor",
+    } <= environment.keys()
