@@ -1,4 +1,4 @@
-# make demo · make test · make lint · make bench — each creates .venv itself; nothing else to set up.
+# make demo · make test · make lint · make bench · make sweep — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench sweep clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -33,6 +33,10 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+
+# Every pipeline schedule at p = 2, 3, 4 and m = 1 to 3p against one process; a few minutes.
+sweep: $(STAMP)
+	@$(BIN)/python -m tests.schedule.execution
 
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench

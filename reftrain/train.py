@@ -27,6 +27,7 @@ from reftrain.record.hooks import FlightRecording
 from reftrain.shadow import Shadow
 from reftrain.throughput import mfu, peak_bytes
 from reftrain.trainer import Trainer, barrier
+from reftrain.trainer_asynchronous import make_trainer
 from reftrain.world import World
 
 MakeHooks = Callable[[int], Sequence[Hooks]]
@@ -102,7 +103,7 @@ def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:
-            _train(Trainer(config, listed, device), listed, device)
+            _train(make_trainer(config, listed, device), listed, device)
         finally:
             listed.close()
 

@@ -25,11 +25,11 @@ from reftrain.optim import AdamW, clip_coefficient, learning_rate
 from reftrain.parallel.data import ShardedStage, mixed_precision
 from reftrain.parallel.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.parallel.pipeline import BufferPool, PipelineExecutor
-from reftrain.parallel.replicas import ReplicaSums, replica_axes
+from reftrain.parallel.replica_sums import ReplicaSums, replica_axes
 from reftrain.parallel.replicated import sum_in_buckets
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.schedule.actions import Schedule
-from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.generators import ASYNCHRONOUS, make_schedule
 from reftrain.schedule.lower import lower
 
 OUTPUT = "output.weight"
@@ -127,9 +127,10 @@ class Trainer:
             device=self.device,
         )
 
-    def _stages(self) -> dict[int, ShardedStage]:
+    def model_context(self) -> ModelContext:
+        """Return what the layers of this rank need to know."""
         config, mesh = self.config, self.mesh
-        context = ModelContext(
+        return ModelContext(
             model=config.model,
             tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.sequence_parallel),
             cp=mesh.cp,
@@ -141,6 +142,10 @@ class Trainer:
             label_smoothing=config.numerics.label_smoothing,
             tokens=config.data.micro_batch_size * config.data.seq_len // mesh.cp.size,
         )
+
+    def _stages(self) -> dict[int, ShardedStage]:
+        config, mesh = self.config, self.mesh
+        context = self.model_context()
         policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
         stages = {}
         held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
@@ -164,6 +169,7 @@ class Trainer:
             config.consecutive,
             pipelines=pipeline.pipelines,
             concatenation=pipeline.concatenation,
+            steps=config.steps if pipeline.schedule in ASYNCHRONOUS else 1,
         )
         return lower(schedule, config.mesh.zero, pipeline.replica_sync)
 
@@ -177,8 +183,11 @@ class Trainer:
         up = mesh.pp
         if self.device.type == "cuda" and mesh.pp.size > 1:
             up = mesh.subgroup("pp_up", mesh.pp.ranks)
-        replicas = ReplicaSums(replica_axes(self.schedule, mesh))
-        return PipelineExecutor(self.schedule, self.stages, mesh.pp, up, pool, self.hooks, replicas)
+        return self._make_executor((mesh.pp, up), pool)
+
+    def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
+        replicas = ReplicaSums(replica_axes(self.schedule, self.mesh))
+        return PipelineExecutor(self.schedule, self.stages, *axes, pool, self.hooks, replicas)
 
     def _optimizer(self) -> AdamW:
         shards, decays = {}, {}

@@ -5,9 +5,9 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.schedule.generators import SCHEMES, make_schedule
+from reftrain.schedule.generators import ASYNCHRONOUS, SCHEMES, make_schedule
 
-SCHEDULES = tuple(name for name in SCHEMES if name not in {"pipedream", "pipedream_2bw"})
+SCHEDULES = tuple(SCHEMES)
 SPLIT = frozenset({"zb_h1", "dualpipe_v"})
 """Schedules that split backwards into a part for the input and one for the weights."""
 
@@ -147,6 +147,8 @@ def _check_schedule(config: RunConfig) -> None:
             f"{pipeline.schedule} splits backwards, which recomputation would run twice",
             "set recompute = none or choose another pipeline.schedule",
         )
+    if pipeline.schedule in ASYNCHRONOUS:
+        _check_asynchronous(config)
     if pipeline.schedule not in {"flexible", "afab"}:
         make_schedule(
             pipeline.schedule,
@@ -157,6 +159,52 @@ def _check_schedule(config: RunConfig) -> None:
             pipelines=pipeline.pipelines,
             concatenation=pipeline.concatenation,
         )
+
+
+def _check_asynchronous(config: RunConfig) -> None:
+    """Refuse what needs all stages to step together, or a moment when nothing is in flight."""
+    checkpoint = config.checkpoint
+    contradictions = (
+        (
+            bool(config.optimizer.clip_norm),
+            "optimizer.clip_norm",
+            "clips by a norm over all stages",
+            "set it to 0",
+        ),
+        (
+            config.model.tied_embeddings,
+            "model.tied_embeddings",
+            "tie stages that step apart",
+            "set it to false",
+        ),
+        (bool(config.mesh.bucket_mb), "mesh.bucket_mb", "cannot wait for all gradients", "set it to 0"),
+        (bool(checkpoint.every), "checkpoint.every", "would miss the micro-batches in flight", "set it to 0"),
+        (
+            bool(checkpoint.resume),
+            "checkpoint.resume",
+            "cannot restore micro-batches in flight",
+            "leave it out",
+        ),
+        (
+            bool(config.evidence.capture),
+            "evidence.capture",
+            "needs gradients that stand until a step ends",
+            "unset it",
+        ),
+        (
+            config.evidence.shadow_gradients,
+            "evidence.shadow_gradients",
+            "needs gradients that stay",
+            "set it to false",
+        ),
+    )
+    for wrong, field, problem, remedy in contradictions:
+        if wrong:
+            raise ConfigError(
+                field,
+                f"with {config.pipeline.schedule}, whose stages step one by one without a flush, it {problem}",
+                f"{remedy}, or choose a synchronous pipeline.schedule",
+            )
 
 
 def check_world(config: RunConfig, world_size: int) -> None:

@@ -146,6 +146,11 @@ class ShardedStage:
             module.unshard()
         return list(self.module.parameters())
 
+    def release_gathered(self) -> None:
+        """Free the gathered weights: the next computation gathers what the shards then hold."""
+        for _, module in self._wrapped():
+            module.reshard()
+
     def reduce_now(self, *, last: bool) -> None:
         """Reduce what backwards have accumulated without reducing; `last` ends the step's backwards.
 
@@ -182,6 +187,11 @@ class ShardedStage:
             for name, parameter in self.module.named_parameters()
             if parameter.grad is not None
         }
+
+    def zero_gradients(self) -> None:
+        """Give every parameter a gradient of zero."""
+        for parameter in self.module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
 
     def clear_gradients(self) -> None:
         """Drop all gradients."""

@@ -57,6 +57,11 @@ def global_norm(
     Squares are added parameter by parameter in stage order, then over dp_cp, tp and pp. Shards that are
     replicated (ZeRO-0, HSDP) count on the first replica.
     """
+    return root_of_sum(local_square(stages, tp, replica_index), (dp_cp, tp, pp))
+
+
+def local_square(stages: Sequence[ShardedStage], tp: Axis, replica_index: int) -> torch.Tensor:
+    """Sum of the squares of this rank's gradients that count in the norm, (1,)."""
     total: torch.Tensor | None = None
     for stage in stages:
         grads = stage.local_gradients()
@@ -68,7 +73,11 @@ def global_norm(
             total = square if total is None else total + square
     if total is None:
         raise AssertionError("a rank has no parameters")
-    total = total.reshape(1)
-    for axis in (dp_cp, tp, pp):
+    return total.reshape(1)
+
+
+def root_of_sum(total: torch.Tensor, axes: Sequence[Axis]) -> torch.Tensor:
+    """Square root of the sum over the axes, in place."""
+    for axis in axes:
         axis.all_reduce(total, "grad_norm")
     return total.sqrt()

@@ -15,7 +15,7 @@ from reftrain.model.batch import LocalBatch
 from reftrain.parallel.backward import SplitBackward, backward_through
 from reftrain.parallel.data import ShardedStage
 from reftrain.parallel.messages import BufferPool, Mailbox
-from reftrain.parallel.replicas import ReplicaSums
+from reftrain.parallel.replica_sums import ReplicaSums
 from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind, Schedule
 
 __all__ = ["BufferPool", "PipelineExecutor"]
@@ -115,6 +115,18 @@ class PipelineExecutor:
             self.hooks.action_end(action)
             self.mail.reap(wait=False)
 
+    def _batch(self, micro_batch: int) -> LocalBatch:
+        return self._batches[micro_batch]
+
+    def _tokens(self, micro_batch: int) -> int:
+        """Count of valid tokens by which a micro-batch's loss is divided."""
+        del micro_batch
+        return self._divisor
+
+    def _ends_update(self, action: Action) -> bool:
+        """Whether a backward is the last one of its stage before the optimiser steps."""
+        return self._last[action.stage] == action
+
     def _is_last(self, action: Action) -> bool:
         return action.stage + 1 == self.schedule.stages
 
@@ -125,7 +137,7 @@ class PipelineExecutor:
             inputs = tensor.detach().requires_grad_()
         again = key_of(action) in self._recomputed
         with torch.set_grad_enabled(not again):
-            output = self.stages[action.stage].module(inputs, self._batches[action.micro_batch])
+            output = self.stages[action.stage].module(inputs, self._batch(action.micro_batch))
         self._forwards[key_of(action)] = _Forward(inputs, None if again else output, buffer)
         if self._is_last(action):
             self.loss_sums[action.micro_batch] = output.detach()
@@ -149,21 +161,21 @@ class PipelineExecutor:
 
     def _recompute(self, action: Action) -> None:
         forward = self._forwards[key_of(action)]
-        forward.output = self.stages[action.stage].module(forward.inputs, self._batches[action.micro_batch])
+        forward.output = self.stages[action.stage].module(forward.inputs, self._batch(action.micro_batch))
 
     def _start_backward(self, action: Action) -> _Started:
         forward = self._forwards.pop(key_of(action))
         if forward.output is None:
             raise AssertionError(f"{action} has no graph")
         if self._is_last(action):
-            return _Started(forward, step_loss(forward.output, self._divisor), None, None)
+            return _Started(forward, step_loss(forward.output, self._tokens(action.micro_batch)), None, None)
         grad, buffer = self.mail.take(action.of(Kind.RECV_GRADIENT))
         self.mail.reap(wait=False, arrived=forward.output)
         return _Started(forward, forward.output, grad, buffer)
 
     def _backward(self, action: Action) -> None:
         reduce = key_of(action) in self._reduces
-        self.stages[action.stage].arm(reduce=reduce, last=self._last[action.stage] == action)
+        self.stages[action.stage].arm(reduce=reduce, last=self._ends_update(action))
         started = self._start_backward(action)
         backward_through(started.output, started.grad)
         self._end_backward(started)

@@ -31,6 +31,7 @@ def find_problem(schedule: Schedule) -> Problem | None:
         _missing,
         check_order_on_rank,
         check_messages,
+        _not_joined,
         _waits,
     )
     return next((problem for rule in checks for problem in rule(schedule)), None)
@@ -104,6 +105,16 @@ def _missing_backward(rank: int, forward: Action, seen: set[Action]) -> Iterator
         yield Problem(rank, None, Rule.NO_BACKWARD, f"{forward.of(Kind.BACKWARD_INPUT)} never runs")
     else:
         yield Problem(rank, None, Rule.NO_BACKWARD, f"{forward.of(Kind.BACKWARD)} never runs")
+
+
+def _not_joined(schedule: Schedule) -> Iterator[Problem]:
+    """A stage that one owner sums over the replicas is summed by all of them, or the sum never ends."""
+    joined = {(a.replica, a.stage) for _, _, a in schedule.everything() if a.kind is Kind.SYNC_REPLICAS}
+    for stage in sorted({stage for _, stage in joined}):
+        for replica, rank in enumerate(schedule.owners(stage)):
+            if (replica, stage) not in joined:
+                text = f"the sum of stage {stage} over the replicas waits for replica {replica}"
+                yield Problem(rank, None, Rule.NOT_JOINED, text)
 
 
 @dataclass

@@ -40,6 +40,8 @@ SCHEMES: dict[str, Callable[[Request], Schedule]] = {
 }
 DEFAULT_VIRTUAL = {"interleaved": 2, "dualpipe_v": 2}
 """Virtual stages of a rank where a scheme has no meaning with one."""
+ASYNCHRONOUS = frozenset({"pipedream", "pipedream_2bw"})
+"""Schemes that are not flushed after a step, and step the optimiser themselves."""
 MOST_ACTIONS = 4_000_000
 """Largest table that is built: p·v·m·2 computations (16 x 8 x 4096 micro-batches, for example)."""
 
@@ -81,7 +83,7 @@ def generate(request: Request) -> Schedule:
         raise request.refuse(
             "pipeline.schedule", "has no choice of pipelines or concatenation", "leave them out"
         )
-    if request.steps > 1 and name not in {"pipedream", "pipedream_2bw"}:
+    if request.steps > 1 and name not in ASYNCHRONOUS:
         raise request.refuse("pipeline.schedule", "is flushed after every step", "give 1 step")
     return SCHEMES[name](request)
 

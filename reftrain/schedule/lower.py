@@ -79,7 +79,7 @@ def _with_receives(
 
 def _with_reductions(actions: Sequence[Action], schedule: Schedule, zero: int) -> tuple[Action, ...]:
     backwards = [a for a in actions if a.kind in ENDS_BACKWARD]
-    reduce_after = set(_last_before_steps(actions))
+    reduce_after = set(last_before_steps(actions))
     if zero >= 2:
         for this, following in itertools.pairwise(backwards):
             if _round(this, schedule) != _round(following, schedule):
@@ -92,7 +92,7 @@ def _with_reductions(actions: Sequence[Action], schedule: Schedule, zero: int) -
     return tuple(out)
 
 
-def _last_before_steps(actions: Sequence[Action]) -> Iterator[Action]:
+def last_before_steps(actions: Sequence[Action]) -> Iterator[Action]:
     """Last end of a backward of every stage before each of its optimiser steps and before the end."""
     last: dict[Pair, Action] = {}
     for action in actions:

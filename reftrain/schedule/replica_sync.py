@@ -3,6 +3,7 @@
 The sum is asynchronous: it starts at its place in the table and must end before the optimiser steps.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, Action, Kind, Schedule
@@ -23,9 +24,18 @@ def with_syncs(schedule: Schedule, sync: str) -> Schedule:
         return schedule
     spans = replay(schedule, Costs()).spans
     actions = tuple(
-        _one_rank(list(actions), _delayed(spans[rank], sync)) for rank, actions in enumerate(schedule.actions)
+        _one_rank(list(actions), _delayed(spans[rank], sync)) + tuple(_empty(schedule, rank))
+        for rank, actions in enumerate(schedule.actions)
     )
     return replace(schedule, actions=actions)
+
+
+def _empty(schedule: Schedule, rank: int) -> Iterator[Action]:
+    """Sums that a rank joins with nothing: of stages whose replica here got no micro-batch."""
+    used = {(a.replica, a.stage) for a in schedule.actions[rank] if a.kind in ENDS_BACKWARD}
+    for replica, stage in schedule.held_by(rank):
+        if (replica, stage) not in used:
+            yield Action(Kind.SYNC_REPLICAS, stage, schedule.micro_batches - 1, replica)
 
 
 def _delayed(spans: tuple[Span, ...], sync: str) -> set[tuple[int, int]]:

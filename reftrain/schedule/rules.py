@@ -24,6 +24,7 @@ class Rule(enum.StrEnum):
     NEVER_FREED = "weights that are stashed and never dropped"
     STALE_WEIGHTS = "backward with other weights than its forward"
     NOT_REDUCED = "gradient that misses the reduction, the sum over replicas or the optimiser step"
+    NOT_JOINED = "sum over replicas that an owner of the stage never joins"
     CYCLIC_WAIT = "ranks that wait for one another"
 
 

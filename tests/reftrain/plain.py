@@ -67,10 +67,8 @@ def attention(config, p, pre, h, documents):
     return F.linear(out, p[pre + "wo.weight"], p.get(pre + "wo.bias"))
 
 
-def loss_and_gradients(config: RunConfig, shapes: dict[str, tuple[int, ...]], step: int = 0):
-    """Loss, count of valid tokens and gradients of a whole step."""
-    p = first_values(config, shapes)
-    batches = Loader(config.data, config.model.vocab_size, 1, 0).step(step)
+def loss_sum(config: RunConfig, p, batches):
+    """Sum of the token losses of some micro-batches, and their count of valid tokens."""
     tokens = torch.cat([b.tokens for b in batches])
     targets = torch.cat([b.targets for b in batches])
     documents = torch.cat([b.documents for b in batches])
@@ -92,7 +90,14 @@ def loss_and_gradients(config: RunConfig, shapes: dict[str, tuple[int, ...]], st
     total = F.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), reduction="sum", label_smoothing=smoothing
     )
+    return total, valid
+
+
+def loss_and_gradients(config: RunConfig, shapes: dict[str, tuple[int, ...]], step: int = 0):
+    """Loss, count of valid tokens and gradients of a whole step."""
+    p = first_values(config, shapes)
+    total, valid = loss_sum(config, p, Loader(config.data, config.model.vocab_size, 1, 0).step(step))
     (total / valid).backward()
     if config.model.tied_embeddings:
-        p["output.weight"].grad = embedding.grad
+        p["output.weight"].grad = p["tok_embeddings.weight"].grad
     return float(total.detach()) / valid, valid, {name: t.grad.numpy() for name, t in p.items()}

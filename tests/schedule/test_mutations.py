@@ -17,6 +17,7 @@ TABLES = {
     "1f1b lowered": lambda: lower(make_schedule("1f1b", 4, 1, 6, 1), 1),
     "flexible lowered": lambda: lower(make_schedule("flexible", 3, 2, 5, 3), 2),
     "chimera lowered": lambda: lower(make_schedule("chimera", 4, 1, 6, 1), 1),
+    "gems lowered": lambda: lower(make_schedule("gems", 4, 1, 1, 1), 1, "lazy"),
     "doubling lowered": lambda: lower(make_schedule("chimera", 4, 1, 8, 1, concatenation="doubling"), 1),
     "zb_h1 lowered": lambda: lower(make_schedule("zb_h1", 4, 1, 5, 1), 1),
     "pipedream lowered": lambda: lower(make_schedule("pipedream", 3, 1, 7, 1), 1),
@@ -155,6 +156,13 @@ def waiting_in_a_circle(schedule, rng):
     return edited(edited(schedule, rank, early_backward), rank + 1, early_forward)
 
 
+def empty_sum_left_out(schedule, rng):
+    """Remove a sum that a rank joins with nothing, its replica having no micro-batch."""
+    slots = [(r, s) for r, s in places(schedule, Kind.SYNC_REPLICAS) if schedule.actions[r][s].replica == 1]
+    rank, slot = rng.choice(slots)
+    return edited(schedule, rank, lambda a: a.pop(slot))
+
+
 def last_of(kind):
     def mutate(schedule, rng):
         rank = rng.choice(sorted({r for r, _ in places(schedule, kind)}))
@@ -197,6 +205,7 @@ CASES = [
     ("2bw lowered", last_of(Kind.DROP_WEIGHTS), Rule.NEVER_FREED),
     ("pipedream lowered", last_of(Kind.OPTIMIZER_STEP), Rule.NOT_REDUCED),
     ("pipedream lowered", without(Kind.REDUCE_GRADIENT), Rule.NOT_REDUCED),
+    ("gems lowered", empty_sum_left_out, Rule.NOT_JOINED),
     ("1f1b", waiting_in_a_circle, Rule.CYCLIC_WAIT),
 ]
 SEEDS = range(4)
