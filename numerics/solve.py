@@ -339,11 +339,7 @@ def format_of_plan(plan: Sequence[PlanDifference]) -> Explanation | None:
 
 def by_collective(found: Found, names: Frame) -> Explanation | None:
     """Say that a reduction is missing, or made once more, where nothing else relates the values."""
-    if (
-        found.collective is None
-        or names.name("kind", found.collective) != "collective_in"
-        or not found.unmatched
-    ):
+    if found.collective is None or not found.unmatched:
         return None
     what = f"{names.name('op', found.collective)} of {names.name('label', found.collective)}"
     return Explanation(
@@ -361,8 +357,8 @@ def by_copies(run: Frame, found: Found, broken: Sequence[Broken]) -> Explanation
             and run["step"][one.row] == run["step"][found.rows[0]]
         ):
             axes = [a for a in ("tp", "cp", "pp", "dp") if len({int(run[a][r]) for r in one.rows}) > 1]
-            over = f" over {axes[0]}" if len(axes) == 1 else ""
-            return Explanation(
-                f"missing reduction{over}: {one.sentence}", axes[0] if len(axes) == 1 else None
-            )
+            axis = axes[0] if len(axes) == 1 else None
+            summed = run.name("kind", one.row) == "param_grad"
+            what = f"missing reduction{f' over {axis}' if axis else ''}: " if summed else "copies differ: "
+            return Explanation(what + one.sentence, axis)
     return None
