@@ -50,7 +50,7 @@ def configuration(variant: str, p: int, m: int, **tables: dict[str, object]) -> 
         "pipeline": {"schedule": variant.split(" ", maxsplit=1)[0], **VARIANTS[variant]},
     }
     if asynchronous:
-        base["optimizer"] = {"clip_norm": 0.0, "eps": 1e-4, "learning_rate": 1e-2, "warmup_steps": 0}
+        base["optimizer"] = {"clip_norm": 0.0, "eps": 1e-2, "learning_rate": 3e-2, "warmup_steps": 0}
         base["run"] = {"steps": 4}
     for name, table in tables.items():
         base.setdefault(name, {}).update(table)

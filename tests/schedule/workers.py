@@ -96,7 +96,7 @@ def _by_torch(rank: int, config: RunConfig, path: str) -> RankResult:
                 number,
                 config.stages,
                 torch.device("cpu"),
-                input_args=(example,),
+                input_args=(example.clone().requires_grad_(not first),),
                 output_args=(output.requires_grad_(),),
                 group=made.mesh.pp.group,
             )
