@@ -7,7 +7,8 @@ import click
 from tracekit_cli import exit_codes
 from tracekit_cli.output import emit
 
-from numerics.ladder import ladder as climb
+from numerics.ladder import LadderFinding, climb
+from numerics.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
 
@@ -16,30 +17,63 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command(short_help="Drift or bug by the pair in BF16, FP32 and FP64: slope or plateau.")
 @click.option(
+    "--parallel", type=_FOLDER, metavar="RUN", help="The run in question, to be repeated in finer formats."
+)
+@click.option("--baseline", type=_FOLDER, metavar="RUN", help="The run it ought to equal but for rounding.")
+@click.option("--out", type=_FOLDER, metavar="DIR", help="Where repeated runs go; RUN/ladder if left out.")
+@click.option(
     "--pair",
     "pairs",
     type=(_FOLDER, _FOLDER),
     multiple=True,
-    required=True,
     metavar="RUN BASELINE",
-    help="A run and its baseline, both of one policy; repeat for each policy.",
+    help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",
 )
 @click.option(
     "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
 )
 @click.option("--verbose", is_flag=True, help="All tensors.")
-def ladder(pairs: Sequence[tuple[Path, Path]], json_to: str | None, verbose: bool) -> int:
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+def ladder(
+    parallel: Path | None,
+    baseline: Path | None,
+    out: Path | None,
+    pairs: Sequence[tuple[Path, Path]],
+    json_to: str | None,
+    verbose: bool,
+    quiet: bool,
+) -> int:
     """Say whether two runs differ by rounding or by a bug, from the pair repeated in finer formats.
 
     Rounding falls with the format, a bug does not. Every folder holds a capture; the policy is read from the run.
+    The trainer that made the runs repeats them (reftrain can), or the pairs are given.
 
     \b
+    numerics ladder --parallel run_a --baseline run_b
     numerics ladder --pair a_bf16 b_bf16 --pair a_fp32 b_fp32 --pair a_fp64 b_fp64
 
     Exit codes: 0 identical, drift; 1 bug; 3 unreadable; 4 undecided.
     """
-    finding = climb(pairs)
+    finding = _climbed(parallel, baseline, out, pairs, quiet=quiet)
     emit(ladder_text(finding, verbose=verbose), lambda: dumps(ladder_document(finding)), json_to)
     return {"bug": exit_codes.FAILED_ON, "undecided": exit_codes.UNDECIDED}.get(
         finding.verdict, exit_codes.OK
     )
+
+
+def _climbed(
+    parallel: Path | None,
+    baseline: Path | None,
+    out: Path | None,
+    pairs: Sequence[tuple[Path, Path]],
+    *,
+    quiet: bool,
+) -> LadderFinding:
+    if pairs:
+        if parallel or baseline or out:
+            raise click.UsageError("--pair gives all runs; leave --parallel, --baseline and --out out")
+        return judge(pairs)
+    if parallel is None or baseline is None:
+        raise click.UsageError("give --parallel and --baseline, or at least two --pair")
+    talk = None if quiet else (lambda line: click.echo(f"numerics: {line}", err=True))
+    return climb(parallel, baseline, out or parallel / "ladder", talk)

@@ -6,7 +6,7 @@ cannot see a bug of precision policy (that one falls too); `compare` with a matc
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -17,6 +17,7 @@ from numerics.align import Status, by_tensor
 from numerics.bound import unit_roundoff
 from numerics.comparable import difference
 from numerics.frame import Frame, Names, frame
+from numerics.replay import make_replay
 from numerics.schema import KINDS
 from numerics.store import Capture, open_capture
 from tracekit.errors import InputError
@@ -28,6 +29,10 @@ POLICIES: Final = {"bf16": "bfloat16", "bf16_pure": "bfloat16", "fp32": "float32
 STEEP: Final = 0.5
 """Least slope of rounding: log of the distances' ratio over log of the roundoffs' ratio. Rounding has about 1 (0.87 to
 0.99 seen), a bug 0; half way lets rounding fall by its square root only, and finds a bug of that size in FP64."""
+
+FLOOR: Final = 1024
+"""A distance of so many roundoffs of the finest format is rounding, whatever the coarser rung says (a tensor may be
+equal there by accident): tens of roundoffs are seen in shallow models, and a bug is millions of them."""
 
 Shape = Literal["equal", "slope", "plateau", "vanishing", "unknown"]
 Verdict = Literal["identical", "drift", "bug", "undecided"]
@@ -113,6 +118,30 @@ def ladder(pairs: Sequence[tuple[Path, Path]]) -> LadderFinding:
     return _judge(found, tuple(pair.policy for pair in rungs))
 
 
+def climb(
+    parallel: Path, baseline: Path, out: Path, progress: Callable[[str], None] | None = None
+) -> LadderFinding:
+    """Repeat a pair of runs in FP32 and FP64 (where they are not that already) by their trainer, and judge them.
+
+    The repeated runs stay in `out`. InputError where the trainer offers no replayer or cannot run.
+    """
+    own = POLICIES[policy_of(open_capture(parallel))]
+    pairs = [(parallel, baseline)]
+    for policy in ("fp32", "fp64"):
+        if POLICIES[policy] == own:
+            continue
+        made = []
+        for run, role in ((parallel, "parallel"), (baseline, "baseline")):
+            if progress is not None:
+                progress(f"running {role} in {policy}")
+            variant = [f"policy={policy}"]
+            made.append(
+                make_replay(run, out / f"{role}_{policy}", level="digest", variants=variant, baseline="again")
+            )
+        pairs.append((made[0], made[1]))
+    return ladder(pairs)
+
+
 def _pair(left: Path, right: Path) -> _Pair:
     captures = open_capture(left), open_capture(right)
     policies = [policy_of(capture) for capture in captures]
@@ -172,7 +201,7 @@ def _rung(key: tuple[int, str, str, str], pairs: Sequence[_Pair], units: Sequenc
         shape = "unknown"
     elif max(distances) == 0:
         shape = "equal"
-    elif slope >= STEEP:
+    elif slope >= STEEP or distances[-1] <= FLOOR * units[-1]:
         shape = "slope"
     elif _slope(sizes[-2], sizes[-1], steps) >= STEEP:
         shape = "vanishing"

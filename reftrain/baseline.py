@@ -4,11 +4,13 @@ Executed by the trainer itself. Source: "Scaling Llama 3 Training" (ISCA'25), th
 a pipeline is checked against the same micro-batches without one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from reftrain.config import EvidenceConfig, MeshConfig, PipelineConfig, RunConfig
+from reftrain.faults.bugs import is_bug
 
 
 def two_dimensional(config: RunConfig, out: Path, level: str, names: Sequence[str]) -> RunConfig:
@@ -38,3 +40,22 @@ def run_two_dimensional(config: RunConfig, out: Path, level: str, names: Sequenc
     from reftrain.launcher import launch
 
     launch(two_dimensional(config, out, level, names), lambda _: [])
+
+
+def planted_text(fault: Mapping[str, Any]) -> str:
+    """A planted bug as run.json holds it, as users write it."""
+    told = {"kind", "axis", "what", "shows"}
+    values = ",".join(f"{name}={value}" for name, value in fault.items() if name not in told)
+    return f"{fault['kind']}:{values}"
+
+
+def run_again(config: RunConfig, policy: str, faults: Sequence[Mapping[str, Any]], level: str) -> None:
+    """Execute a run once more in another policy, on its own mesh; raises what a run raises.
+
+    What computes wrong on purpose does so again; what was slow or stuck on purpose is left out.
+    """
+    from reftrain.launcher import launch
+
+    texts = tuple(planted_text(fault) for fault in faults if is_bug(str(fault.get("kind"))))
+    evidence = EvidenceConfig(capture=level, faults=texts)
+    launch(replace(config, numerics=replace(config.numerics, policy=policy), evidence=evidence), lambda _: [])

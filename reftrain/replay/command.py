@@ -73,6 +73,18 @@ def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> 
     run_two_dimensional(described(read_manifest(run), out), out, level, names)
 
 
+def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
+    """Run the same once more by the trainer, faults planted in it included."""
+    from reftrain.baseline import run_again
+
+    manifest = read_manifest(run)
+    changes = dict(text.partition("=")[::2] for text in variants)
+    policy = changes.pop("policy", manifest["numerics"]["policy"])
+    if changes:
+        raise ReplayError(f"--baseline again takes --variant policy=… only, not {', '.join(changes)}")
+    run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
+
+
 def _check_plan(run: Path, plan: OrderPlan, world_size: int) -> None:
     if plan.world_size != world_size:
         raise ReplayError(
@@ -99,13 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, help="replay only the first steps")
     parser.add_argument(
         "--baseline",
-        choices=("matched", "2d"),
+        choices=("matched", "2d", "again"),
         default="matched",
-        help="matched: one process in the run's order; 2d: its dp and tp ranks, by the trainer itself",
+        help="matched: one process in the run's order; 2d: its dp and tp ranks, by the trainer itself; "
+        "again: the very run, with --variant policy=fp64 in another policy",
     )
     given = parser.parse_args(arguments)
     level, names = captured_level(given.run)
     try:
+        if given.baseline == "again":
+            _again(given.run, given.out, given.level or level, given.variant)
+            return
         if given.baseline == "2d":
             _two_dimensional(given.run, given.out, given.level or level, tuple(given.names or names))
             return

@@ -5,12 +5,15 @@ import math
 
 import pytest
 import torch
+from click import UsageError
 from click.testing import CliRunner
 from tracekit_cli.numerics import numerics as program
 
 from numerics.capture import Recorder
 from numerics.ladder import ladder
 from numerics.report.ladder import ladder_document, ladder_text
+from reftrain.config_file import load
+from tests.reftrain.workers import whole_run
 from tracekit.errors import InputError
 
 UNITS = {"bf16": 2.0**-8, "fp32": 2.0**-24, "fp64": 2.0**-53}
@@ -129,6 +132,52 @@ def test_the_command(tmp_path):
     assert document == json.loads(json.dumps(ladder_document(ladder(pairs_of(tmp_path)))))
     assert document["schema"] == "numerics.ladder/1"
     assert document["first"]["tensor"] == "second.weight.grad"
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "tensor"),
+    [(None, "drift", None), ("P52:factor=1.01", "bug", "layers.0.attention_norm.out")],
+)
+def test_the_trainer_climbs_by_itself(ranks, tmp_path, fault, verdict, tensor):
+    """A BF16 pair is repeated in FP32 and FP64 by reftrain, its planted bug with it."""
+    for name, tables in {"a": {"mesh": {"tp": 2}}, "b": {}}.items():
+        faults = [fault] if fault and name == "a" else []
+        (tmp_path / name).mkdir()
+        config = load(
+            None,
+            {
+                **tables,
+                "model": {"layers": 1},
+                "data": {"batch_size": 2, "seq_len": 32},
+                "run": {"steps": 1, "out": str(tmp_path / name)},
+                "evidence": {"capture": "digest", "faults": faults},
+            },
+        )
+        ranks.run(whole_run, config.mesh.world_size, config)
+    arguments = [
+        "ladder",
+        "--parallel",
+        str(tmp_path / "a"),
+        "--baseline",
+        str(tmp_path / "b"),
+        "--json",
+        "-",
+        "--quiet",
+    ]
+    document = json.loads(CliRunner().invoke(program, arguments, standalone_mode=False).stdout)
+    assert document["policies"] == ["bf16", "fp32", "fp64"]
+    assert document["verdict"] == verdict, document["reason"]
+    assert (document["first"] or {}).get("tensor") == tensor
+
+
+def test_what_the_command_is_given_must_fit():
+    for arguments in (
+        ["ladder"],
+        ["ladder", "--parallel", "x"],
+        ["ladder", "--pair", "a", "b", "--out", "c"],
+    ):
+        with pytest.raises(UsageError):
+            CliRunner().invoke(program, arguments, standalone_mode=False, catch_exceptions=False)
 
 
 def pairs_of(tmp_path):
