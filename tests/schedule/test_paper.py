@@ -1,6 +1,7 @@
 """The papers' figures by replay: what is exact, what deviates, and by the formula derived for it."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,18 @@ def test_zb_h1_bubble_and_memory():
     for p, costs, idle in ((4, Costs(), 3), (6, Costs(), 5), (4, Costs(w=Fraction(1, 2)), 6)):
         timing = replay(make_schedule("zb_h1", p, 1, 3 * p, 1), costs)
         assert {timing.makespan - timing.busy(rank) for rank in range(p)} == {idle}
+
+
+def test_the_documented_tables_are_the_commands():
+    """docs/schedules.md holds what the command prints; here for p = 4 and Llama 3."""
+    documented = (
+        (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8").splitlines()
+    )
+    rows = (
+        paper.row(s, 4, m * 4)
+        for m in (1, 2, 4)
+        for s in paper.SCHEMES
+        if m > 1 or s.concatenation == "direct"
+    )
+    for line in (*paper.table(rows), *paper.llama_table()):
+        assert line in documented, line
