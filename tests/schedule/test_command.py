@@ -3,6 +3,7 @@
 import json
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from tracekit_cli import reftrain
@@ -160,3 +161,12 @@ def test_a_bad_table_is_refused_with_rank_slot_and_rule(call, tmp_path):
     code, out, err = call("schedule", tmp_path / "bad.csv")
     assert (code, out) == (2, "")
     assert "bad: rank 1: B1.1 never runs" in err
+
+
+def test_every_option_stands_in_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = text.split("## `reftrain schedule`")[1].split("\n## ")[0]
+    for parameter in reftrain.cli.commands["schedule"].params:
+        for option in parameter.opts:
+            if option.startswith("--"):
+                assert option in section, option
