@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test lint bench sweep clean
+.PHONY: demo test lint bench sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -40,6 +40,9 @@ sweep: $(STAMP)
 
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench
+
+bench-numerics: $(STAMP)
+	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
 	rm -rf $(VENV) demo_run build *.egg-info

@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="regular expression of case names")
     parser.add_argument("--again", action="store_true", help="repeat cases that have a result")
     parser.add_argument("--keep", action="store_true", help="keep the parallel runs' folders")
+    parser.add_argument("--docs", type=Path, help="Markdown file whose results are replaced")
     parser.add_argument("--table", action="store_true", help="only write the table")
     options = parser.parse_args()
     results = options.out / "results"
@@ -101,6 +102,9 @@ def main() -> None:
     known = {case.name for case in all_cases()}
     text = table([result for result in found if result["name"] in known])
     (options.out / "table.md").write_text(text, encoding="utf-8")
+    if options.docs:
+        head, marker, _ = options.docs.read_text(encoding="utf-8").partition("<!-- results -->\n")
+        options.docs.write_text(f"{head}{marker}\n{text}", encoding="utf-8")
     print(text.split("\n\n")[0])
 
 
