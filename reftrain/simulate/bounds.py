@@ -17,7 +17,8 @@ def in_flight(job: Job) -> int:
     """Most (virtual stage, micro-batch) pairs that a rank of the pipeline holds.
 
     1F1B holds p micro-batches; the flexible schedule (v-1)·k + 2·(p-1) warm-up forwards and one more, or
-    everything for k < p; all-forward-all-backward everything.
+    everything for k < p; all-forward-all-backward everything. Where k does not divide m, the flexible
+    schedule may hold more (its generator adds warm-up that runs).
     """
     p, v, m = job.mesh.pp, job.virtual, job.micro_batches
     if job.schedule == "1f1b":
@@ -33,7 +34,9 @@ def memory_bound(job: Job) -> float:
     parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
     shard = parameters / job.shard_ranks
     whole = 0.0 if job.mesh.zero == 3 else parameters * job.compute_bytes
-    sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and job.micro_batches > 1 else 0.0
+    # Sums of all stages stand together only where a further round of micro-batches follows the first.
+    rounds = job.micro_batches >= 2 * max(job.mesh.pp, job.consecutive) and job.schedule != "afab"
+    sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and rounds else 0.0
     # The second rank holds two warm-up forwards less than the first, but only whole stages.
     own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
     layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
@@ -54,6 +57,6 @@ def time_bound(job: Job, costs: CostModel) -> float:
     rounds = v * max(m, p) + min(m, p) - 1
     if job.mesh.zero < 3 or costs.links("dp_cp").size == 1:
         return SLACK * stage * rounds
-    # ZeRO-3 gathers all weights for every forward and every backward and reduces after every micro-batch.
-    moved = sum(2 * costs.gather_weights(s).seconds + costs.reduce_gradients(s).seconds for s in job.stages)
-    return SLACK * max(stage * rounds, (m * moved) / p)
+    # ZeRO-3 gathers all weights for every forward and every backward.
+    gathered = sum(costs.gather_weights(s).seconds for s in job.stages)
+    return SLACK * max(stage * rounds, 2 * m * gathered / p)

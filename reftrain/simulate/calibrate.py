@@ -211,7 +211,7 @@ def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
     return (
         f"# Measured by reftrain calibrate --ranks {ranks}; measured over fitted times: {spread}.\n"
         f'name = "this-machine"\nsource = "measured by reftrain calibrate with {ranks} processes"\n'
-        f"node_size = {ranks}\n\n[device]\npeak_tflops = {speed.matmul / 1e12:.6f}\n"
+        f"node_size = {ranks}\n\n[device]\npeak_tflops = {speed.matmul / 1e12:.9g}\n"
         f"memory_gib = {share:.3f}\nreserved_gib = {min(0.3, share / 4):.3f}\n"
         f"memory_gb_s = {speed.memory / 1e9:.3f}\n\n[efficiency]\nmatmul = 1.0\n"
         f"attention_forward = {speed.attention_forward / speed.matmul:.4f}\n"

@@ -26,7 +26,7 @@ def table(ranks: Sequence[RankMemory]) -> str:
     most = max(rank.peak for rank in ranks)
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     head = ("pipeline rank", *COLUMNS, "peak", "in flight")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for rank in ranks:
         kinds = asdict(rank.at_peak)
         values = [*(kinds[column] for column in COLUMNS), rank.peak]

@@ -18,7 +18,7 @@ from reftrain.simulate.projection import Projection, project
 from reftrain.simulate.shapes import layer_counts
 from reftrain.throughput import flops_per_token
 
-LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])
+LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])  # type: ignore[arg-type]
 TOKENS = 1 << 24
 
 

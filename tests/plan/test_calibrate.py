@@ -1,0 +1,63 @@
+"""Fits recover planted constants; real processes give a hardware file that loads."""
+
+import pytest
+
+from reftrain.simulate.calibrate import (
+    COLLECTIVES,
+    SIZES,
+    Sample,
+    Speed,
+    fit_link,
+    hardware_toml,
+    measure_links,
+    measure_speed,
+)
+from reftrain.simulate.hardware import parse_hardware
+from reftrain.simulate.links import AxisLinks, collective_seconds, message_seconds
+
+
+def made(alpha, beta, ranks=4, slower=1.0):
+    links = AxisLinks(ranks, ranks, alpha, 1 / beta, 1 / beta)
+    samples = [Sample("message", 2, n, message_seconds(links, n)) for n in SIZES]
+    return samples + [
+        Sample(op, ranks, n, slower * collective_seconds(links, op, n)) for op in COLLECTIVES for n in SIZES
+    ]
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3])
+@pytest.mark.parametrize("beta", [1e-11, 1e-9])
+def test_planted_alpha_and_beta_are_found(alpha, beta):
+    fit = fit_link(made(alpha, beta))
+    assert fit.alpha == pytest.approx(alpha, rel=1e-6)
+    assert fit.beta == pytest.approx(beta, rel=1e-6)
+    assert all(ratio == pytest.approx(1) for ratio in fit.ratios.values())
+
+
+def test_an_operation_that_does_not_follow_the_model_shows():
+    fit = fit_link(made(1e-5, 1e-9, slower=2.0))
+    assert fit.ratios["message"] < 0.8
+    assert all(fit.ratios[op] > 1.1 for op in COLLECTIVES)
+
+
+def test_real_processes_are_measured():
+    samples = measure_links(2)
+    assert {(s.op, s.nbytes) for s in samples} == {(op, n) for op in ("message", *COLLECTIVES) for n in SIZES}
+    assert all(s.seconds > 0 for s in samples)
+    large, small = (
+        next(s for s in samples if s.op == "message" and s.nbytes == n) for n in (SIZES[-1], SIZES[0])
+    )
+    assert large.seconds > small.seconds
+
+
+def test_the_machine_computes_and_its_file_loads():
+    speed = measure_speed()
+    assert min(speed.matmul, speed.attention_forward, speed.attention_backward, speed.memory) > 1e7
+    hardware = parse_hardware(hardware_toml(2, fit_link(made(1e-5, 1e-9, 2)), speed), "measured")
+    assert hardware.flops_per_s == pytest.approx(speed.matmul, rel=1e-5)
+    assert hardware.node.latency_us == pytest.approx(10)
+    assert hardware.node.bytes_per_s == pytest.approx(1e9)
+
+
+def test_the_file_says_how_far_each_operation_lies_from_the_fit():
+    text = hardware_toml(2, fit_link(made(1e-5, 1e-9, 2)), Speed(1e10, 1e9, 1e9, 1e9, 1e-6))
+    assert "message 1.00" in text.splitlines()[0]
