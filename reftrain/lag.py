@@ -5,6 +5,7 @@ The lag stands in run.json beside the faults, so that an analysis can be judged 
 
 import dataclasses
 import json
+import math
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -34,17 +35,19 @@ def record_lag(config: RunConfig, train: Train) -> None:
     with tempfile.TemporaryDirectory(prefix=".without-faults-", dir=out) as folder:
         train(without_slow_faults(config, folder))
         steps = compared_steps(config)
-        with_faults, without = (mean_step_ms(Path(run), steps) for run in (out, folder))
+        slow, usual = (step_ms(Path(run), steps) for run in (out, folder))
     manifest = read_manifest(out)
     if manifest is None:
         return
+    with_faults, without = mean(slow), mean(usual)
     lag = with_faults - without
     manifest["lag"] = {
         "steps": steps,
         "step_ms": round(with_faults, 3),
         "step_ms_without_faults": round(without, 3),
         "lag_ms": round(lag, 3),
-        "lag_share": round(lag / with_faults, 4),
+        "lag_share": round(lag / with_faults, 4) if with_faults else 0.0,
+        "lag_ms_error": round(error_of_difference(slow, usual), 3),
     }
     write_manifest(out, manifest)
 
@@ -68,10 +71,23 @@ def compared_steps(config: RunConfig) -> list[int]:
     return list(range(1, config.steps)) or [0]
 
 
-def mean_step_ms(run: Path, steps: list[int]) -> float:
-    """Mean time of these steps over all ranks, milliseconds; 0 where nothing was recorded."""
-    times = []
+def step_ms(run: Path, steps: list[int]) -> list[float]:
+    """Time of each of these steps, mean over the ranks, milliseconds; none where nothing was recorded."""
+    times: dict[int, list[float]] = {}
     for path in sorted((run / "metrics").glob("rank*.jsonl")):
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        times += [row["step_s"] * 1e3 for row in rows if row["step"] in steps]
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row["step"] in steps:
+                times.setdefault(row["step"], []).append(row["step_s"] * 1e3)
+    return [statistics.fmean(times[step]) for step in sorted(times)]
+
+
+def mean(times: list[float]) -> float:
+    """Mean, or 0 of nothing."""
     return statistics.fmean(times) if times else 0.0
+
+
+def error_of_difference(slow: list[float], usual: list[float]) -> float:
+    """Standard error of the difference of two means from the spread of the steps; 0 where nothing spreads."""
+    squares = [statistics.variance(times) / len(times) for times in (slow, usual) if len(times) > 1]
+    return math.sqrt(sum(squares))

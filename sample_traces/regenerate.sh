@@ -1,38 +1,71 @@
 #!/bin/sh
-# Records the samples anew with the demo trainer (a minute or two); expected.json of each case stays as it is.
-# Usage: sample_traces/regenerate.sh [python]
+# Records the samples anew (about seven minutes on two cores); expected.json of each case stays as it is.
+# Usage: sample_traces/regenerate.sh [CASE…]     PYTHON=… for another interpreter
 set -eu
 cd "$(dirname "$0")"
-python=$(command -v "${1:-../.venv/bin/python}")
+python=$(command -v "${PYTHON:-../.venv/bin/python}")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-record() {
-    "$python" -m reftrain.demo --out "$scratch/$1" --steps "$2" --fault "$3" --seed 1
-    mkdir -p "$1"
-    rm -rf "$1/trace"
-    mv "$scratch/$1/trace" "$scratch/$1/run.json" "$1/"
-}
-record demo_slow_tp 16 slow_compute:rank=5,factor=1.5
-record demo_healthy 16 none
+cases=${*:-demo_slow_tp demo_healthy healthy slow_compute slow_link data_imbalance hang_host_stall}
 
-# The trainer on eight ranks, one of which stalls on its host in the third step; ends when the others time out.
-rm -rf hang_host_stall/fr
-mkdir -p hang_host_stall
-"$python" - "$scratch/hang" <<'PROGRAM'
+keep() { # CASE PART…: put the parts of the finished run into the case's folder
+    name=$1
+    shift
+    mkdir -p "$name"
+    for part in "$@"; do
+        rm -rf "${name:?}/$part"
+        mv "$scratch/$name/$part" "$name/"
+    done
+}
+
+demo() { # CASE FAULT: eight ranks that really compute
+    "$python" -m reftrain.demo --out "$scratch/$1" --steps 16 --fault "$2" --seed 1
+    keep "$1" trace run.json
+}
+
+sixteen() { # CASE FAULT…: sixteen ranks on four axes, computing emulated, three steps traced
+    "$python" - "$scratch/$1" "$@" <<'PROGRAM'
+import sys
+from pathlib import Path
+
+from reftrain.demo.sixteen import LONG_SEQUENCES, sixteen
+from reftrain.launcher import launch
+
+out, case, *faults = sys.argv[1:]
+launch(sixteen(Path(out), 3, faults, LONG_SEQUENCES if case == "data_imbalance" else {}), lambda rank: [])
+PROGRAM
+    keep "$1" trace run.json
+}
+
+hang() { # CASE FAULT: sixteen ranks of which one stops; ends when the others time out
+    "$python" - "$scratch/$1" "$2" <<'PROGRAM'
 import sys
 
 from reftrain.config_file import load
 from reftrain.errors import RankDiedError
 from reftrain.launcher import launch
-from reftrain.record.hooks import FlightRecording
 
-evidence = {"timeout_s": 20.0, "faults": ["host_stall:rank=6,steps=2"]}
-mesh = {"tp": 2, "pp": 2, "dp": 2}
-run = {"steps": 4, "out": sys.argv[1]}
-config = load(None, {"run": run, "model": {"preset": "tiny"}, "mesh": mesh, "evidence": evidence})
+out, fault = sys.argv[1:]
+mesh = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
+tables = {"run": {"steps": 4, "out": out}, "model": {"preset": "tiny", "layers": 2}, "mesh": mesh}
 try:
-    launch(config, lambda rank: [FlightRecording()])
+    launch(load(None, {**tables, "evidence": {"faults": [fault]}}), lambda rank: [])
 except RankDiedError as end:
     print(f"as planned: {end}", file=sys.stderr)
 PROGRAM
-mv "$scratch/hang/fr" "$scratch/hang/run.json" hang_host_stall/
+    keep "$1" fr run.json
+}
+
+for case in $cases; do
+    echo "$case" >&2
+    case $case in
+    demo_slow_tp) demo demo_slow_tp slow_compute:rank=5,factor=1.5 ;;
+    demo_healthy) demo demo_healthy none ;;
+    healthy) sixteen healthy ;;
+    slow_compute) sixteen slow_compute slow_compute:rank=5,factor=1.3 ;;
+    slow_link) sixteen slow_link slow_link:rank=10,delay_ms=8 ;;
+    data_imbalance) sixteen data_imbalance doc_imbalance:factor=12 ;;
+    hang_host_stall) hang hang_host_stall host_stall:rank=6,steps=2,axis=tp ;;
+    *) echo "no such case: $case" >&2 && exit 2 ;;
+    esac
+done

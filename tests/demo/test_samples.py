@@ -25,7 +25,10 @@ def _tracekit(command, case):
 
 
 def test_there_are_samples_of_modest_size():
-    assert {"demo_healthy", "demo_slow_tp"} <= {case.name for case in CASES}
+    sixteen = {"healthy", "slow_compute", "slow_link", "data_imbalance", "hang_host_stall"}
+    assert {"demo_healthy", "demo_slow_tp", *sixteen} == {case.name for case in CASES}
+    for name in sixteen:
+        assert json.loads((SAMPLES / name / "run.json").read_text())["world_size"] == 16
     assert sum(p.stat().st_size for p in SAMPLES.rglob("*") if p.is_file()) < 15e6
 
 
@@ -34,7 +37,8 @@ def test_the_expected_answer_agrees_with_the_truth(case):
     faults = json.loads((case / "run.json").read_text())["faults"]
     expected = json.loads((case / "expected.json").read_text())
     named = expected.get("suspects", expected.get("culprits"))
-    assert [f["rank"] for f in faults] == [blamed["rank"] for blamed in named]
+    meant = [f["rank"] for f in faults if f["rank"] is not None]
+    assert meant == [blamed["rank"] for blamed in named]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if (c / "trace").is_dir()], ids=lambda case: case.name)

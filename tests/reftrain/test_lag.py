@@ -6,7 +6,15 @@ import json
 import pytest
 
 from reftrain.config_file import load
-from reftrain.lag import compared_steps, mean_step_ms, record_lag, wants_lag, without_slow_faults
+from reftrain.lag import (
+    compared_steps,
+    error_of_difference,
+    mean,
+    record_lag,
+    step_ms,
+    wants_lag,
+    without_slow_faults,
+)
 from reftrain.launcher import launch
 from reftrain.record.manifest import write_manifest
 
@@ -77,4 +85,9 @@ def test_the_lag_is_the_difference_of_mean_step_times(tmp_path):
     lag = json.loads((tmp_path / "run.json").read_text())["lag"]
     assert (lag["step_ms"], lag["step_ms_without_faults"]) == (601.0, 401.0)
     assert (lag["lag_ms"], lag["lag_share"]) == (200.0, round(200 / 601, 4))
-    assert mean_step_ms(tmp_path / "nothing", [1]) == 0.0
+    assert lag["lag_ms_error"] == pytest.approx(100 / 3**0.5, abs=1e-3), "0.5, 0.7 and 0.6 s spread by 100 ms"
+
+
+def test_nothing_recorded_is_no_time(tmp_path):
+    assert step_ms(tmp_path / "nothing", [1]) == []
+    assert mean([]) == error_of_difference([], [1.0]) == 0.0

@@ -7,6 +7,7 @@ collection, allocation) explain gaps before their shape does.
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.findings import Cause, Evidence
 from tracekit.tables.features import Features
@@ -16,8 +17,8 @@ _MAJORITY = 0.5
 """A cause must explain at least half of the excess own time."""
 
 
-_PAUSES_A_STEP = 3
-"""More long gaps than this in a step are no pauses but a slow host."""
+_PAUSES_A_STEP = 8
+"""More long gaps than this in a step are no pauses but a slow host, which delays every launch a little."""
 
 
 def explain(suspect: Features, peers: Sequence[Features]) -> tuple[Cause, tuple[Evidence, ...]]:
@@ -67,11 +68,20 @@ def _gap_cause(
     suspect: Features, peers: Sequence[Features], evidence: list[Evidence]
 ) -> tuple[Cause, tuple[Evidence, ...]]:
     """Few long gaps are pauses of the process; many short ones a host that launches too slowly."""
-    usual = float(np.median([p.gaps[0] if len(p.gaps) else 0 for p in peers]))
-    longest = float(suspect.gaps[0]) if len(suspect.gaps) else 0.0
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
     excess = (suspect.gap - float(np.median([p.gap for p in peers]))) * steps
     few = suspect.gaps[: max(1, round(_PAUSES_A_STEP * steps))]
+    usual = _usual_gaps(peers, len(few))  # a busy machine gives everybody a few long ones
     paused = float(np.maximum(few - usual, 0).sum())
-    evidence.append(Evidence("longest gap", ms(longest), ms(usual), "ms"))
+    longest = float(suspect.gaps[0]) if len(suspect.gaps) else 0.0
+    evidence.append(Evidence("longest gap", ms(longest), ms(float(usual[0]) if len(usual) else 0.0), "ms"))
     return ("host_stall" if paused >= _MAJORITY * excess else "cpu_launch"), tuple(evidence)
+
+
+def _usual_gaps(peers: Sequence[Features], count: int) -> npt.NDArray[np.float64]:
+    """Median over the peers of their longest gap, second longest, and so on, ns."""
+    longest = np.zeros((len(peers), count))
+    for row, peer in zip(longest, peers, strict=True):
+        own = peer.gaps[:count]
+        row[: len(own)] = own
+    return np.median(longest, axis=0)
