@@ -12,6 +12,7 @@ Sketch: 8 projections on random signs that are products of one sign a dimension 
 Linear, so a factor, a missing or doubled addend and the size of a difference show without the values.
 """
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from numerics.errors import CaptureError
 from numerics.schema import SKETCH, Box
 
 _MASK: Final = (1 << 64) - 1
-_KEY_CACHE_BYTES: Final = 256 << 20  # what a run of preset small meets every step; less would make them anew each time
+_KEY_CACHE_BYTES: Final = (
+    256 << 20
+)  # what a run of preset small meets every step; less would make them anew each time
 _CHUNK: Final = 1 << 18
 _SAMPLE: Final = 1024
 _BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -100,25 +103,51 @@ _KEYS = _Keys()
 
 @lru_cache(maxsize=512)
 def _signs(dim: int, size: int, device: torch.device) -> torch.Tensor:
-    """Random signs of the coordinates 0 to `size` of dimension `dim`, (size, SKETCH) float64."""
+    """Random signs of the coordinates 0 to `size` of dimension `dim`, (size, SKETCH) int8."""
     keys = splitmix(np.arange(size, dtype=np.uint64) + np.uint64((dim + 1) << 48))
     bits = (keys[:, None] >> np.arange(17, 17 + SKETCH, dtype=np.uint64)) & np.uint64(1)
-    return torch.from_numpy(bits.astype(np.float64) * 2.0 - 1.0).to(device)
+    return torch.from_numpy(bits.astype(np.int8) * np.int8(2) - np.int8(1)).to(device)
+
+
+@lru_cache(maxsize=512)
+def _block_signs(
+    dims: tuple[tuple[int, int, int, int], ...], device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Products of the signs of several dimensions (number, whole size, offset, size), (elements, SKETCH)."""
+    found = torch.ones(1, SKETCH, dtype=dtype, device=device)
+    for dim, whole_size, offset, size in dims:
+        own = _signs(dim, whole_size, device)[offset : offset + size].to(dtype)
+        found = (found[:, None] * own[None]).reshape(-1, SKETCH)
+    return found
 
 
 def project(piece: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor:
-    """Sketch of a float64 tensor that lies in `box` of a tensor of `shape`: (SKETCH,)."""
+    """Sketch of a float32 or float64 tensor that lies in `box` of a tensor of `shape`: (SKETCH,) float64.
+
+    The dimensions are cut in two, so that most of the work is one matrix product with few rows.
+    """
     if not shape:
-        return piece.reshape(1).expand(SKETCH)
-    last = len(shape) - 1
-    signs = [
-        _signs(d, size, piece.device)[box.offsets[d] : box.offsets[d] + box.sizes[d]]
-        for d, size in enumerate(shape)
-    ]
-    found = piece.reshape(-1, box.sizes[last]) @ signs[last]  # (rest, SKETCH)
-    for dim in range(last - 1, -1, -1):
-        found = (found.reshape(-1, box.sizes[dim], SKETCH) * signs[dim]).sum(1)
-    return found.reshape(SKETCH)
+        return piece.reshape(1).expand(SKETCH).to(torch.float64)
+    dims = tuple((d, n, o, m) for d, (n, o, m) in enumerate(zip(shape, box.offsets, box.sizes, strict=True)))
+    if len(dims) == 1:
+        return _project_line(piece.reshape(-1), dims[0])
+    cut = min(range(1, len(dims)), key=lambda d: math.prod(box.sizes[:d]) + math.prod(box.sizes[d:]))
+    left = _block_signs(dims[:cut], piece.device, piece.dtype)
+    right = _block_signs(dims[cut:], piece.device, torch.float64)
+    rows = left.T @ piece.reshape(len(left), -1)  # (SKETCH, elements of the other dimensions)
+    return (rows.to(torch.float64) * right.T).sum(1)
+
+
+def _project_line(flat: torch.Tensor, dim: tuple[int, int, int, int]) -> torch.Tensor:
+    """Sketch of a part of a vector, piece by piece: the signs of a long one are as large as eight of it."""
+    number, whole_size, offset, _ = dim
+    signs = _signs(number, whole_size, flat.device)
+    total = torch.zeros(SKETCH, dtype=torch.float64, device=flat.device)
+    for start in range(0, len(flat), _CHUNK):
+        part = flat[start : start + _CHUNK]
+        own = signs[offset + start : offset + start + len(part)].to(flat.dtype)
+        total += (part @ own).to(torch.float64)
+    return total
 
 
 def _integers(flat: torch.Tensor) -> torch.Tensor:
@@ -210,6 +239,11 @@ def _check_fits(shape: Sequence[int], sizes: Sequence[int], value: torch.Tensor)
         raise CaptureError(f"a box of {tuple(sizes)} for a tensor of shape {tuple(value.shape)}")
 
 
+def _for_sketch(flat: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Format of the projections: FP32 is wide enough for sums of 16-bit numbers, and quicker."""
+    return wide.to(torch.float32) if flat.is_floating_point() and flat.element_size() == 2 else wide
+
+
 @torch.no_grad()
 def fingerprint(value: torch.Tensor, shape: Sequence[int], boxes: Sequence[Box]) -> Fingerprint:
     """Fingerprint of a rank's tensor whose elements fill `boxes` of a global tensor of `shape`.
@@ -243,7 +277,11 @@ def fingerprint(value: torch.Tensor, shape: Sequence[int], boxes: Sequence[Box])
             least, greatest = (float(kept.min()), float(kept.max())) if len(kept) else (np.inf, -np.inf)
         low, high = min(low, least), max(high, greatest)
         sums = torch.cat(
-            [wide.sum().reshape(1), torch.dot(wide, wide).reshape(1), project(wide, shape, box)]
+            [
+                wide.sum().reshape(1),
+                torch.dot(wide, wide).reshape(1),
+                project(_for_sketch(flat, wide), shape, box),
+            ]
         ).cpu()
         total += float(sums[0])
         squares += float(sums[1])
