@@ -121,7 +121,7 @@ def named_factor(
     if fits:
         words, names = next(iter(fits.items()))
         names = [likely] if likely is not None and likely in names else names
-        return f"{words}, {'the size of ' if names[0] in _AXES else ''}{' or '.join(names)}", (
+        return f"{words}, {'the size of ' if names[0].split(' ')[0] in _AXES else ''}{' or '.join(names)}", (
             names[0] if len(names) == 1 else None
         )
     if near(value, -1, tolerance):
