@@ -1,7 +1,7 @@
 """Every scheme run by real processes and compared with one process in float64.
 
-`python -m tests.schedule.execution` (make sweep) runs p = 2, 3, 4 and m = 1 … 3p of every scheme and prints a
-table; the tests take p = 2 and 4 and m = 1, p, 2p + 1.
+`python -m tests.schedule.execution [SCHEME…]` (make sweep) runs p = 2, 3, 4 and m = 1 … 3p of every scheme and prints
+a table; the tests take p = 2 and 4 and m = 1, p, 2p + 1.
 """
 
 import sys
@@ -50,7 +50,7 @@ def configuration(variant: str, p: int, m: int, **tables: dict[str, object]) -> 
         "pipeline": {"schedule": variant.split(" ", maxsplit=1)[0], **VARIANTS[variant]},
     }
     if asynchronous:
-        base["optimizer"] = {"clip_norm": 0.0, "eps": 1e-2, "learning_rate": 3e-2, "warmup_steps": 0}
+        base["optimizer"] = {"clip_norm": 0.0, "eps": 1e-2, "learning_rate": 1e-3, "warmup_steps": 0}
         base["run"] = {"steps": 4}
     for name, table in tables.items():
         base.setdefault(name, {}).update(table)
@@ -128,7 +128,7 @@ def main() -> int:
         "| scheme | p | m run | worst relative error | at m | tensor | refused |\n|---|---|---|---|---|---|---|"
     )
     try:
-        for variant in VARIANTS:
+        for variant in sys.argv[1:] or VARIANTS:
             for p in (2, 3, 4):
                 found = measure(pool, variant, p, list(range(1, 3 * p + 1)))
                 ran = {m: d for m, d in found.items() if isinstance(d, Distance)}
