@@ -22,7 +22,7 @@ from reftrain.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
 from reftrain.model.batch import LocalBatch
 from reftrain.moments import moment
 from reftrain.replay.grid import Seat
-from reftrain.replay.places import Places, is_activation
+from reftrain.replay.places import Places, is_activation, is_repeated
 from reftrain.replay.rows import RankRows, on_gradient
 from reftrain.schedule.actions import COMPUTE, Action, Kind
 from reftrain.trainer import Trainer
@@ -83,7 +83,8 @@ class Capture(Hooks):
             for name, module in stage.module.named_modules():
                 if getattr(module, "own_specs", None):
                     module.register_forward_pre_hook(self._parameter_watch(name))
-                if name.split(".", 2)[-1] in INPUTS:
+                own_input = name.split(".", 2)[-1] in INPUTS
+                if own_input and not is_repeated(f"{name}.in", trainer.mesh.tp.size):
                     module.register_forward_pre_hook(self._input_watch(f"{name}.in"))
                 module.register_forward_hook(self._output_watch(name))
 

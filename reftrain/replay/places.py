@@ -56,6 +56,11 @@ def is_activation(name: str) -> bool:
     return _kind(name) != ""
 
 
+def is_repeated(name: str, tp: int) -> bool:
+    """Whether an activation is another one under a second name: with one tensor rank nothing is gathered on the way."""
+    return tp == 1 and _kind(name) in ENTERED
+
+
 def _kind(name: str) -> str:
     """Name within its layer: layers.3.attention.out becomes attention.out; empty where it is unknown."""
     part = name.split(".", 2)[2] if name.startswith("layers.") and name.count(".") >= 2 else name

@@ -11,7 +11,7 @@ from numerics.schema import Level, Phase
 from reftrain.config import RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.grid import Seat
-from reftrain.replay.places import Places
+from reftrain.replay.places import Places, is_repeated
 from reftrain.replay.probe import Probe
 from reftrain.replay.rows import RankRows, on_gradient
 
@@ -55,6 +55,8 @@ class RowProbe(Probe):
 
     def value(self, name: str, tensors: Sequence[Tensor]) -> None:
         """Record activations now and their gradients when they come."""
+        if is_repeated(name, self.config.mesh.tp):
+            return
         number = self.now.micro_batch
         for rank, tensor in zip(self._here(), tensors, strict=True):
             rank.activation(name, tensor, number)
