@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from reftrain.config import RunConfig
 from reftrain.faults.bugs import plant
 from reftrain.hooks import HookList
+from reftrain.schedule.actions import Kind
 from tests.reftrain.workers import trainer
 
 ORDER = ("init", "input", "forward", "recomputed", "loss", "grad", "norm", "logged", "param")
@@ -56,7 +57,7 @@ class Observer:
             for name, module in stage.module.named_modules():
                 if name:
                     module.register_forward_hook(self.output(name))
-        cut, back = made.cutter.cut, made.executor._backward
+        cut, back = made.cutter.cut, made.executor._do[Kind.BACKWARD]
 
         def cutting(batch: Any) -> Any:
             self.note("input", "tokens", batch.tokens)
@@ -69,7 +70,7 @@ class Observer:
             back(action)
             self.backward = False
 
-        made.cutter.cut, made.executor._backward = cutting, backward
+        made.cutter.cut, made.executor._do[Kind.BACKWARD] = cutting, backward
 
     def output(self, name: str) -> Any:
         def hook(module: Any, inputs: Any, out: Any) -> None:
