@@ -1,7 +1,7 @@
 """What `tracekit slowrank` says of every slow fault on sixteen ranks: `python -m tests.bench.slow_faults`.
 
-Each case is run, for real ones the lag is measured against the same run without the fault, and the answer is judged by the
-truth in run.json. The table goes to stdout as Markdown, each case as it ends also to --jsonl.
+Each case is run, for real ones the lag is measured against the same run without the fault, and the answer is judged by
+the truth in run.json. The table goes to stdout as Markdown, each case as it ends also to --jsonl.
 """
 
 import argparse
