@@ -103,6 +103,7 @@ class _Search:
     leanest: dict[Mesh, tuple[float, Job]] = field(default_factory=dict)
     unseen: dict[Mesh, float] = field(default_factory=dict)
     fits: set[tuple[object, ...]] = field(default_factory=set)
+    examined: list[tuple[Job, float, float]] = field(default_factory=list)
     best: float = float("inf")
 
     def too_large(self, job: Job, needed: float) -> bool:
@@ -156,6 +157,11 @@ class Planner:
             self.workload, self.hardware, tuple(choices), tuple(sorted(rejected, key=lambda r: r.mesh))
         )
 
+    def examine(self) -> list[tuple[Job, float, float]]:
+        """Every job that the search looked at and that fits: job, bytes of its fullest rank, seconds."""
+        meshes = [m for m in all_meshes(self.workload.gpus) if impossible(self.workload, m) is None]
+        return self._search(meshes).examined
+
     def _nothing_fits(self, search: _Search) -> str:
         if not search.leanest:
             return f"no mesh of {self.workload.gpus} devices suits the shapes"
@@ -188,6 +194,7 @@ class Planner:
             return
         search.fits.add(_alike(job))
         projection = project(job, self.hardware, self.pairs(job.mesh.cp))
+        search.examined.append((job, needed, projection.step_s))
         mesh = mesh_of(job)
         if mesh not in search.found or projection.step_s < search.found[mesh].projection.step_s:
             tflops = self.flops / self.workload.gpus / projection.step_s / 1e12
@@ -228,7 +235,7 @@ def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, in
     the pipeline's weights make needless ("Scaling Llama 3 Training", section 5.1).
     """
     if pp == 1:
-        yield from (("1f1b", 1, zero) for zero in (1, 2, 3))
+        yield from (("flexible", 1, zero) for zero in (1, 2, 3))
         return
     most = (layers + 2) // pp
     for virtual in sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)}):

@@ -77,7 +77,7 @@ def test_in_flight_is_the_schedules(one):
 
 def test_zero_3_is_bound_by_its_transfers():
     """One sequence a micro-batch is too little computation to hide gathering all weights behind."""
-    one = job("1f1b", 1, 1, 4, 3, dp=512)
+    one = job("flexible", 1, 1, 4, 3, dp=512)
     slow = replace(one, mesh=MeshConfig(tp=1, dp=512, zero=3))
     plain = replace(slow, mesh=MeshConfig(tp=1, dp=512, zero=1))
     starved = H100.with_constant("network.gb_s", 1.0)

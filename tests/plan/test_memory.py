@@ -119,7 +119,7 @@ def test_fused_kernels_keep_what_matrix_products_and_attention_give():
     per = job.local_tokens * job.model.dim
     kept = layer_kept(job)
     assert kept.norms / per == pytest.approx(4, abs=0.01)  # input and middle of the residual stream
-    assert kept.attention / per == pytest.approx(4.25, abs=0.02)  # queries, output; keys and values
+    assert kept.attention / per == pytest.approx(4.28, abs=0.01)  # queries, output; keys, values; log-sums
     assert kept.feed_forward / per == pytest.approx(2 * 2 * 3.25, abs=1e-9)
 
 
@@ -129,7 +129,7 @@ def test_zero_stages_shard_what_they_promise(zero):
     job = replace(
         job_of_row(CALIBRATION), mesh=MeshConfig(tp=8, pp=1, dp=16, zero=zero), layers=(126,), virtual=1
     )
-    job = replace(job, schedule="1f1b", micro_batches=4, consecutive=1)
+    job = replace(job, schedule="flexible", micro_batches=4, consecutive=1)
     (rank,) = MemoryModel(job).ranks()
     parameters = job.stage_parameters(0)
     shard = parameters / (16 if zero else 1)
