@@ -220,6 +220,9 @@ class Trainer:
         self.hooks.data_begin(step)
         micro_batches = self.loader.step(step)
         self.hooks.data_end(step)
+        for name in ("tokens", "targets"):
+            whole = torch.cat([getattr(batch, name) for batch in micro_batches])
+            self.hooks.value(f"data.{name}", whole)
         own_valid = sum(batch.valid for batch in micro_batches)
         valid = global_valid_tokens(own_valid, self.mesh.dp, self.device)
         self.hooks.value("valid_tokens", torch.tensor(valid))

@@ -162,7 +162,7 @@ def true_place(name: str, values: Mapping[str, Any]) -> Where:
         "P38": Where(ANY_GRAD, r".*", DP, NUMBER),
         "P39": Where(r"valid_tokens|output\.out\.grad", head, ()),
         "P41": Where(ANY_GRAD, r".*", DP),
-        "P42": Where(r"tokens|targets", r"", DP),
+        "P42": Where(r"data\.tokens|data\.targets", r"", DP),
         "P44": Where(ANY_GRAD, r".*", DP, r"bf16|bfloat16"),
         "P45": Where(
             f"{layer}\\.(attention_norm|attention\\.qkv\\.w[qkv])\\.out",
