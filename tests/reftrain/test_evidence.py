@@ -77,6 +77,9 @@ def test_traces_hold_whole_steps(traces):
         for call in calls(trace):
             assert any(a <= call["ts"] and call["ts"] + call["dur"] <= b for a, b in spans)
         assert sum(e.get("name", "").startswith("PP:") for e in trace["traceEvents"]) == 2 * 2 * 2
+        assert not any("_Mark" in e.get("name", "") for e in trace["traceEvents"]), (
+            "announcements compute nothing"
+        )
         loads = [e for e in trace["traceEvents"] if e.get("name", "").startswith("enumerate(DataLoader)")]
         assert len(loads) == len(TRACED)
 

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 
 import pytest
+import torch
 
 from reftrain.config_file import load
 from reftrain.emulate import EmulatedCompute
@@ -129,6 +130,14 @@ def test_emulated_compute_sleeps_the_work():
     backward = time.perf_counter() - begin - forward
     assert 0.02 <= forward < 0.2
     assert 0.04 <= backward < 0.3
+
+
+@pytest.mark.parametrize(("name", "operator"), [("attention", "attention"), ("ffn", "matmul")])
+def test_a_profiler_sees_emulated_computing_as_an_operator(name, operator):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        EmulatedCompute(gflops=1.0).segment_end(Segment(name, 0, "forward", 5_000_000))
+    times = {e.key: e.cpu_time_total for e in profiler.key_averages()}
+    assert 5e3 <= times[f"reftrain::emulated_{operator}"] < 5e4  # microseconds
 
 
 def test_a_list_nests_its_hooks():
