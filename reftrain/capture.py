@@ -207,6 +207,9 @@ class Capture(Hooks):
         if is_activation(name):
             self._activation(name, value)
             return
+        if name.startswith("data."):
+            self.rows.read(name, value)
+            return
         phase: Phase = "forward" if name == "valid_tokens" else "step" if name in STEP_VALUES else "reduce"
         self.rows.scalar(name, value, phase, reported=name in REPORTED)
 

@@ -109,6 +109,9 @@ class Replay:
         config, mesh = self.config, self.config.mesh
         now = self.probe.now = Moment(step, "forward")
         batches = [self.reader.micro_batches(step, dp) for dp in range(mesh.dp)]
+        for dp, of_rank in enumerate(batches):
+            tokens = torch.cat([batch.tokens for batch in of_rank])
+            self.probe.read(dp, tokens, torch.cat([batch.targets for batch in of_rank]))
         valid = self._valid(batches)
         weights = [self._weights(stage) for stage in range(config.stages)]
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}

@@ -204,6 +204,14 @@ class Places:
             copies += mesh.tp * mesh.pp * (seat.dp * self.config.micro_batches + micro_batch)
         return replace(place, replica=copies)
 
+    def read(self, seat: Seat) -> Place:
+        """Place of all sequences that a rank reads in a step, whole: (sequences, tokens)."""
+        data, mesh = self.config.data, self.config.mesh
+        rows = data.batch_size // mesh.dp
+        box = Box((seat.dp * rows, 0), (rows, data.seq_len))
+        copies = seat.tp + mesh.tp * (seat.cp + mesh.cp * seat.pp)
+        return Place((data.batch_size, data.seq_len), (box,), copies)
+
     def parameter(self, name: str, seat: Seat) -> Place:
         """Place of a rank's shard of a parameter, of its reduced gradient, or of its optimiser state."""
         stage, parameter = self.parameters[name]

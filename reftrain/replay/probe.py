@@ -29,6 +29,9 @@ class Probe:
     def __init__(self) -> None:
         self.now = Moment()
 
+    def read(self, dp: int, tokens: Tensor, targets: Tensor) -> None:
+        """Show all sequences, (sequences, tokens), that a data-parallel rank reads in a step."""
+
     def inputs(self, batch: Sequence[Share]) -> None:
         """Show what every rank in lock step computes on."""
 

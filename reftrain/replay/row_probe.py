@@ -53,6 +53,14 @@ class RowProbe(Probe):
                 if value is not None:
                     rank.given(name, value, self.now.micro_batch)
 
+    def read(self, dp: int, tokens: Tensor, targets: Tensor) -> None:
+        """Record on all ranks that read the same sequences."""
+        for seat, rank in self.ranks.items():
+            if seat.dp == dp:
+                rank.step = self.now.step
+                rank.read("data.tokens", tokens)
+                rank.read("data.targets", targets)
+
     def value(self, name: str, tensors: Sequence[Tensor]) -> None:
         """Record activations now and their gradients when they come."""
         if is_repeated(name, self.config.mesh.tp):

@@ -76,6 +76,10 @@ class RankRows:
             value = joined_mask(value)
         self._record(name, value, place, "forward", "input", micro_batch=micro_batch)
 
+    def read(self, name: str, value: Tensor) -> None:
+        """Record tokens or targets of all sequences that the rank reads in a step."""
+        self._record(name, value, self.places.read(self.seat), "forward", "input")
+
     def activation(self, name: str, value: Tensor, micro_batch: int, *, recomputed: bool = False) -> None:
         """Record an activation, as computed in forward or once more in backward."""
         place = self.places.activation(name, self.seat, micro_batch)
