@@ -82,7 +82,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_leanest():
 
 def test_shapes_that_suit_no_mesh_are_refused():
     with pytest.raises(ConfigError, match="suits the shapes"):
-        Planner(workload("8b", 7, sequences=1), H100).plan()
+        Planner(workload("8b", 131, sequences=1), H100).plan()
 
 
 def test_less_memory_never_makes_the_step_faster(small):
