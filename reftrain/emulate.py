@@ -6,13 +6,13 @@ operator of our own, so that a profiler sees computation where computation is em
 """
 
 import time
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from reftrain.hooks import Hooks, Segment
 
-_LIBRARY: Final = torch.library.Library("reftrain", "DEF")
+_LIBRARY: Final[Any] = torch.library.Library("reftrain", "DEF")  # type: ignore[no-untyped-call]
 for _name in ("emulated_matmul", "emulated_attention"):
     _LIBRARY.define(f"{_name}(float seconds) -> ()")
     _LIBRARY.impl(_name, time.sleep, "CompositeExplicitAutograd")

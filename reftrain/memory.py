@@ -106,7 +106,8 @@ def held_weights(stage: "ShardedStage") -> list[torch.Tensor]:
         if isinstance(module, FSDPModule):
             group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001 - no public way to them
             for parameter in group.fsdp_params if group else ():
-                found += [parameter.sharded_param._local_tensor, *_whole(parameter)]  # noqa: SLF001 - as above
+                shard: Any = parameter.sharded_param  # a DTensor, which FSDP2 declares as a parameter
+                found += [shard._local_tensor, *_whole(parameter)]  # noqa: SLF001 - as above
     return found
 
 

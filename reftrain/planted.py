@@ -100,11 +100,11 @@ class LongStage(SlowCompute):
         return mesh.coords["pp"] == stage
 
 
-class _DelayedOperators(TorchFunctionMode):  # type: ignore[no-untyped-call] # torch's class is untyped
+class _DelayedOperators(TorchFunctionMode):
     """Lets the host wait around each operator that the program calls, while `running`."""
 
     def __init__(self, delay_s: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # as above
+        super().__init__()
         self.delay_s = delay_s
         self.running = True
         self.calls = 0

@@ -132,7 +132,7 @@ def parse_fault(text: str, world_size: int) -> FaultSpec:
             taken = ["rank", *fields, *(WORDS if kind in HANGS else []), "steps"]
             raise ConfigError(f"fault.{name}", f"{kind} has no such field", f"it takes {', '.join(taken)}")
     values = {name: _number(name, given.get(name), spec) for name, spec in fields.items()}
-    return FaultSpec(kind, rank, values, *steps, **words)
+    return FaultSpec(kind, rank, values, *steps, axis=words.get("axis"), op=words.get("op"))
 
 
 def _pairs(kind: str, rest: str) -> dict[str, str]:

@@ -41,7 +41,7 @@ class AnnouncingDist:
             axis, "all_reduce", label, tensor, group, tensor.numel(), reduction=reduction_name(op)
         )
         hooks.collective_begin(call)
-        work = dist.all_reduce(tensor, op=op, group=group)
+        work: dist.Work | None = dist.all_reduce(tensor, op=op, group=group)
         hooks.collective_end(call)
         return work
 
