@@ -213,3 +213,12 @@ def test_every_accepted_size_runs(name):
 def test_zero_goes_with_the_number_of_micro_batches():
     assert zero_coupling(4, 8) == ("1f1b", 1)
     assert zero_coupling(4, 7) == ("afab", 2)
+
+
+def test_groups_of_replicas_are_no_axis_of_the_mesh():
+    """tracekit reads these descriptions in traces and dumps of a bidirectional run."""
+    from tracekit.mesh.names import hinted_dims, is_foreign
+
+    assert is_foreign(["mesh_replicas_0"])
+    assert hinted_dims(["mesh_replicas_0"]) == frozenset()
+    assert not is_foreign(["mesh_dp_replicate"])

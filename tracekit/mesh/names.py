@@ -14,7 +14,20 @@ _WORDS = {
     "dp": ("dp", "data", "fsdp", "ddp", "replicate", "shard", "zero"),
 }
 _FOREIGN = frozenset(
-    {"expert", "ep", "etp", "edp", "efsdp", "moe", "embedding", "embd", "embed", "position", "amax"}
+    {
+        "expert",
+        "ep",
+        "etp",
+        "edp",
+        "efsdp",
+        "moe",
+        "embedding",
+        "embd",
+        "embed",
+        "position",
+        "amax",
+        "replicas",
+    }
 )
 _TOKEN = re.compile(r"[a-z]+")
 
@@ -42,6 +55,6 @@ def _mentioned(text: str) -> frozenset[str]:
 
 
 def is_foreign(descriptions: Iterable[str]) -> bool:
-    """Whether the group belongs only to something beside the four axes (experts, tied embeddings, FP8 amax)."""
+    """Whether the group belongs only to something beside the four axes, as experts, tied embeddings or replicas do."""
     texts = [set(_TOKEN.findall(text.lower())) for text in descriptions]
     return bool(texts) and all(tokens & _FOREIGN for tokens in texts)
