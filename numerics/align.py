@@ -79,7 +79,10 @@ def _located(run: Frame) -> Ints:
         least, most = np.full(group.max() + 1, 1 << 60), np.full(group.max() + 1, -1)
         np.minimum.at(least, group, place[loose])
         np.maximum.at(most, group, place[loose])
-        located[loose] = np.where((least < most)[group], place[loose], -1)
+        layout = (
+            (int(run["micro_batch"].max()) + 1) * 4096 + int(run["dp"].max()) + 1
+        )  # another one: other contents
+        located[loose] = np.where((least < most)[group], place[loose] + layout * (1 << 44), -1)
     return located
 
 

@@ -109,7 +109,7 @@ class _Comparison:
         case = Case(self.run, self.baseline, tensors, broken_invariants(self.run), decide=self._next_replay())
         kinds = baseline_kinds(case)
         found = None
-        if kinds is None or kinds.real or kinds.reporting:
+        if kinds is None or kinds.real or kinds.reporting or case.broken:
             case = self._with_replay(case, needed=kinds is None or kinds.real)
         if case.replay is None:
             case = replace(case, beyond_plan=self._beyond_plan(case))

@@ -232,8 +232,9 @@ def odd_axis(run: Frame, table: RowTable, rows: Ints) -> str | None:
     row = int(rows[0])
     slot = (run["step"] == run["step"][row]) & (run["phase"] == run["phase"][row]) & (table.match >= 0)
     slot &= run["kind"] == run["kind"][row]
-    same = slot & (run["tensor"] == run["tensor"][row]) & (run["micro_batch"] == run["micro_batch"][row])
-    axis = _splits(run, np.flatnonzero(same), rows)
+    # over all micro-batches: in one of them a small difference may round away on some ranks
+    same = np.flatnonzero(slot & (run["tensor"] == run["tensor"][row]))
+    axis = _splits(run, same, same[table.status[same] == Status.DIFFERENT])
     if axis is None and run.name("phase", row) in {"init", "reduce", "step"}:
         everything = np.flatnonzero(slot)
         axis = _splits(run, everything, everything[table.status[everything] == Status.DIFFERENT])

@@ -109,20 +109,21 @@ def _same_result(run: Frame) -> list[Broken]:
 
 
 def _messages(run: Frame) -> list[Broken]:
-    """Sent and received tensors of the pipeline: joined by what they carry."""
-    sent = np.flatnonzero(run.named("kind", "collective_in") & run.named("op", "send"))
-    got = np.flatnonzero(run.named("kind", "collective_out") & run.named("op", "recv"))
-    if not len(sent) or not len(got):
-        return []
-    columns = ("step", "tensor", "boxes", "global_shape", "tp", "cp", "dp")
+    """Sent and received tensors of the pipeline: each goes from one stage to one other."""
+    pipeline = run.named("axis", "pp")
+    sent = np.flatnonzero(pipeline & run.named("kind", "collective_in") & run.named("op", "send"))
+    got = np.flatnonzero(pipeline & run.named("kind", "collective_out") & run.named("op", "recv"))
     rows = np.r_[sent, got]
-    base = keys_of(*(run[c] for c in columns), run["micro_batch"])[rows]
+    columns = ("step", "tensor", "boxes", "global_shape", "tp", "cp", "dp", "micro_batch")
     found = []
-    for pair in contradictions(run, rows, base):
+    for pair in contradictions(run, rows, keys_of(*(run[c] for c in columns))[rows]):
+        if len(pair) != 2 or {run.name("op", row) for row in pair} != {"send", "recv"}:
+            continue  # passed on from stage to stage under one name: which belongs to which is not known
         text = (
             f"{run.name('tensor', pair[0])} (step {int(run['step'][pair[0]])}) did not arrive as it was sent"
         )
-        found.append(Broken("message", text, pair[-1], tuple(pair)))
+        late = next(row for row in pair if run.name("op", row) == "recv")
+        found.append(Broken("message", text, late, tuple(pair)))
     return found
 
 
