@@ -5,7 +5,6 @@ bare `pickle.Unpickler` in the same run; with `--fuzz N` also feeds N damaged du
 """
 
 import argparse
-import copy
 import os
 import pickle
 import random
@@ -38,26 +37,28 @@ def grid(world):
     return {"tp": 4, "cp": 2, "pp": 2, "dp": world // 16}
 
 
-def write_rank(folder, sizes, rank, entries, culprit, axis, named, world_text):
-    groups = members(sizes, rank)[1]
+def template(sizes, entries, kind, axis):
+    """The pickle of one kind of rank (culprit, stuck: a peer in its group, waiting: in the world), with placeholders.
+
+    Placeholders have the length of what `write_part` puts in their place, so that the bytes stay a valid pickle.
+    """
     live = ["world", *[a for a in AXES if sizes[a] > 1]]
-    stuck = rank in members(sizes, culprit)[1][axis]
     seqs = dict.fromkeys(live, 0)
-    plan = [a for a in live[1:] for _ in range(1)]
-    rows, total = [], entries
-    for number in range(total):
-        last = number == total - 1
-        name = axis if last and stuck else "world" if last else plan[number % len(plan)]
-        if last and rank == culprit:
+    rows = []
+    for number in range(entries):
+        last = number == entries - 1
+        name = live[1:][number % len(live[1:])]
+        if last and kind == "culprit":
             break
+        if last:
+            name = axis if kind == "stuck" else "world"
         seqs[name] += 1
-        done = not last
         rows.append(
             {
-                "frames": copy.deepcopy(FRAMES),
+                "frames": [dict(f) for f in FRAMES],
                 "record_id": number + 5,
                 "pg_id": live.index(name),
-                "process_group": (named[name, groups[name][0], groups[name][-1]], DESCS[name]),
+                "process_group": (NAME[name], DESCS[name]),
                 "collective_seq_id": seqs[name] + 90,
                 "p2p_seq_id": 0,
                 "op_id": number,
@@ -67,61 +68,52 @@ def write_rank(folder, sizes, rank, entries, culprit, axis, named, world_text):
                 "input_dtypes": ["BFloat16"],
                 "output_sizes": [[4096, 1, 5120]],
                 "output_dtypes": ["BFloat16"],
-                "state": "completed" if done else "scheduled",
+                "state": "scheduled" if last else "completed",
                 "time_discovered_started_ns": None,
-                "time_discovered_completed_ns": 10**18 + number * 1000 + 500 if done else None,
-                "retired": done,
+                "time_discovered_completed_ns": None if last else 10**18 + number * 1000 + 500,
+                "retired": not last,
                 "timeout_ms": 600000,
                 "is_p2p": False,
             }
         )
-    config = {}
-    for name in live:
-        key = named[name, groups[name][0], groups[name][-1]]
-        config[key] = {
-            "name": key,
-            "desc": DESCS[name],
-            "ranks": world_text if name == "world" else str(list(groups[name])),
-        }
-    status = {}
-    for number, name in enumerate(live):
-        enqueued = seqs[name] + 90
-        waits = rank != culprit and name == (axis if stuck else "world")
-        status[str(number)] = {
-            "last_enqueued_collective": enqueued,
+    world = sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]
+    lists = {n: str(list(range(world))) if n == "world" else f"<{n}>".ljust(9 * sizes[n], "#") for n in live}
+    waits = {"culprit": None, "stuck": axis, "waiting": "world"}[kind]
+    status = {
+        str(number): {
+            "last_enqueued_collective": seqs[name] + 90,
             "last_started_collective": -1,
-            "last_completed_collective": enqueued - waits,
+            "last_completed_collective": seqs[name] + 90 - (name == waits),
         }
+        for number, name in enumerate(live)
+    }
     dump = {
         "version": "2.10",
-        "pg_config": config,
+        "pg_config": {NAME[n]: {"name": NAME[n], "desc": DESCS[n], "ranks": lists[n]} for n in live},
         "comm_lib_version": "2.27",
         "pg_status": status,
         "entries": rows,
     }
-    (folder / f"dump_{rank:05d}").write_bytes(pickle.dumps(dump, protocol=2))
+    return pickle.dumps(dump, protocol=2), lists
+
+
+NAME = {n: f"@{n}".ljust(8, "@") for n in ("world", *AXES)}
 
 
 def write_part(folder, sizes, ranks, entries, culprit, axis):
-    world = sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]
-    text = str(list(range(world)))
-    named = {("world", 0, world - 1): "0"}
-    for axis_ in AXES:
-        for rank in range(world):
-            group = members_of(sizes, rank, axis_)
-            named.setdefault((axis_, group[0], group[-1]), str(len(named)))
+    made = {kind: template(sizes, entries, kind, axis) for kind in ("culprit", "stuck", "waiting")}
+    stuck = set(members(sizes, culprit)[1][axis])
     for rank in ranks:
-        write_rank(folder, sizes, rank, entries, culprit, axis, named, text)
-
-
-def members_of(sizes, rank, axis):
-    stride = 1
-    for other in AXES:
-        if other == axis:
-            break
-        stride *= sizes[other]
-    first = rank - (rank // stride % sizes[axis]) * stride
-    return first, first + stride * (sizes[axis] - 1)
+        kind = "culprit" if rank == culprit else "stuck" if rank in stuck else "waiting"
+        data, lists = made[kind]
+        groups = members(sizes, rank)[1]
+        for number, name in enumerate(lists):
+            label = "00000000" if name == "world" else f"{number}{groups[name][0]:07d}"
+            data = data.replace(NAME[name].encode(), label.encode())
+            if name != "world":
+                text = "[" + ",".join(f"{r:8d}" for r in groups[name])[1:] + "]"
+                data = data.replace(lists[name].encode(), text.ljust(len(lists[name])).encode())
+        (folder / f"dump_{rank:05d}").write_bytes(data)
 
 
 def bare(paths):
@@ -163,43 +155,57 @@ def main():
     if args.fuzz:
         fuzz(args.fuzz)
         return
-    sizes = grid(args.ranks)
-    for axis in args.axis or AXES:
-        culprit = args.ranks * 5 // 7
-        folder = Path(tempfile.mkdtemp(prefix="hangbench"))
-        parts = [
-            get_context("fork").Process(
-                target=write_part, args=(folder, sizes, range(i, args.ranks, 2), args.entries, culprit, axis)
-            )
-            for i in range(2)
-        ]
-        for part in parts:
-            part.start()
-        for part in parts:
-            part.join()
-        paths = sorted(folder.iterdir())
-        size = sum(p.stat().st_size for p in paths)
-        sample = paths[:: max(1, len(paths) // 1024)]
-        begin = time.perf_counter()
-        dumps = load_dumps([str(folder)], jobs=args.jobs)
-        read = time.perf_counter() - begin
-        finding = analyse(dumps)
-        total = time.perf_counter() - begin
-        plain = bare(sample) * len(paths) / len(sample)
-        peak = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            + args.jobs * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        )
-        right = [c.rank for c in finding.culprits] == [culprit]
-        answer = "right" if right else "WRONG"
-        print(
-            f"{args.ranks} dumps x {args.entries} entries ({size / 1e9:.2f} GB), "
-            f"fault on {axis}, {os.cpu_count()} cores, "
-            f"{args.jobs} jobs: {answer} ({finding.reason}); "
-            f"{total:.1f} s, reading {read:.1f} s; "
-            f"bare Unpickler {plain:.1f} s on one core, ratio {total / plain:.2f}; at most {peak / (1 << 20):.2f} GiB"
-        )
+    sizes, culprit = grid(args.ranks), args.ranks * 5 // 7
+    folder, before = Path(tempfile.mkdtemp(prefix="hangbench")), None
+    try:
+        for axis in args.axis or AXES:
+            changed = set(range(args.ranks))
+            if before is not None:  # who waits in the world looks alike whatever the axis
+                changed = {r for a in (before, axis) for r in members(sizes, culprit)[1][a]}
+            write_all(folder, sizes, sorted(changed), args.entries, culprit, axis)
+            measure(folder, args, culprit, axis)
+            before = axis
+    finally:
         shutil.rmtree(folder)
+
+
+def write_all(folder, sizes, ranks, entries, culprit, axis):
+    parts = [
+        get_context("fork").Process(
+            target=write_part, args=(folder, sizes, ranks[i::2], entries, culprit, axis)
+        )
+        for i in range(2)
+    ]
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join()
+
+
+def measure(folder, args, culprit, axis):
+    paths = sorted(folder.iterdir())
+    size = sum(p.stat().st_size for p in paths)
+    sample = paths[:: max(1, len(paths) // 1024)]
+    spent = os.times()
+    begin = time.perf_counter()
+    dumps = load_dumps([str(folder)], jobs=args.jobs)
+    read = time.perf_counter() - begin
+    finding = analyse(dumps)
+    total = time.perf_counter() - begin
+    ours = sum(os.times()[:4]) - sum(spent[:4])
+    spent = os.times()
+    wall = bare(sample) * len(paths) / len(sample)
+    plain = (sum(os.times()[:2]) - sum(spent[:2])) * len(paths) / len(sample)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak += args.jobs * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    right = [c.rank for c in finding.culprits] == [culprit]
+    print(
+        f"{args.ranks} dumps x {args.entries} entries ({size / 1e9:.2f} GB), fault on {axis}, {args.jobs} jobs: "
+        f"{'right' if right else 'WRONG'} ({finding.reason}); {total:.1f} s, reading {read:.1f} s, CPU {ours:.1f} s; "
+        f"bare Unpickler on one core {wall:.1f} s, CPU {plain:.1f} s ({len(sample)} files): ratio of CPU "
+        f"{ours / plain:.2f}, unpickling {plain / ours:.0%} of it; at most {peak / (1 << 20):.2f} GiB",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

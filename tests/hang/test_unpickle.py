@@ -201,3 +201,16 @@ def test_mutated_dumps_never_raise(tmp_path, judge):
         finding = analyse(dumps)
         hang_text(finding, verbose=True)
         hang_document(finding)
+
+
+@pytest.mark.parametrize("seq", [1.5, float("nan"), "abc", 2**62, -1, [1], None])
+def test_a_number_that_is_none_is_one_malformed_entry(tmp_path, seq):
+    dump = next(iter(make(0, "host_stall").dumps.values()))
+    place = next(i for i, e in enumerate(dump["entries"]) if not e["is_p2p"])
+    dump["entries"][place]["collective_seq_id"] = seq
+    (tmp_path / "dump_0").write_bytes(pickle.dumps(dump))
+    begin = time.monotonic()
+    dumps = load_dumps([str(tmp_path)])
+    assert time.monotonic() - begin < 20
+    (read,) = dumps.dumps.values()
+    assert read.malformed == 1

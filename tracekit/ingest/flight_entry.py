@@ -109,7 +109,10 @@ class Reducer:
                 state = state_of(entry)
                 is_p2p = entry["is_p2p"]
                 seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
-                range(1 << 62).index(seq)  # ValueError unless it is a number in bounds
+                if type(seq) is not int:
+                    seq = integer(seq)
+                if seq is None or not 0 <= seq < 1 << 62:
+                    raise ValueError  # noqa: TRY301 (counted below)
                 if text.endswith(":coalesced"):
                     coalesced[group, bool(is_p2p), seq] = state
                 if is_p2p:
