@@ -22,7 +22,7 @@ $(HTA_STAMP): $(STAMP)
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python -m reftrain.demo --out demo_run
+	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
 test: $(STAMP)
