@@ -39,7 +39,7 @@ def slowrank(
     """Say who is slow, where in DP → PP → CP → TP, why, and what it costs; or that nobody is to blame.
 
     TRACES: Kineto traces (.json, .json.gz, .zst), operation tables (.parquet), folders, globs, fsspec URLs, or a
-    folder that `tracekit ingest` wrote.
+    folder that `tracekit ingest` wrote; where there are none, flight-recorder dumps that time their calls.
 
     \b
     tracekit slowrank traces/

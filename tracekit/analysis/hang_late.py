@@ -6,6 +6,7 @@ Needs no clocks. Listed beside the verdict, never part of it: a slow rank is no 
 from collections import defaultdict
 
 import numpy as np
+from scipy.stats import binom
 
 from tracekit.analysis.hang_model import Group, synchronising
 from tracekit.findings import Quality
@@ -13,7 +14,8 @@ from tracekit.findings import Quality
 _CALLS = 8
 """Fewer timed calls say nothing of a rank."""
 _SHARE = 0.5
-"""Chance makes a member last in 1/size of the calls; half is beyond that for any size above two."""
+_CHANCE = 1e-3
+"""Chance makes a member last in 1/size of the calls; so seldom may it do so as often as was seen, over all ranks."""
 
 
 def late_ranks(groups: list[Group]) -> list[Quality]:
@@ -22,6 +24,8 @@ def late_ranks(groups: list[Group]) -> list[Quality]:
     last: dict[int, int] = defaultdict(int)
     of: dict[int, int] = defaultdict(int)
     total: dict[int, float] = defaultdict(float)
+    suffered: dict[int, float] = defaultdict(float)
+    expected: dict[int, float] = defaultdict(float)
     for group in groups:
         rows = [r for r in group.rows.values() if len(r.tail.duration) and np.isfinite(r.tail.duration).any()]
         if len(rows) < max(2, len(group.ranks)):
@@ -31,16 +35,23 @@ def late_ranks(groups: list[Group]) -> list[Quality]:
             if not synchronising(rows[0].call(seq)):
                 continue
             times = np.array([r.tail.duration[np.searchsorted(r.tail.seq, seq)] for r in rows])
-            waited = float(np.median(times) - times.min())
+            waited = (
+                float(times.max() - times.min()) if len(rows) == 2 else float(np.median(times) - times.min())
+            )
             late = rows[int(times.argmin())].rank
             lost[late] += waited
             last[late] += 1
-            for row in rows:
+            for row, time in zip(rows, times.tolist(), strict=True):
                 of[row.rank] += 1
                 total[row.rank] += waited
+                expected[row.rank] += 1 / len(rows)
+                suffered[row.rank] += time - float(times.min())
     found = []
     for rank in sorted(lost, key=lambda r: (-lost[r], r)):
-        if of[rank] >= _CALLS and last[rank] / of[rank] > _SHARE and lost[rank] > _SHARE * total[rank] > 0:
+        # who waited elsewhere as long as others waited for it has only passed the delay on
+        own = lost[rank] - suffered[rank]
+        chance = float(binom.sf(last[rank] - 1, of[rank], expected[rank] / of[rank])) * len(of)
+        if of[rank] >= _CALLS and chance < _CHANCE and own > _SHARE * total[rank] > 0:
             detail = f"rank {rank} came last in {last[rank]} of {of[rank]} timed collectives"
             detail += f"; peers waited {lost[rank]:.1f} ms"
             found.append(Quality("late_rank", count=last[rank], detail=detail))
