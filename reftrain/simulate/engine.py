@@ -13,161 +13,22 @@ operation that never happens has infinite times: a hang is simulated like any ot
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from reftrain.errors import ScheduleError
 from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.lane import (
+    LAUNCH_QUEUE,
+    Channel,
+    Conditions,
+    HostCosts,
+    Lane,
+    Noise,
+    Post,
+    StageTimes,
+)
 from reftrain.simulate.program import Kind, Op, Program
-
-F32 = npt.NDArray[np.float32]
-WAITS: Final = ("tp", "cp", "dp", "pp", "bubble", "world", "host")
-"""What a rank's compute stream stands still for; `pp` is the transfer of messages, `bubble` the wait for them."""
-LAUNCH_QUEUE: Final = 1024
-"""Kernels that the host may have launched ahead on a stream: then a launch blocks (CUDA's queue of a channel)."""
-
-
-@dataclass(frozen=True)
-class HostCosts:
-    """Host times, ns: to launch a kernel, to call a collective, and from a launch to the kernel's start."""
-
-    launch: float = 0.0
-    collective: float = 0.0
-    latency: float = 0.0
-
-
-@dataclass
-class Conditions:
-    """What disturbs one pipeline rank in one step; arrays are (width,), None where nothing does.
-
-    `stops`, `skips` and `breaks` hold (place, operation): the host never issues it or anything after; it is left
-    out; its call contradicts the others' so that it never ends.
-    """
-
-    factor: F64 | None = None  # of compute time
-    attention: dict[int, F64] = field(default_factory=dict)  # by micro-batch: factor of attention's time
-    launch: F64 | None = None  # host ns added to every kernel launch
-    pauses: list[tuple[F64, int]] = field(default_factory=list)  # (ns, once every so many segments)
-    late: F64 | None = None  # host ns added to loading
-    link: F64 | None = None  # ns added to every transfer that the rank takes part in
-    stops: list[tuple[int, int]] = field(default_factory=list)
-    skips: list[tuple[int, int]] = field(default_factory=list)
-    breaks: list[tuple[int, int]] = field(default_factory=list)
-
-
-class Noise(Protocol):
-    """Random deviations, the same whatever is planted: factors of kernel, transfer, fetch and launch times."""
-
-    def compute(self, stage: int, step: int, count: int) -> F32 | None:
-        """Factors of `count` kernels, (count, width)."""
-
-    def transfer(self, stage: int, step: int, count: int) -> F32 | None:
-        """Factors of `count` transfers, (count, width), equal within a group only as far as it is asked for."""
-
-    def tail(self, stage: int, step: int) -> F32 | None:
-        """Time until each rank has left a collective, ns; (tails, width)."""
-
-    def load(self, stage: int, step: int) -> F64 | None:
-        """Factors of loading, (width,)."""
-
-
-@dataclass
-class StageTimes:
-    """Times of one pipeline rank, ns from the job's begin, infinite for what never happened.
-
-    Rows are operations, step after step; columns the ranks in array order. A merged compute operation's start is
-    its end less its kernels' time.
-    """
-
-    issued: F64
-    start: F64
-    end: F64
-    waits: dict[str, F64]  # (steps, width) ns by WAITS
-    bounds: F64  # (steps + 1, width): begin, and end of each step on its host
-
-
-class _Lane:
-    """State of one pipeline rank."""
-
-    def __init__(self, number: int, program: Program, width: int, steps: int) -> None:
-        self.number, self.program = number, program
-        self.count = len(program.ops)
-        self.step = self.at = 0
-        self.host = np.zeros(width)
-        self.free = np.zeros(width)  # end of the compute stream
-        self.streams: dict[str, F64 | None] = {}  # end of each stream, None while it is unknown
-        self.ends: list[F64 | None] = [None] * self.count
-        self.transfers: dict[int, F64 | float] = {}  # of receives, to tell transfer from bubble
-        self.parked = False
-        self.segments = 0
-        self.launched = 0  # kernels on the compute stream so far
-        self.queued: deque[tuple[int, F64]] = deque()  # launches up to an operation, and its start
-        rows = steps * self.count
-        self.times = StageTimes(
-            np.full((rows, width), np.inf),
-            np.full((rows, width), np.inf),
-            np.full((rows, width), np.inf),
-            {name: np.zeros((steps, width)) for name in WAITS},
-            np.zeros((steps + 1, width)),
-        )
-        self.tables: list[F32 | None] = [None, None, None]
-        self.load: F64 | None = None
-        self.conditions = Conditions()
-        self.order = _positions(program.ops)
-
-    def ended(self, index: int) -> F64:
-        """When an operation of this step ends; it is known, or the lane would be parked."""
-        end = self.ends[index]
-        if end is None:
-            raise AssertionError("a lane is parked until it is known")
-        return end
-
-    @property
-    def row(self) -> int:
-        """Row of the present operation."""
-        return self.step * self.count + self.at
-
-
-def _positions(ops: Sequence[Op]) -> list[int]:
-    """Of each operation, how many of its kind (kernel or communication) stand before it."""
-    compute = transfer = 0
-    out = []
-    for op in ops:
-        if op.kind is Kind.COMPUTE:
-            out.append(compute)
-            compute += 1
-        elif op.kind in (Kind.COLLECTIVE, Kind.SEND, Kind.RECV):
-            out.append(transfer)
-            transfer += 1
-        else:
-            out.append(0)
-    return out
-
-
-@dataclass
-class _Post:
-    """One end of a message: its operation and when it could begin."""
-
-    lane: _Lane
-    index: int
-    row: int
-    step: int
-    ready: F64
-    ns: F64 | float
-    left_out: list[int] = field(default_factory=list)  # places whose ranks never make the call
-
-
-@dataclass
-class _Channel:
-    """Messages from one pipeline rank to another, matched in order."""
-
-    sends: deque[_Post] = field(default_factory=deque)
-    receives: deque[_Post] = field(default_factory=deque)
-    sent: F64 | float = 0.0  # end of the last one
-    received: F64 | float = 0.0
 
 
 class Engine:
@@ -185,11 +46,11 @@ class Engine:
     ) -> None:
         self.grid, self.steps, self.host, self.noise = grid, steps, host, noise
         self.conditions = conditions or {}
-        self.lanes = [_Lane(i, p, grid.width, steps) for i, p in enumerate(programs)]
-        self._channels: dict[tuple[int, int], _Channel] = {}
-        self._hubs: dict[tuple[object, ...], list[_Post]] = {}
+        self.lanes = [Lane(i, p, grid.width, steps) for i, p in enumerate(programs)]
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._hubs: dict[tuple[object, ...], list[Post]] = {}
         self._calls: dict[tuple[object, ...], int] = {}
-        self._ready: deque[_Lane] = deque()
+        self._ready: deque[Lane] = deque()
 
     def run(self) -> list[StageTimes]:
         """Times of all pipeline ranks. Raises ScheduleError where ranks wait in a circle."""
@@ -210,7 +71,7 @@ class Engine:
             )  # fmt: skip
         return [lane.times for lane in self.lanes]
 
-    def _begin_step(self, lane: _Lane) -> None:
+    def _begin_step(self, lane: Lane) -> None:
         key = (lane.number, lane.step)
         lane.conditions = self.conditions.get(key, Conditions())
         lane.times.bounds[lane.step] = lane.host
@@ -226,7 +87,7 @@ class Engine:
         ]
         lane.load = self.noise.load(*key)
 
-    def _advance(self, lane: _Lane) -> None:
+    def _advance(self, lane: Lane) -> None:
         while lane.step < self.steps:
             while lane.at < lane.count:
                 op = lane.program.ops[lane.at]
@@ -243,20 +104,20 @@ class Engine:
                 self._begin_step(lane)
 
     @staticmethod
-    def _must_wait(lane: _Lane, op: Op) -> bool:
+    def _must_wait(lane: Lane, op: Op) -> bool:
         """Whether something that decides the operation's start is not known yet."""
         if op.kind is Kind.COLLECTIVE and lane.streams.get(op.stream, lane.free) is None:
             return True
         return any(lane.ends[i] is None for i in op.after)
 
-    def _stops(self, lane: _Lane) -> None:
+    def _stops(self, lane: Lane) -> None:
         for place, index in lane.conditions.stops:
             if index == lane.at:
                 lane.host = lane.host.copy()
                 lane.host[place] = np.inf
 
     # -- what the host does alone
-    def _load(self, lane: _Lane, op: Op) -> None:
+    def _load(self, lane: Lane, op: Op) -> None:
         cost: F64 | float = op.ns if lane.load is None else op.ns * lane.load
         if lane.conditions.late is not None:
             cost = cost + lane.conditions.late
@@ -265,7 +126,7 @@ class Engine:
         lane.host = lane.host + cost
         self._set(lane, lane.at, row, lane.host)
 
-    def _sync(self, lane: _Lane, op: Op) -> None:
+    def _sync(self, lane: Lane, op: Op) -> None:
         row = lane.row
         lane.times.issued[row] = lane.times.start[row] = lane.host
         done = lane.host if op.label == "wait" else np.maximum(lane.host, lane.free)
@@ -276,13 +137,13 @@ class Engine:
         lane.host = done
         self._set(lane, lane.at, row, done)
 
-    def _set(self, lane: _Lane, index: int, row: int, end: F64) -> None:
+    def _set(self, lane: Lane, index: int, row: int, end: F64) -> None:
         lane.times.end[row] = end
         if row >= lane.step * lane.count:
             lane.ends[index] = end
 
     # -- kernels
-    def _compute(self, lane: _Lane, op: Op) -> None:
+    def _compute(self, lane: Lane, op: Op) -> None:
         told, row = lane.conditions, lane.row
         if op.segment and told.pauses:
             lane.segments += 1
@@ -309,13 +170,13 @@ class Engine:
         self._set(lane, lane.at, row, finish)
 
     @staticmethod
-    def _queue(lane: _Lane, launches: int) -> None:
+    def _queue(lane: Lane, launches: int) -> None:
         """Let the host wait while the launch queue is full: until what it launched that long ago has started."""
         lane.launched += launches
         while lane.queued and lane.launched - lane.queued[0][0] >= LAUNCH_QUEUE:
             lane.host = np.maximum(lane.host, lane.queued.popleft()[1])
 
-    def _kernel_ns(self, lane: _Lane, op: Op) -> F64 | float:
+    def _kernel_ns(self, lane: Lane, op: Op) -> F64 | float:
         took: F64 | float = op.ns
         noise = lane.tables[0]
         if noise is not None:
@@ -326,7 +187,7 @@ class Engine:
             took = took * lane.conditions.attention[op.micro_batch]
         return took
 
-    def _account(self, lane: _Lane, op: Op, start: F64) -> None:
+    def _account(self, lane: Lane, op: Op, start: F64) -> None:
         """Charge the gap before a kernel to what it waited for: what ended last of all."""
         gap = np.maximum(start - lane.free, 0.0)
         waits, step = lane.times.waits, lane.step
@@ -347,7 +208,7 @@ class Engine:
         waits["host"][step] += left
 
     # -- communication
-    def _arrival(self, lane: _Lane, op: Op) -> F64:
+    def _arrival(self, lane: Lane, op: Op) -> F64:
         """When the operation's kernel begins: issued, its stream free, and compute queued before it done."""
         lane.host = lane.host + self.host.collective
         row = lane.row
@@ -357,14 +218,14 @@ class Engine:
             ready = np.maximum(ready, lane.ended(index))
         return ready
 
-    def _transfer_ns(self, lane: _Lane, op: Op) -> F64 | float:
+    def _transfer_ns(self, lane: Lane, op: Op) -> F64 | float:
         took: F64 | float = op.ns
         noise = lane.tables[1]
         if noise is not None:
             took = took * noise[lane.order[lane.at]].astype(np.float64)
         return took
 
-    def _collective(self, lane: _Lane, op: Op) -> None:
+    def _collective(self, lane: Lane, op: Op) -> None:
         row, told = lane.row, lane.conditions
         arrive = self._arrival(lane, op)
         before = lane.streams.get(op.stream)
@@ -372,14 +233,14 @@ class Engine:
             arrive = np.maximum(arrive, before)
         took = self._transfer_ns(lane, op)
         lane.times.start[row] = arrive
-        post = self._disturbed(_Post(lane, lane.at, row, lane.step, arrive, took), told)
+        post = self._disturbed(Post(lane, lane.at, row, lane.step, arrive, took), told)
         if op.members or op.group == "world":
             self._join(op, post)
         else:
             self._finish_collective(post, op, self._together([post], op))
 
     @staticmethod
-    def _disturbed(post: _Post, told: Conditions) -> _Post:
+    def _disturbed(post: Post, told: Conditions) -> Post:
         """The call as those see it who wait for it: what is left out or contradicts them never comes."""
         post.left_out = [place for place, index in told.skips if index == post.index]
         never = post.left_out + [place for place, index in told.breaks if index == post.index]
@@ -388,7 +249,7 @@ class Engine:
             post.ready[never] = np.inf
         return post
 
-    def _end(self, post: _Post, arrived: F64, end: F64) -> F64:
+    def _end(self, post: Post, arrived: F64, end: F64) -> F64:
         """Note a communication's start and end; gives the end as the rank's own streams see it.
 
         A rank that left the call out goes on as if it had been made and done.
@@ -407,7 +268,7 @@ class Engine:
         self._wake(post.lane)
         return end
 
-    def _join(self, op: Op, post: _Post) -> None:
+    def _join(self, op: Op, post: Post) -> None:
         """A collective over several pipeline ranks: it ends when the last of them has come."""
         members = op.members or tuple(range(self.grid.stages))
         base = (op.group, op.label, members, post.step)
@@ -423,7 +284,7 @@ class Engine:
         for each in posts:
             self._finish_collective(each, op, end)
 
-    def _together(self, posts: Sequence[_Post], op: Op) -> F64:
+    def _together(self, posts: Sequence[Post], op: Op) -> F64:
         """When a collective is done, before each member has left it."""
         shape, dims = self.grid.shape, self.grid.over(op.group)
         latest = np.full((1, 1, 1), -np.inf)
@@ -441,39 +302,39 @@ class Engine:
             took = took.reshape(shape)[first]
         return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
 
-    def _finish_collective(self, post: _Post, op: Op, end: F64) -> None:
+    def _finish_collective(self, post: Post, op: Op, end: F64) -> None:
         arrived = post.lane.times.start[post.row].copy()
         post.lane.streams[op.stream] = self._end(post, arrived, end)
 
-    def _wake(self, lane: _Lane) -> None:
+    def _wake(self, lane: Lane) -> None:
         if lane.parked:
             lane.parked = False
             self._ready.append(lane)
 
-    def _send(self, lane: _Lane, op: Op) -> None:
+    def _send(self, lane: Lane, op: Op) -> None:
         self._post(lane, op, (lane.number, op.peer))
 
-    def _receive(self, lane: _Lane, op: Op) -> None:
+    def _receive(self, lane: Lane, op: Op) -> None:
         self._post(lane, op, (op.peer, lane.number))
 
-    def _post(self, lane: _Lane, op: Op, way: tuple[int, int]) -> None:
+    def _post(self, lane: Lane, op: Op, way: tuple[int, int]) -> None:
         if op.kind is Kind.RECV:  # posted ahead of the compute queued before it
             lane.host = lane.host + self.host.collective
             lane.times.issued[lane.row] = lane.host
             ready = lane.host + self.host.latency
         else:
             ready = self._arrival(lane, op)
-        post = _Post(lane, lane.at, lane.row, lane.step, ready, self._transfer_ns(lane, op))
+        post = Post(lane, lane.at, lane.row, lane.step, ready, self._transfer_ns(lane, op))
         lane.times.start[lane.row] = ready
         post = self._disturbed(post, lane.conditions)
         if lane.conditions.link is not None:
             post.ns = post.ns + lane.conditions.link
-        channel = self._channels.setdefault(way, _Channel())
+        channel = self._channels.setdefault(way, Channel())
         (channel.sends if op.kind is Kind.SEND else channel.receives).append(post)
         while channel.sends and channel.receives:
             self._deliver(channel, channel.sends.popleft(), channel.receives.popleft())
 
-    def _deliver(self, channel: _Channel, send: _Post, receive: _Post) -> None:
+    def _deliver(self, channel: Channel, send: Post, receive: Post) -> None:
         a, b = send.lane.program.ops[send.index], receive.lane.program.ops[receive.index]
         if (a.micro_batch, a.backward) != (b.micro_batch, b.backward):
             raise ScheduleError(

@@ -11,8 +11,8 @@ import numpy as np
 from reftrain.errors import ConfigError
 from reftrain.faults.spec import HANGS, FaultSpec
 from reftrain.simulate.axes import F64, Grid
-from reftrain.simulate.engine import Conditions
 from reftrain.simulate.labels import OPS
+from reftrain.simulate.lane import Conditions
 from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {

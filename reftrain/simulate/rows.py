@@ -14,8 +14,8 @@ from typing import Final, Literal
 import numpy as np
 
 from reftrain.simulate.axes import F64, I64, Grid, Group
-from reftrain.simulate.engine import HostCosts
 from reftrain.simulate.labels import COLLECTIVES, kernel_names
+from reftrain.simulate.lane import HostCosts
 from reftrain.simulate.program import Kind, Op, Program
 
 Detail = Literal["kernels", "collectives"]

@@ -13,11 +13,12 @@ from reftrain.faults.spec import HANGS, FaultSpec
 from reftrain.schedule.actions import Schedule
 from reftrain.simulate.axes import Grid
 from reftrain.simulate.cost import CostModel
-from reftrain.simulate.engine import Engine, HostCosts
+from reftrain.simulate.engine import Engine
 from reftrain.simulate.faults import Table, conditions_of, deal, last_step
 from reftrain.simulate.hardware import Hardware
 from reftrain.simulate.jitter import Jitter, draw_clocks
 from reftrain.simulate.job import Job
+from reftrain.simulate.lane import HostCosts
 from reftrain.simulate.model_work import ModelWork
 from reftrain.simulate.packing import Packing
 from reftrain.simulate.program import Program, compile_programs

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from reftrain.simulate.axes import F64, Grid
-from reftrain.simulate.engine import HostCosts, StageTimes
 from reftrain.simulate.jitter import Clocks
+from reftrain.simulate.lane import HostCosts, StageTimes
 from reftrain.simulate.program import Program
 
 

@@ -12,7 +12,8 @@ from reftrain.schedule.lower import lower
 from reftrain.schedule.request import Request
 from reftrain.schedule.timing import replay
 from reftrain.simulate.axes import Grid
-from reftrain.simulate.engine import LAUNCH_QUEUE, Conditions, Engine, HostCosts, StageTimes
+from reftrain.simulate.engine import Engine
+from reftrain.simulate.lane import LAUNCH_QUEUE, Conditions, HostCosts, StageTimes
 from reftrain.simulate.program import Builder, Kind, Program, compile_programs
 from reftrain.simulate.work import PlainWork
 
