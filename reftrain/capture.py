@@ -84,7 +84,7 @@ class Capture(Hooks):
                 if getattr(module, "own_specs", None):
                     module.register_forward_pre_hook(self._parameter_watch(name))
                 own_input = name.split(".", 2)[-1] in INPUTS
-                if own_input and not is_repeated(f"{name}.in", trainer.mesh.tp.size):
+                if own_input and not is_repeated(f"{name}.in", trainer.config):
                     module.register_forward_pre_hook(self._input_watch(f"{name}.in"))
                 module.register_forward_hook(self._output_watch(name))
 
@@ -125,7 +125,7 @@ class Capture(Hooks):
             if isinstance(output, tuple):
                 for part, value in zip(("queries", "keys", "values"), output, strict=True):
                     self._activation(f"{name}.{part}", value)
-            elif is_activation(f"{name}.out"):
+            elif is_activation(f"{name}.out") and not is_repeated(f"{name}.out", self._built.config):
                 self._activation(f"{name}.out", output)
 
         return seen

@@ -56,9 +56,9 @@ def is_activation(name: str) -> bool:
     return _kind(name) != ""
 
 
-def is_repeated(name: str, tp: int) -> bool:
-    """Whether an activation is another one under a second name: with one tensor rank nothing is gathered on the way."""
-    return tp == 1 and _kind(name) in ENTERED
+def is_repeated(name: str, config: RunConfig) -> bool:
+    """Whether an activation is another one under a second name: one tensor rank gathers and sums nothing on the way."""
+    return config.mesh.tp == 1 and _kind(name) in (ENTERED if config.model.bias else ENTERED | PARTIAL)
 
 
 def _kind(name: str) -> str:

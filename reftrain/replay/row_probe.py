@@ -63,7 +63,7 @@ class RowProbe(Probe):
 
     def value(self, name: str, tensors: Sequence[Tensor]) -> None:
         """Record activations now and their gradients when they come."""
-        if is_repeated(name, self.config.mesh.tp):
+        if is_repeated(name, self.config):
             return
         number = self.now.micro_batch
         for rank, tensor in zip(self._here(), tensors, strict=True):
