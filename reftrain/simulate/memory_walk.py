@@ -200,9 +200,10 @@ class Walk:
             # In another format than the sum's, or added to it, the new gradient stands beside the sum.
             state.look(gradients=held + (new if not fresh or new != whole else 0.0), weights=weights)
             return
-        # The input of this reduction, and the one before, which is released when this one has begun.
-        state.look(passing=2 * whole, gradients=held + new, weights=weights)
+        shard = whole / job.shard_ranks
+        # The input of this reduction and the one before, which is released when this one has begun; the output.
+        state.look(passing=2 * whole + shard, gradients=held + new, weights=weights)
         if not fresh:
             state.gradients -= whole
         if key not in self.sharded:
-            state.gradients += whole / job.shard_ranks
+            state.gradients += shard
