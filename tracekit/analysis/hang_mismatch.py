@@ -36,7 +36,7 @@ def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:
         roles[group.role].append(group)
     seen: set[tuple[int, int]] = set()
     for hub in graph.hubs:
-        if hub.done or (hub.group, hub.seq) in seen:
+        if (hub.group, hub.seq) in seen:
             continue
         seen.add((hub.group, hub.seq))
         group = groups[hub.group]

@@ -56,7 +56,12 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
             kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
             roots.where.setdefault(rank, (kind, mismatch.group, mismatch.seq))
             roots.sides.setdefault(rank, mismatch)
-    for rank, hubs in graph.device.items():
+    disputed = {(m.group, m.seq) for m in roots.sides.values()}
+    for rank, waits in graph.device.items():
+        # what a member called differently may end on one side only: no device is at fault then
+        hubs = [h for h in waits if (graph.hubs[h].group, graph.hubs[h].seq) not in disputed]
+        if not hubs:
+            continue
         if dumps.dumps[rank].backend == "gloo" and rank in graph.behind_in:
             late = graph.hubs[earliest(groups, graph, graph.behind_in[rank])]  # there is no device to stall
             roots.where.setdefault(rank, ("host_stalled", late.group, late.seq))
