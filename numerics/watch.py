@@ -26,6 +26,7 @@ from numerics.capture import Recorder
 from numerics.placement import Placed, placed
 from numerics.schema import Box, Kind, Level, Phase
 from numerics.switch import Switch, switched_on
+from numerics.watch_collectives import Collectives
 
 _WRAPPERS: Final = re.compile(
     r"(^|\.)(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)"
@@ -50,12 +51,15 @@ class Watcher:
         micro_batches: int,
         batch: Batch | None,
         place: Place | None = None,
+        *,
+        collectives: bool = False,
     ) -> None:
         self._to = recorder
         self._model, self._optimizer = model, optimizer
         self._dp, self._micro_batches, self._batch, self._place = dp, micro_batches, batch, place
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
+        self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
         if recorder is not None:
             self._parameters("init", -1)
             self._attach()
@@ -68,6 +72,25 @@ class Watcher:
             self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
         self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+
+    def _collective(
+        self, kind: str, op: str, value: torch.Tensor, group: tuple[int, ...], number: int
+    ) -> None:
+        if self._to is None or value.is_complex():
+            return
+        label = f"{op}.{number}"
+        self._to.record(
+            label,
+            value,
+            step=self._step,
+            phase="reduce" if op != "all_gather" else "forward",
+            kind="collective_in" if kind == "collective_in" else "collective_out",
+            axis="group",
+            op=op,
+            label=label,
+            group=group,
+            partial=f"rank={self._to.rank}",
+        )
 
     def _next_micro_batch(self, *_: object) -> None:
         if torch.is_grad_enabled():
@@ -180,6 +203,8 @@ class Watcher:
                     self._record(f"{clean}.{key}", at, "step", "optimizer", clean.rpartition(".")[0], -1)
         self._step += 1
         self._micro_batch = -1
+        if self._collectives is not None:
+            self._collectives.restart()
 
     def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
         """Record something of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
@@ -201,6 +226,8 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._collectives is not None:
+            self._collectives.close()
         if self._to is not None:
             self._to.close()
             self._to = None
@@ -241,6 +268,7 @@ def watch(
     names: Sequence[str] = (),
     coords: Mapping[str, int] | None = None,
     config: Mapping[str, Any] | None = None,
+    collectives: bool = False,
 ) -> Watcher:
     """Record what a model computes, step by step, until `close`.
 
@@ -250,7 +278,8 @@ def watch(
     of a tensor they are; where ranks of one data-parallel index hold plain tensors that are parts or copies,
     `place` may say which, else they are compared with nothing but their own replay. `coords` are coordinates on
     tp, cp, pp and dp for the report. `config` names what the run computes (model, data, seeds): comparisons
-    of runs that differ in it are refused. `out` records without `numerics capture`.
+    of runs that differ in it are refused. `collectives` records what collectives take and give as well (see
+    `watch_collectives`). `out` records without `numerics capture`.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
     if switch is None:
@@ -266,4 +295,4 @@ def watch(
         source="watch",
         config=config,
     )
-    return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place)
+    return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)

@@ -48,7 +48,9 @@ if world > 1:
         layer.set_gradient_divide_factor(1.0)
         layer.set_force_sum_reduction_for_comms(enable=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-watcher = watch(model, optimizer, dp=dp, micro_batches=2, out=None if kind == "switch" else out)
+watcher = watch(
+    model, optimizer, dp=dp, micro_batches=2, out=None if kind == "switch" else out, collectives=kind == "fsdp"
+)
 data = torch.randn(3, 12, 6, generator=torch.Generator().manual_seed(1))
 share = 12 // dp[1]
 for step in range(3):
@@ -142,6 +144,25 @@ def test_shards_of_uneven_rows_and_copies_are_placed(runs):
     }
     assert both == {0: "0+3,0+6", 1: "5+3,0+6", 2: "3+2,0+6", 3: "8+2,0+6"}
     assert set(open_capture(runs["both"]).table.column("dp").to_pylist()) == {0, 1}
+
+
+def test_collectives_are_recorded_with_what_they_take_and_give(runs):
+    found = [r for r in rows(runs["fsdp"]) if r["op"]]
+    assert {r["op"] for r in found} >= {"all_gather", "reduce_scatter"}
+    reduced = [r for r in found if r["op"] == "reduce_scatter" and r["step"] == 1]
+    assert {r["group"] for r in reduced} == {"0,1,2"}
+    given = sum(r["numel"] for r in reduced if r["kind"] == "collective_in")
+    got = sum(r["numel"] for r in reduced if r["kind"] == "collective_out")
+    assert given == 3 * got > 0
+    # each rank's share of a reduction is the sum of all inputs: the sketches of inputs and outputs add up alike
+    both = [
+        r
+        for rank in range(3)
+        for r in rows(runs["fsdp"], rank)
+        if r["op"] == "reduce_scatter" and r["step"] == 1
+    ]
+    total = {k: sum(r["sum"] for r in both if r["kind"] == k) for k in ("collective_in", "collective_out")}
+    assert total["collective_in"] == pytest.approx(total["collective_out"], rel=1e-5, abs=1e-5)
 
 
 def test_numerics_capture_switches_a_trainer_on(tmp_path):
