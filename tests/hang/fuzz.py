@@ -88,7 +88,7 @@ def in_structure(dump, rng):
         elif isinstance(where, list) and rng.random() < 0.3:
             where.insert(key, copy.deepcopy(where[rng.randrange(len(where))]))
         else:
-            where[key] = rng.choice(ODD)
+            where[key] = copy.deepcopy(rng.choice(ODD))
     return changed
 
 

@@ -11,8 +11,6 @@ SMALL = {"step": 1, "timeout_s": 8.0}
     ("kind", "axis", "rank", "mesh"),
     [
         ("host_stall", "tp", 3, "tp=2,pp=2"),
-        ("crash", "dp", 2, "tp=2,dp=2"),
-        ("skip_collective", "cp", 1, "cp=2,dp=2"),
     ],
 )
 def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
