@@ -60,10 +60,11 @@ def _went_on(start: I64, end: I64) -> I64:
 def _resumed(ops: RankOps) -> I64:
     """When compute could go on after each operation: its end, or the begin of compute that covers just its end.
 
-    Recorders that take both times on the host let compute begin a little before the wait for it is seen to end.
+    Recorders that take both times on the host let compute begin a little before the wait for it is seen to end;
+    a device's times need no such leniency, and would be misread by it where a receive is posted long ahead.
     """
     starts, ends = ops.busy
-    if not len(starts):
+    if ops.on_gpu or not len(starts):
         return ops.end
     index = np.searchsorted(starts, ops.end, side="left") - 1
     begin = starts[np.maximum(index, 0)]
