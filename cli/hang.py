@@ -48,7 +48,7 @@ def hang(
     jobs: int | None,
     quiet: bool,
 ) -> int:
-    r"""Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
+    """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
     folders, globs or

@@ -93,7 +93,7 @@ def simulate(
     settings: Sequence[str],
     quiet: bool,
 ) -> None:
-    r"""Simulate a job and say where its time goes; with --out write its run folder.
+    """Simulate a job and say where its time goes; with --out write its run folder.
 
     The folder holds what `reftrain run` would leave on the machine: Kineto traces, flight-recorder dumps of a
     job that hangs, run.json with the planted faults.
