@@ -101,6 +101,8 @@ def long_stage(steps: Steps, mesh: Mesh, replayer: Replayer) -> Hypothesis | Non
         return None
     levels = np.array([_usual(steps.own[g]) for g in groups])
     found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * float(np.nanmean(steps.wall)))
+    if not np.isfinite(found.mean).any():
+        return None
     worst = int(np.nanargmax(found.mean))
     if not found.z[worst] > Z_LIMIT:
         return None

@@ -178,5 +178,6 @@ def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:
                 r.rank
                 for r in group.rows.values()
                 if (not r.stale or dumps.dumps[r.rank].truncated)
+                and (dumps.dumps[r.rank].wrapped or dumps.dumps[r.rank].truncated)
                 and 0 <= r.tail.status_completed < r.tail.status_enqueued
             )
