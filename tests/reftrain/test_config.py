@@ -59,7 +59,7 @@ MISCONFIGURATIONS = {
     ),
     "no such preset": (
         {"model": {"preset": "9b"}},
-        "model.preset: '9b' is unknown; choose among tiny, small, 8b, 70b, 405b",
+        "model.preset: '9b' is unknown; choose among tiny, sensitive, small, 8b, 70b, 405b",
     ),
     "misspelt field": ({"mesh": {"zreo": 3}}, "mesh.zreo: is no field; did you mean zero?"),
     "misspelt table": ({"modle": {}}, "modle: is no table; did you mean [model]?"),
