@@ -54,6 +54,11 @@ def test_compute_that_began_just_before_the_wait_was_seen_to_end_did_resume_afte
     assert found.exposed_ns.tolist() == [390_000]
 
 
+def test_a_receive_posted_long_ahead_on_a_device_is_no_wait_though_its_end_nears_the_begin_of_a_kernel():
+    found = own(gemm(0, 100), comm(100, 40_000, 0), gemm(39_500, 1_000))
+    assert found.exposed_ns.tolist() == [0]
+
+
 SPANS = st.lists(st.tuples(st.booleans(), st.integers(1, 300), st.integers(0, 50)), min_size=1, max_size=12)
 
 

@@ -61,13 +61,14 @@ def _resumed(ops: RankOps) -> I64:
     """When compute could go on after each operation: its end, or the begin of compute that covers just its end.
 
     Recorders that take both times on the host let compute begin a little before the wait for it is seen to end;
-    a device's times need no such leniency, and would be misread by it where a receive is posted long ahead.
+    a device's times need hardly any leniency, and would be misread by it where a receive is posted long ahead.
     """
     starts, ends = ops.busy
-    if ops.on_gpu or not len(starts):
+    if not len(starts):
         return ops.end
     index = np.searchsorted(starts, ops.end, side="left") - 1
     begin = starts[np.maximum(index, 0)]
     covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
-    slack = np.maximum(_SLACK_NS, (_SLACK_SHARE * (ops.end - ops.start)).astype(np.int64))
+    share = 0.0 if ops.on_gpu else _SLACK_SHARE
+    slack = np.maximum(_SLACK_NS, (share * (ops.end - ops.start)).astype(np.int64))
     return np.where(covering & (ops.end - begin <= slack), begin, ops.end)
