@@ -135,10 +135,14 @@ def test_the_command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "tensor"),
-    [(None, "drift", None), ("P52:factor=1.01", "bug", "layers.0.attention_norm.out")],
+    ("fault", "verdict", "places"),
+    [
+        (None, "drift", {None}),
+        # The norm's own output comes first; the ladder may find no common part of it and name what reads it.
+        ("P52:factor=1.01", "bug", {"layers.0.attention_norm.out", "layers.0.attention.qkv.wk.out"}),
+    ],
 )
-def test_the_trainer_climbs_by_itself(ranks, tmp_path, fault, verdict, tensor):
+def test_the_trainer_climbs_by_itself(ranks, tmp_path, fault, verdict, places):
     """A BF16 pair is repeated in FP32 and FP64 by reftrain, its planted bug with it."""
     for name, tables in {"a": {"mesh": {"tp": 2}}, "b": {}}.items():
         faults = [fault] if fault and name == "a" else []
@@ -167,7 +171,7 @@ def test_the_trainer_climbs_by_itself(ranks, tmp_path, fault, verdict, tensor):
     document = json.loads(CliRunner().invoke(program, arguments, standalone_mode=False).stdout)
     assert document["policies"] == ["bf16", "fp32", "fp64"]
     assert document["verdict"] == verdict, document["reason"]
-    assert (document["first"] or {}).get("tensor") == tensor
+    assert (document["first"] or {}).get("tensor") in places
 
 
 def test_what_the_command_is_given_must_fit():
