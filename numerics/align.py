@@ -32,7 +32,7 @@ class Status(IntEnum):
 class TensorTable:
     """Global tensors of two runs, one entry a (step, phase, kind, tensor, occurrence); arrays of equal length.
 
-    `left` and `right` are a representative row in each frame, -1 where a run lacks the tensor; `relative` is the
+    `left` and `right` are the row of each frame that ran first, -1 where a run lacks the tensor; `relative` is the
     norm of the difference over the norm of the right one, estimated from sketches (NaN where unknown); `whole`
     says whether both runs cover the tensor exactly once, `shapes_differ` whether it is another tensor altogether.
     """
@@ -54,7 +54,7 @@ class _Side:
     """One run's global tensors (sorted unique `key`) and their parts, copies left out."""
 
     key: Keys
-    first: Ints  # a row of each tensor
+    first: Ints  # the row of each tensor that ran first
     starts: Ints  # its first part; the parts of a tensor stand together
     total: Keys
     total_nz: Keys
@@ -112,7 +112,7 @@ def _side(run: Frame) -> _Side:
         return _Side(none, empty, empty, none, none, np.zeros(0, bool), none, empty)
     return _Side(
         key=key[starts],
-        first=rows[starts],
+        first=_earliest(run, rows, starts),
         starts=starts,
         total=np.add.reduceat(run.digest[rows], starts),
         total_nz=np.add.reduceat(run.digest_nz[rows], starts),
@@ -120,6 +120,13 @@ def _side(run: Frame) -> _Side:
         part_key=part,
         part_row=rows,
     )
+
+
+def _earliest(run: Frame, rows: Ints, starts: Ints) -> Ints:
+    """Row of each tensor's part that ran first: parts stand by their boxes, which says nothing of time."""
+    tensor = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(rows)]))
+    by = np.lexsort((run["rank"][rows], run["order"][rows], tensor))
+    return np.asarray(rows[by[starts]], np.int64)
 
 
 def first_of_each(ordered: Keys) -> np.ndarray:

@@ -164,7 +164,8 @@ def _pair(left: Path, right: Path) -> _Pair:
         equal = table.status[entry] in {Status.EQUAL, Status.SIGNED_ZERO}
         distance = 0.0 if equal else float(table.relative[entry])
         pair.distances[key] = float(np.maximum(distance, pair.distances.get(key, 0.0)))  # keeps NaN
-        pair.orders[key] = min(int(a["order"][row]), pair.orders.get(key, 1 << 62))
+        # The baseline's order: pipeline stages of the parallel run count each for itself.
+        pair.orders[key] = min(int(b["order"][other]), pair.orders.get(key, 1 << 62))
     return pair
 
 

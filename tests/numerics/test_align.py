@@ -1,0 +1,24 @@
+"""The tensors of two captures, joined."""
+
+import numpy as np
+
+from numerics.align import by_tensor
+from numerics.frame import Names, frame
+from numerics.store import open_capture
+from tests.numerics.synthetic import Plan, write
+
+
+def test_a_tensor_is_represented_by_the_part_that_ran_first(tmp_path):
+    plan = Plan(tp=2, dp=2, micro_batches=2)
+    names = Names()
+    runs = [frame(open_capture(write(tmp_path / name, plan)), names) for name in ("a", "b")]
+    table = by_tensor(*runs)
+    parts = []
+    for run, rows in zip(runs, (table.left, table.right), strict=True):
+        for row in rows:
+            same = (run["replica"] == 0) & (run["partial"] < 0)
+            for column in ("step", "phase", "kind", "tensor"):
+                same &= run[column] == run[column][row]
+            parts.append(len(np.unique(run["order"][same])))
+            assert run["order"][row] == run["order"][same].min()
+    assert max(parts) > 1
