@@ -31,8 +31,9 @@ def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
             message = message_of(action)
             if message:
                 order[rank, schedule.rank_of(message.stage, message.replica)].append(message)
+    sent = {pair: _Queue(messages) for pair, messages in order.items()}
     lowered = tuple(
-        _with_reductions(_with_receives(schedule, rank, actions, order), schedule, zero)
+        _with_reductions(_with_receives(schedule, rank, actions, sent), schedule, zero)
         for rank, actions in enumerate(with_sends)
     )
     return with_syncs(replace(schedule, actions=lowered), sync)
@@ -51,23 +52,34 @@ def _with_sends(schedule: Schedule, rank: int) -> list[Action]:
     return out
 
 
+class _Queue:
+    """Messages from one rank to another in the order in which they are sent, received one after the other."""
+
+    def __init__(self, messages: Sequence[Action]) -> None:
+        self._messages = messages
+        self._places = {message: place for place, message in enumerate(messages)}
+        self._posted = 0
+
+    def until(self, message: Action) -> Sequence[Action]:
+        """Receives not posted yet, up to and with this one; none where it has been posted."""
+        end = self._places[message] + 1
+        receives = self._messages[self._posted : end]
+        self._posted = max(self._posted, end)
+        return receives
+
+
 def _with_receives(
-    schedule: Schedule, rank: int, actions: Sequence[Action], order: dict[Pair, list[Action]]
+    schedule: Schedule, rank: int, actions: Sequence[Action], sent: dict[Pair, _Queue]
 ) -> list[Action]:
-    posted: dict[int, int] = defaultdict(int)
     computes = [a for a in actions if a.kind in COMPUTE]
     following = iter([*computes[1:], None])
     out: list[Action] = []
 
     def post(action: Action | None) -> None:
         need = needed_message(schedule, action) if action else None
-        if need is None:
-            return
-        sender, message = need
-        queue = order[sender, rank]
-        end = queue.index(message) + 1
-        out.extend(queue[posted[sender] : end])
-        posted[sender] = max(posted[sender], end)
+        if need is not None:
+            sender, message = need
+            out.extend(sent[sender, rank].until(message))
 
     post(computes[0] if computes else None)
     for action in actions:
