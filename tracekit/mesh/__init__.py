@@ -1,6 +1,7 @@
 """The mesh of a job: axes, their sizes, and the coordinates of every rank."""
 
+from tracekit.mesh.families import GroupUse
 from tracekit.mesh.grid import DIMS, Mesh, from_sizes, parse_mesh, parse_order
-from tracekit.mesh.infer import GroupUse, Inference, infer
+from tracekit.mesh.infer import Inference, infer
 
 __all__ = ["DIMS", "GroupUse", "Inference", "Mesh", "from_sizes", "infer", "parse_mesh", "parse_order"]

@@ -1,0 +1,76 @@
+"""Names for the axes that were found: description first, then behaviour, then position."""
+
+from collections.abc import Sequence
+
+from tracekit.mesh.families import Family
+from tracekit.mesh.grid import DIMS
+
+_MANY_CALLS = 24
+_MOSTLY = 0.6
+_ALTERNATING = 0.93
+
+
+def name_axes(
+    axes: list[Family], order: Sequence[str] | None, notes: list[str]
+) -> list[tuple[str, list[Family]]]:
+    """Axis names inner to outer: description first, then behaviour, then position; equal names are merged."""
+    if all(a.regular for a in axes):
+        inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))
+    else:  # ranks numbered otherwise: the axis that communicates most often is the inner one
+        inner_first = sorted(axes, key=lambda a: (-a.calls - a.p2p, a.size, a.groups[0].ranks))
+    names: dict[int, str] = {}
+    for i, axis in enumerate(inner_first):
+        if len(axis.hints) == 1:
+            names[i] = next(iter(axis.hints))
+    free = [i for i in range(len(inner_first)) if i not in names]
+    if free:
+        _guess(inner_first, free, names, order)
+        told = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
+        notes.append(f"axes without a telling description named by their use and position: {told}")
+    merged: dict[str, list[Family]] = {}
+    for i, axis in enumerate(inner_first):
+        merged.setdefault(names[i], []).append(axis)
+    return list(merged.items())
+
+
+def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Sequence[str] | None) -> None:
+    """Names for axes that nothing describes: p2p makes a pipeline, the outermost of the rest is data."""
+    left = [d for d in (order or DIMS) if d not in names.values()]
+    if order is not None and len(left) >= len(free):
+        chosen = left if len(left) == len(free) else _likely(left, len(free))
+        names.update(zip(free, chosen, strict=True))
+        return
+    piped = [i for i in free if axes[i].p2p > 0]
+    if "pp" in left and piped:
+        best = max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
+        names[best] = "pp"
+        free = [i for i in free if i != best]
+        left = [d for d in left if d != "pp"]
+    wanted = _likely([d for d in left if d != "pp"], len(free))
+    looks = [_looks(axes[i]) for i in free]
+    if len(set(looks)) == len(looks) and set(looks) <= set(left):
+        wanted = looks
+    if len(wanted) < len(free):
+        wanted = [*wanted, *[d for d in left if d not in wanted], *["dp"] * len(free)][: len(free)]
+    names.update(zip(free, wanted, strict=True))
+
+
+def _looks(axis: Family) -> str:
+    """The axis whose habits these are.
+
+    Tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits for them; context
+    parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
+    """
+    shown = [g for g in axis.groups if g.collectives]
+    if not shown or axis.calls < _MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= _MOSTLY:
+        return "dp"
+    kinds = frozenset().union(*(g.ops for g in shown))
+    alternating = sum(g.alternation for g in shown) / len(shown) > _ALTERNATING
+    return "tp" if alternating or "all_reduce" in kinds else "cp"
+
+
+def _likely(dims: Sequence[str], count: int) -> list[str]:
+    """Which `count` axes a job most likely has, in the order given: data, then tensor, pipeline, context."""
+    rank = {"dp": 0, "tp": 1, "pp": 2, "cp": 3}
+    chosen = set(sorted(dims, key=lambda d: rank[d])[:count])
+    return [d for d in dims if d in chosen]
