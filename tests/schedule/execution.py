@@ -4,10 +4,13 @@
 a table; the tests take p = 2 and 4 and m = 1, p, 2p + 1.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from reftrain.config import RunConfig
 from reftrain.config_file import load
@@ -55,6 +58,17 @@ def configuration(variant: str, p: int, m: int, **tables: dict[str, object]) -> 
     for name, table in tables.items():
         base.setdefault(name, {}).update(table)
     return load(None, base)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Tensors this small are far slower shared between threads (24 times at two), more so beside waiting ranks."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -116,8 +130,9 @@ def measure(
     work = workers.updated if asynchronous else workers.gradients
     by_rank = pool.run(work, p, list(configs.values()), timeout=300)
     compare = compare_updates if asynchronous else compare_gradients
-    for i, (m, config) in enumerate(configs.items()):
-        out[m] = compare(config, [results[i] for results in by_rank])
+    with one_thread():
+        for i, (m, config) in enumerate(configs.items()):
+            out[m] = compare(config, [results[i] for results in by_rank])
     return dict(sorted(out.items()))
 
 
