@@ -287,6 +287,10 @@ class EvidenceConfig:
         default=False,
         meaning="keep a flight-recorder dump of each rank in fr/; always on with a planted hang",
     )
+    memory_snapshot: bool = knob(
+        default=False,
+        meaning="on CUDA: keep the allocator's history with stacks in memory/, up to the last traced step",
+    )
     shadow_gradients: bool = knob(
         default=False,
         meaning="sum gradients in BF16, FP32 and FP64 too and write the distances to shadow/ (zero 0 or 1)",

@@ -1,7 +1,7 @@
 """What a run leaves in its folder: run.json, metrics and profiler traces, written by hooks.
 
 The trace names every communication call with NCCL's arguments: a collective from its call to its return, a
-send when it is issued, a receive while the trainer waits for it.
+send when it is issued, a receive while the trainer waits for it. On CUDA, NCCL's own spans say it already.
 """
 
 import contextlib
@@ -123,6 +123,7 @@ class StepTrace(Hooks):
         self._profiler: StepProfiler | None = None
         self._path = Path()
         self._nested = True
+        self._annotates = True
         self._groups = Groups()
         self._spans: dict[int, Span] = {}
         self._waiting: dict[int, dict[str, Any]] = {}
@@ -135,6 +136,7 @@ class StepTrace(Hooks):
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"rank{context.rank}.json.gz"
         self._nested = context.config.evidence.trace_nested
+        self._annotates = context.device.type != "cuda"  # else each call would stand in the trace twice
 
     def step_begin(self, step: int) -> None:
         """Start the profiler at the first chosen step."""
@@ -185,7 +187,7 @@ class StepTrace(Hooks):
             info = self._groups.info(call.group)
             ends = (dist.get_rank(), call.peer) if call.op == "send" else (call.peer, dist.get_rank())
             seq = self._groups.next_p2p(info, *ends)
-        if self._profiler is None:
+        if self._profiler is None or not self._annotates:
             return
         tensor = call.tensor
         values = arguments(NCCL_NAMES[call.op], info, tensor.dtype, tensor.numel(), call.elements_out, seq)

@@ -7,8 +7,16 @@ import torch
 
 from reftrain.config import ModelConfig, RunConfig
 
-PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0, "B200": 2250.0, "P100": 18.7}
-"""Dense 16-bit peak by a word of the device's name, TFLOP/s (NVIDIA's data sheets, SXM)."""
+PEAK_TFLOPS = {
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "A100": 312.0,
+    "B200": 2250.0,
+    "P100": 18.7,
+}
+"""Dense 16-bit peak by the first of these in the device's name, TFLOP/s (NVIDIA's data sheets; SXM unless named)."""
 
 
 def flops_per_token(model: ModelConfig, seq_len: int) -> int:

@@ -23,6 +23,7 @@ from reftrain.hooks import HookList, Hooks, StepMetrics
 from reftrain.memory import MemoryByKind
 from reftrain.orders import OrderRecorder
 from reftrain.planted import fault_hooks, read_faults
+from reftrain.record.allocator import AllocatorSnapshot
 from reftrain.record.hooks import FlightRecording
 from reftrain.shadow import Shadow
 from reftrain.throughput import mfu, peak_bytes
@@ -85,6 +86,8 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
         hooks.append(FlightRecording())
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
+    if config.evidence.memory_snapshot:
+        hooks.append(AllocatorSnapshot(max(config.evidence.trace_steps, default=None)))
     if config.evidence.shadow_gradients:
         hooks.append(Shadow())
     if config.evidence.capture:

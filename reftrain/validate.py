@@ -25,6 +25,7 @@ def validate(config: RunConfig) -> None:
     _check_stages(config)
     _check_schedule(config)
     _check_shadow(config)
+    _check_snapshot(config)
 
 
 def _check_tensor_axis(config: RunConfig) -> None:
@@ -109,6 +110,15 @@ def _check_shadow(config: RunConfig) -> None:
             "evidence.shadow_gradients",
             f"zero {config.mesh.zero} reduces before it accumulates: there is no whole buffer to shadow",
             "choose mesh.zero = 0 or 1",
+        )
+
+
+def _check_snapshot(config: RunConfig) -> None:
+    if config.evidence.memory_snapshot and config.device == "cpu":
+        raise ConfigError(
+            "evidence.memory_snapshot",
+            "torch's allocator keeps no history on a CPU",
+            "set it to false (metrics hold memory by kind), or run.device = cuda",
         )
 
 

@@ -1,16 +1,18 @@
-"""What only a GPU can show: NCCL, FSDP2, flash and Flex attention, MFU, and a recorded trace.
+"""What only a GPU can show: NCCL, FSDP2, flash and Flex attention, MFU, a recorded trace, the allocator's snapshot.
 
-Skipped, with the reason, where there is none; with two or more, sharded layouts run too.
+Skipped, with the reason, where there is none (`make gpu` says so); with two or more, sharded layouts run too.
 """
 
+import gzip
 import json
+import pickle
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from reftrain.comm import Axis
 from reftrain.config_file import load
@@ -18,20 +20,36 @@ from reftrain.data.batches import Loader
 from reftrain.hooks import Hooks
 from reftrain.model.attention import attend, choose_kernel
 from reftrain.model.batch import Cutter
-from reftrain.throughput import peak_flops
+from reftrain.throughput import flops_per_token, peak_flops
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs an NVIDIA GPU; torch finds none here")
+two = pytest.mark.skipif(GPUS < 2, reason=f"NCCL between ranks needs two GPUs; torch finds {GPUS} here")
 SMALL = ["--preset", "small", "--steps", "3", "--set", "data.batch_size=4", "--set", "data.seq_len=512"]
 
 
-def train(tmp_path, *arguments):
+def command(program, *arguments):
+    text = f"import sys; from tracekit_cli.{program} import main; sys.argv[0] = {program!r}; main()"
     done = subprocess.run(
-        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *SMALL, "--out", str(tmp_path), *arguments],
+        [sys.executable, "-c", text, *map(str, arguments)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", done.stderr)], done.stderr
+    return done
+
+
+def train(out, *arguments):
+    """Losses of the run's steps, and what the command said."""
+    said = command("reftrain", "run", *SMALL, "--out", out, *arguments).stderr
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", said)], said
+
+
+def metrics(out, rank=0):
+    return [json.loads(line) for line in (out / "metrics" / f"rank{rank}.jsonl").read_text().splitlines()]
+
+
+def trace_of(out, rank=0):
+    return json.loads(gzip.decompress((out / "trace" / f"rank{rank}.json.gz").read_bytes()))
 
 
 def cutter(kernel, *, document_mask):
@@ -63,31 +81,121 @@ def test_auto_takes_the_fastest_kernel():
     assert choose_kernel("auto", device, document_mask=True, cp=1) == "flex"
 
 
-def test_a_run_on_the_gpu_learns_what_the_cpu_does_and_knows_its_mfu(tmp_path):
-    on_gpu, said = train(tmp_path / "gpu")
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run on one GPU, its last two steps traced: folder, losses, what was said."""
+    out = tmp_path_factory.mktemp("gpu")
+    return out, *train(out, "--trace", "1:3", "--set", "evidence.memory_snapshot=true")
+
+
+def test_a_run_on_the_gpu_learns_what_the_cpu_does(alone, tmp_path):
+    _, on_gpu, _ = alone
     on_cpu, _ = train(tmp_path / "cpu", "--set", "run.device=cpu")
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
-    if peak_flops(load(None, {}), torch.device("cuda")):
-        assert re.search(r"MFU \d+\.\d%", said)
 
 
-@pytest.mark.skipif(GPUS < 2, reason="NCCL layouts need two GPUs")
+def test_flash_trains_as_the_masked_kernel_does(tmp_path):
+    losses = [
+        train(
+            tmp_path / name, "--set", "numerics.document_mask=false", "--set", f"numerics.attention={name}"
+        )[0]
+        for name in ("flash", "sdpa")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_fsdp_on_one_gpu_changes_nothing(alone, tmp_path, zero):
+    _, usual, _ = alone
+    sharded, _ = train(tmp_path, "--set", f"mesh.zero={zero}")
+    assert sharded == pytest.approx(usual, rel=2e-3)
+
+
+def test_mfu_is_the_share_of_the_devices_peak(alone):
+    out, _, said = alone
+    config = load(None, {"model": {"preset": "small"}, "data": {"batch_size": 4, "seq_len": 512}})
+    peak = peak_flops(config, torch.device("cuda"))
+    if peak is None:
+        pytest.skip(f"the peak of {torch.cuda.get_device_name()} is not known: set run.peak_tflops")
+    work = 4 * 512 * flops_per_token(config.model, 512)
+    for row in metrics(out):
+        assert row["mfu"] == pytest.approx(work / row["step_s"] / peak, rel=1e-6)
+        assert 0 < row["mfu"] < 1
+    assert re.search(r"MFU \d+\.\d%", said)
+
+
+def test_memory_by_kind_lies_within_the_allocators_peak(alone):
+    out, _, _ = alone
+    for row in metrics(out):
+        kinds = row["memory"]
+        assert 0 < kinds["weights"] + kinds["optimizer"] <= kinds["allocated"] <= kinds["reserved"]
+
+
+def test_a_recorded_trace_holds_kernels_and_is_read_by_tracekit(alone, tmp_path):
+    out, _, _ = alone
+    events = trace_of(out)["traceEvents"]
+    assert sum(event.get("cat") == "kernel" for event in events) > 100
+    assert sum(str(event.get("name", "")).startswith("ProfilerStep#") for event in events) >= 2
+    command("tracekit", "ingest", out, "--out", tmp_path / "tables", "--quiet")
+    assert (tmp_path / "tables" / "manifest.json").exists()
+
+
+def test_the_snapshot_tells_who_allocated(alone):
+    out, _, _ = alone
+    snapshot = pickle.loads((out / "memory" / "rank0.pickle").read_bytes())  # our own, from the line above
+    history = [event for device in snapshot["device_traces"] for event in device]
+    assert {"alloc", "free_completed"} <= {event["action"] for event in history}
+    files = {frame["filename"] for event in history for frame in event.get("frames", [])}
+    assert any("reftrain" in name for name in files)
+    assert snapshot["segments"]
+
+
+def test_a_rank_without_a_gpu_is_told(tmp_path):
+    """One rank more than there are GPUs."""
+    size = GPUS + 1
+    done = subprocess.run(
+        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *SMALL, "--mesh", f"dp={size}",
+         "--set", f"data.batch_size={size}", "--out", str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"rank {GPUS} of this machine has no GPU of {GPUS}" in done.stderr
+
+
+@two
 @pytest.mark.parametrize("mesh", ["tp=2", "cp=2", "pp=2", "dp=2"])
-def test_layouts_on_nccl(tmp_path, mesh):
-    alone, _ = train(tmp_path / "one")
-    together, _ = train(tmp_path / "two", "--mesh", mesh, "--set", "mesh.zero=3")
-    assert together == pytest.approx(alone, rel=2e-3)
+def test_layouts_on_nccl(alone, tmp_path, mesh):
+    _, usual, _ = alone
+    together, _ = train(tmp_path, "--mesh", mesh, "--set", "mesh.zero=3")
+    assert together == pytest.approx(usual, rel=2e-3)
 
 
-def test_a_trace_names_kernels(tmp_path):
-    from tests.reftrain import workers
+@two
+def test_nccl_names_every_collective_of_a_trace_once_a_rank(tmp_path):
+    train(tmp_path, "--mesh", "dp=2", "--set", "mesh.zero=2", "--trace", "1:3")
+    seen = []
+    for rank in range(2):
+        calls = [
+            e["args"]
+            for e in trace_of(tmp_path, rank)["traceEvents"]
+            if e.get("name") == "record_param_comms"
+        ]
+        keys = Counter(
+            (a["Process Group Name"], a["Seq"], a["Collective name"])
+            for a in calls
+            if "reduce_scatter" in a.get("Collective name", "")
+        )
+        assert set(keys.values()) == {1}, "each call stands there once"
+        seen.append(keys)
+    assert seen[0] == seen[1]
+    answer = json.loads(command("tracekit", "slowrank", tmp_path, "--json", "-", "--quiet").stdout)
+    assert answer["mesh"]["sizes"]["dp"] == 2
 
-    config = load(None, {"model": {"layers": 2}, "run": {"device": "cuda"}})
-    with workers.trainer(0, 1, str(tmp_path / "store"), config, workers.HookList(), "cuda") as made:
-        made.compute_gradients(0)
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
-            made.compute_gradients(1)
-    path = tmp_path / "trace.json"
-    recorded.export_chrome_trace(str(path))
-    events = json.loads(path.read_text())["traceEvents"]
-    assert sum(event.get("cat") == "kernel" for event in events) > 50
+
+@two
+def test_a_slow_rank_on_gpus_is_found(tmp_path):
+    train(tmp_path, "--mesh", "dp=2", "--steps", "6", "--trace", "2:6",
+          "--fault", "slow_compute:rank=1,factor=2", "--set", "evidence.measure_lag=false")  # fmt: skip
+    answer = json.loads(command("tracekit", "slowrank", tmp_path, "--json", "-", "--quiet").stdout)
+    assert answer["verdict"] == "slow_rank"
+    assert [suspect["rank"] for suspect in answer["suspects"]] == [1]
