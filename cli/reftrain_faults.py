@@ -1,5 +1,6 @@
 """`reftrain faults`: lists what can be planted into a run with `--fault`."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -9,20 +10,18 @@ import click
 def describe() -> list[dict[str, Any]]:
     """All kinds and bugs: name, axis, what, where it shows first, fields, magnitudes."""
     from reftrain.faults.bugs import catalogue
-    from reftrain.faults.spec import KINDS
+    from reftrain.faults.spec import WHAT, fields_of
 
     rows: list[dict[str, Any]] = [
         {
             "name": kind,
             "axis": None,
-            "what": "changes how long a rank takes, or stops it",
+            "what": what,
             "shows": None,
-            "fields": {
-                name: {"meaning": field.meaning, "default": field.default} for name, field in fields.items()
-            },
+            "fields": {name: dataclasses.asdict(field) for name, field in fields_of(kind).items()},
             "magnitudes": [],
         }
-        for kind, fields in KINDS.items()
+        for kind, what in WHAT.items()
     ]
     rows += [
         {
@@ -31,7 +30,12 @@ def describe() -> list[dict[str, Any]]:
             "what": bug.what,
             "shows": bug.shows,
             "fields": {
-                name: {"meaning": knob.meaning, "default": knob.default, "choices": list(knob.choices)}
+                name: {
+                    "meaning": knob.meaning,
+                    "default": knob.default,
+                    "required": False,
+                    "choices": knob.choices,
+                }
                 for name, knob in bug.fields.items()
             },
             "magnitudes": [dict(magnitude) for magnitude in bug.magnitudes],
@@ -59,6 +63,14 @@ def faults(json_to: str | None) -> None:
             f"{row['name']}{axis}: {row['what']}" + (f"; shows first: {row['shows']}" if row["shows"] else "")
         )
         for name, field in row["fields"].items():
-            choices = f", one of {', '.join(field['choices'])}" if field.get("choices") else ""
-            default = "must be given" if field["default"] is None else f"default {field['default']}"
-            click.echo(f"    {name}: {field['meaning']} ({default}{choices})")
+            click.echo(f"    {name}: {field['meaning']}{_notes(field)}")
+
+
+def _notes(field: dict[str, Any]) -> str:
+    """Default and choices of a field, in brackets where there are any."""
+    notes = ["must be given"] if field["required"] else []
+    if field["default"] is not None:
+        notes.append(f"default {field['default']}")
+    if field["choices"]:
+        notes.append(f"one of {', '.join(field['choices'])}")
+    return f" ({', '.join(notes)})" if notes else ""

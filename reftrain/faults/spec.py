@@ -24,7 +24,8 @@ class Field:
 
 
 FACTOR: Final = Field("multiplies the rank's own compute time", 1.5, 1.0, above=True)
-_MS: Final = Field("milliseconds", 50.0, 0.0, above=True)
+_PAUSE: Final = Field("length of a pause, milliseconds", 50.0, 0.0, above=True)
+_LATE: Final = Field("time by which each batch is late, milliseconds", 50.0, 0.0, above=True)
 
 KINDS: Final[Mapping[str, Mapping[str, Field]]] = {
     "slow_compute": {"factor": FACTOR},
@@ -32,10 +33,10 @@ KINDS: Final[Mapping[str, Mapping[str, Field]]] = {
         "delay_us": Field("host time added before each operator, microseconds", 200.0, 0.0, above=True)
     },
     "pauses": {
-        "pause_ms": _MS,
+        "pause_ms": _PAUSE,
         "every": Field("one pause each so many compute segments", 8.0, 1.0),
     },
-    "late_data": {"delay_ms": _MS},
+    "late_data": {"delay_ms": _LATE},
     "slow_link": {"delay_ms": Field("milliseconds added to each communication call", 5.0, 0.0, above=True)},
     "doc_imbalance": {
         "factor": Field("multiplies the attention pairs of the sequences it strikes", 3.0, 1.0, above=True)
@@ -57,6 +58,22 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "op": ("all_reduce", "all_gather", "reduce_scatter", "send", "recv"),
 }
 """Fields of the hangs that choose the communication they strike at: `axis=dp,op=reduce_scatter`."""
+
+WHAT: Final[Mapping[str, str]] = {
+    "slow_compute": "the rank's own computing takes `factor` times as long",
+    "launch_bound": "the rank's host waits around each operator",
+    "pauses": "the rank's process stops now and then, as for garbage collection",
+    "late_data": "the rank's data loader is late",
+    "slow_link": "the rank's messages and collectives are delayed, its computing is not",
+    "doc_imbalance": "some sequences hold longer documents, so that their ranks have more attention to compute",
+    "long_stage": "all ranks of a pipeline stage compute `factor` times as long",
+    "skip_collective": "the rank leaves a communication out and goes on",
+    "host_stall": "the rank never comes to a communication: asleep on the host",
+    "hold_gil": "the rank never comes to a communication: a library call holds the interpreter's lock",
+    "wrong_size": "the rank makes a communication with another size than its peers",
+    "crash": "the rank is killed before a communication",
+}
+"""What each kind does, in one sentence."""
 
 RANKLESS: Final = frozenset({"doc_imbalance", "long_stage"})
 """Kinds that no rank is to blame for: `rank` is optional (a stage, or wherever long documents fall)."""
@@ -97,6 +114,36 @@ class FaultSpec:
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A field as `reftrain faults` lists it: meaning, default (None: none), whether it must be given, and its words."""
+
+    meaning: str
+    default: float | str | None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+_RANK_OF: Final[Mapping[str, str]] = {
+    "doc_imbalance": "whose data-parallel replica gets them; left out: another one each step",
+    "long_stage": "a rank of the stage; left out: the last stage",
+}
+_AIM: Final[Mapping[str, str]] = {
+    "axis": "strike at the step's first communication on this axis; left out: on any",
+    "op": "strike at the step's first communication of this kind; left out: of any",
+}
+
+
+def fields_of(kind: str) -> dict[str, Listed]:
+    """Every field that a kind takes, in the order in which users write them."""
+    rank = Listed(_RANK_OF.get(kind, "global rank that it strikes"), None, required=kind not in RANKLESS)
+    own = {name: Listed(field.meaning, field.default) for name, field in KINDS[kind].items()}
+    aim = {name: Listed(_AIM[name], None, choices=words) for name, words in WORDS.items()}
+    once = "; strikes once, in the first of them" if kind in HANGS else ""
+    steps = Listed(f"one step (3) or a range first:end:stride, end excluded (2:, 2:8, 2:20:3){once}", "0:")
+    return {"rank": rank, **own, **(aim if kind in HANGS else {}), "steps": steps}
+
+
 def kind_of(text: str) -> str:
     """Kind of a fault as users write it."""
     return text.strip().partition(":")[0]
@@ -129,8 +176,8 @@ def parse_fault(text: str, world_size: int) -> FaultSpec:
     fields = KINDS[kind]
     for name in given:
         if name not in fields:
-            taken = ["rank", *fields, *(WORDS if kind in HANGS else []), "steps"]
-            raise ConfigError(f"fault.{name}", f"{kind} has no such field", f"it takes {', '.join(taken)}")
+            taken = ", ".join(fields_of(kind))
+            raise ConfigError(f"fault.{name}", f"{kind} has no such field", f"it takes {taken}")
     values = {name: _number(name, given.get(name), spec) for name, spec in fields.items()}
     return FaultSpec(kind, rank, values, *steps, axis=words.get("axis"), op=words.get("op"))
 
@@ -176,7 +223,7 @@ def _number(name: str, text: str | None, spec: Field) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ConfigError(f"fault.{name}", f"'{text}' is no number", f"it {spec.meaning}") from None
+        raise ConfigError(f"fault.{name}", f"'{text}' is no number", f"give one ({spec.meaning})") from None
     if not math.isfinite(value) or value < spec.least or (spec.above and value == spec.least):
         bound = f"{'above' if spec.above else 'at least'} {spec.least:g}"
         raise ConfigError(f"fault.{name}", f"{text} is out of bounds", f"give a number {bound}")

@@ -1,7 +1,11 @@
+import json
+
 import pytest
+from click.testing import CliRunner
+from tracekit_cli.reftrain_faults import faults
 
 from reftrain.errors import ConfigError
-from reftrain.faults.spec import KINDS, parse_fault
+from reftrain.faults.spec import HANGS, KINDS, RANKLESS, WHAT, WORDS, fields_of, parse_fault
 
 
 def test_all_fields():
@@ -55,3 +59,47 @@ def test_errors_name_the_field_and_the_remedy(text, field, words):
     with pytest.raises(ConfigError, match=words) as caught:
         parse_fault(text, 8)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_listed_is_what_can_be_written(kind):
+    """Every listed field is taken with its default or each of its words, and nothing else is."""
+    listed = fields_of(kind)
+    needed = "" if kind in RANKLESS else "rank=1,"
+    for name, field in listed.items():
+        for value in field.choices or (("1",) if name == "rank" else (field.default,)):
+            alone = f"{name}={value}" if name == "rank" else f"{needed}{name}={value}"
+            parse_fault(f"{kind}:{alone}", 4)
+    taken = {"rank", "steps", *KINDS[kind], *(WORDS if kind in HANGS else ())}
+    assert set(listed) == taken
+    for other in {"axis", "op", "factor", "delay_ms", "every"} - taken:
+        with pytest.raises(ConfigError, match=rf"it takes {', '.join(listed)}$"):
+            parse_fault(f"{kind}:{needed}{other}=1", 4)
+    if listed["rank"].required:
+        with pytest.raises(ConfigError, match=r"fault\.rank"):
+            parse_fault(kind, 4)
+    else:
+        parse_fault(kind, 4)
+
+
+def test_the_command_lists_every_field_of_every_kind():
+    text = CliRunner().invoke(faults, []).output
+    document = json.loads(CliRunner().invoke(faults, ["--json", "-"]).output)
+    rows = {row["name"]: row for row in document["faults"]}
+    assert set(WHAT) == set(KINDS)
+    for kind, what in WHAT.items():
+        assert rows[kind]["what"] == what
+        assert list(rows[kind]["fields"]) == list(fields_of(kind))
+        told = text[text.index(f"{kind}: {what}\n") :].splitlines()[1 : 1 + len(fields_of(kind))]
+        for line, (name, field) in zip(told, fields_of(kind).items(), strict=True):
+            assert line.startswith(f"    {name}: {field.meaning}")
+            assert ("must be given" in line) == field.required
+            assert all(word in line for word in field.choices)
+    assert rows["crash"]["fields"]["axis"]["choices"] == ["tp", "cp", "pp", "dp"]
+    assert rows["crash"]["fields"]["op"]["choices"] == [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "send",
+        "recv",
+    ]
