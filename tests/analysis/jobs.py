@@ -26,7 +26,7 @@ def job(
     slow_steps: Collection[int] | None = None,
     link: Mapping[tuple[int, ...], float] = {},
     lost: Collection[int] = (),
-    accident: tuple[int, int, float] | None = None,
+    accident: tuple[int, int | None, float] | None = None,
     steps: int = 5,
     layers: int = 3,
     jitter: float = 0.005,
@@ -34,14 +34,14 @@ def job(
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
-    one extra kernel."""
+    one extra kernel before the first layer, in every step where the step is None."""
     axes = [d for d in mesh.order if mesh.sizes[d] > 1]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
     lines = [Timeline(r) for r in sorted(mesh.coordinates)]
     for step in range(steps):
         begins = [line.at for line in lines]
-        if accident is not None and accident[1] == step:
+        if accident is not None and accident[1] in {None, step}:
             lines[accident[0]].compute(accident[2])
         for layer in range(layers):
             for d in axes:

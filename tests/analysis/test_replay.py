@@ -87,3 +87,19 @@ def test_the_slowdown_reported_is_the_planted_one(tmp_path):
     assert found.step_ms == pytest.approx(CALLS * (1.5 * LAYER_US + TRANSFER_US) / 1000, rel=0.002)
     assert found.without_suspects_ms == pytest.approx(STEP_NS / 1e6, rel=0.005)
     assert found.slowdown == pytest.approx(found.step_ms / found.without_suspects_ms)
+
+
+def test_what_is_late_in_one_place_is_cured_there(tmp_path):
+    """Spread over the step, the cure would leave half of it in its place and hurry the rank where it need not."""
+    found = analyse(job(tmp_path, MESH, accident=(2, None, LAYER_US), jitter=0))
+    assert [s.rank for s in found.suspects] == [2]
+    assert found.what_if.step_ms == pytest.approx((STEP_NS + LAYER_US * 1000) / 1e6, rel=0.002)
+    assert found.what_if.without_suspects_ms == pytest.approx(STEP_NS / 1e6, rel=0.005)
+
+
+def test_a_pause_of_several_ranks_is_cured_in_its_place(tmp_path):
+    case = generate(24, kind="late_data")
+    case.write(tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert {s.rank for s in found.suspects} == case.truth.suspects
+    assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)

@@ -62,6 +62,15 @@ def test_kinds_decide_a_shift_that_times_leave_open():
     assert partners(ops) == both((2, 0), (3, 1), (4, 2))
 
 
+def test_what_lies_before_the_first_step_is_not_what_lies_behind_the_last():
+    inside = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(11, 1, 0)]
+    early, late = [comm(-5, 1, 0), comm(-3, 1, 0), *inside], [*inside, comm(21, 1, 0)]
+    assert partners(matched({0: early, 1: late}, PAIR)) == both((2, 0), (3, 1))
+    assert partners(matched({0: early, 1: [comm(-3, 1, 0), *inside]}, PAIR)) == both((1, 0), (2, 1), (3, 2))
+    more = [*late, comm(23, 1, 0)]
+    assert partners(matched({0: more, 1: late}, PAIR)) == both((0, 0), (1, 1), (2, 2))
+
+
 def test_messages_match_by_source_destination_and_order():
     ops = matched(
         {

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.excess import Rows, stage_rows, typical
-from tracekit.analysis.replay import Replayer
+from tracekit.analysis.replay import Replayer, Usual
 from tracekit.analysis.robust import (
     MIN_LOST_SHARE,
     NOISE_FLOOR,
@@ -41,9 +41,21 @@ def slow_ranks(found: Excess, steps: Steps, mesh: Mesh, replayer: Replayer) -> H
     rows = np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
     if not len(rows):
         return None
-    target = _typical_without(steps, stage_rows(steps, mesh), rows)
+    groups = stage_rows(steps, mesh)
+    target = _typical_without(steps, groups, rows)
+    usual = replayer.usual(_peers(groups, rows))
     base = replayer.step_ns(steps.own, steps.own)
-    return _judge(rows, found, steps.own, target, base, replayer)
+    return _judge(rows, found, steps.own, target, base, replayer, usual)
+
+
+def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+    """Unsuspected ranks that do the same work as each of `rows`; all of them where everybody is suspected."""
+    peers = {}
+    for group in groups:
+        others = np.setdiff1d(group, rows)
+        for row in np.intersect1d(group, rows):
+            peers[int(row)] = others if len(others) else np.setdiff1d(group, row)
+    return peers
 
 
 def _typical_without(steps: Steps, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
@@ -68,21 +80,22 @@ def _median(own: F64) -> F64:
 
 
 def _judge(
-    rows: npt.NDArray[np.int64], found: Excess, own: F64, target: F64, base: float, replayer: Replayer
-) -> Hypothesis | None:
+    rows: npt.NDArray[np.int64], found: Excess, own: F64, target: F64, base: float, replayer: Replayer,
+    usual: Usual,
+) -> Hypothesis | None:  # fmt: skip
     """Keeps the ranks without which the step would be shorter, given that the others are cured as well."""
     kept = rows[np.argsort(-found.mean[rows], kind="stable")]
     while True:
         cured = own.copy()
         cured[kept] = target[kept]
-        gain = base - replayer.step_ns(own, cured)
+        gain = base - replayer.step_ns(own, cured, usual=usual)
         if gain <= 0:
             return None
         lost = []
         for row in kept:
             but_one = cured.copy()
             but_one[row] = own[row]
-            lost.append(replayer.step_ns(own, but_one) - (base - gain))
+            lost.append(replayer.step_ns(own, but_one, usual=usual) - (base - gain))
         worst = max(lost)
         needed = np.array([v >= SUSPECT_SHARE * worst and v > 0 for v in lost])
         if needed.all() or not needed.any():

@@ -6,7 +6,7 @@ that a delay hidden by slack, or by another rank that is just as late, costs not
 Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), on matched traces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,9 @@ from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
 _NEED, _POST = 0, 1  # at one moment what ends goes before what begins: streams run back to back
+Usual = Mapping[tuple[int, int], F64]
+"""(run of steps, row) → own time of the row's peers in each part between its operations, ns."""
+
 BLOCKS = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
 
@@ -33,6 +36,8 @@ class _Lane:
     events: list[int]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into BLOCKS parts with equally many operations
+    posts: F64  # the same, each step cut at each of its operations
+    starts: npt.NDArray[np.int64]  # where each step begins in `posts`
     start: float  # aligned wall time at the begin of the run
 
 
@@ -46,16 +51,40 @@ class Replayer:
     transfer: list[float]  # per instance
     expected: list[int]  # posts per instance
 
-    def step_ns(self, own: F64, target: F64, transfer: Sequence[float] | None = None) -> float:
-        """Mean step time when the own times `own` (ranks × steps) become `target`."""
+    def step_ns(
+        self, own: F64, target: F64, transfer: Sequence[float] | None = None, usual: Usual | None = None
+    ) -> float:
+        """Mean step time when the own times `own` (ranks × steps) become `target`.
+
+        What a rank in `usual` loses is taken from where it is longer than usual; elsewhere from all parts alike.
+        """
         total, count = 0.0, 0
-        for columns, lanes in self.runs:
+        for n, (columns, lanes) in enumerate(self.runs):
             chosen = list(columns)
-            ratios = [_ratio(own[lane.row, chosen], target[lane.row, chosen]) for lane in lanes]
-            scaled = [_rescale(lane, lane.knots, ratio) for lane, ratio in zip(lanes, ratios, strict=True)]
+            scaled = []
+            for lane in lanes:
+                ratio = _ratio(own[lane.row, chosen], target[lane.row, chosen])
+                parts = (usual or {}).get((n, lane.row))
+                if parts is None:
+                    scaled.append(_rescale(lane, lane.knots, ratio))
+                else:
+                    scaled.append(_rescale(lane, lane.posts, _trimmed(lane, parts, ratio)))
             total += self._span(lanes, scaled, transfer or self.transfer)
             count += len(columns)
         return total / max(count, 1)
+
+    def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
+        """Median work of a rank's peers before each operation; left out where they do not run as many as it."""
+        found: dict[tuple[int, int], F64] = {}
+        for n, (_, lanes) in enumerate(self.runs):
+            by_row = {lane.row: lane for lane in lanes}
+            for row, others in peers.items():
+                mine = by_row.get(row)
+                alike = [by_row[o] for o in others if o in by_row and o != row]
+                alike = [a for a in alike if mine is not None and np.array_equal(a.starts, mine.starts)]
+                if alike:
+                    found[n, row] = np.median([np.diff(a.posts) for a in alike], axis=0)
+        return found
 
     def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
         """Mean step time if all rows of each group had, in each part of each step, their median own time."""
@@ -166,6 +195,25 @@ def _ratio(own: F64, target: F64) -> F64:
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
+def _trimmed(lane: _Lane, usual: F64, ratio: F64) -> F64:
+    """By what each part between operations is stretched so that its step is stretched by `ratio`.
+
+    A shorter step loses first what its parts take beyond `usual`, in proportion; what then remains is taken from all
+    parts alike. A pause cured in its place lets everybody go on there, one spread over the step would not.
+    """
+    width = np.diff(lane.posts)
+    step = np.repeat(np.arange(len(lane.starts)), np.diff(np.append(lane.starts, len(width))))
+    whole = np.bincount(step, width, len(lane.starts))
+    over = np.maximum(width - usual, 0.0)
+    beyond = np.bincount(step, over, len(lane.starts))
+    less = np.maximum(whole * (1.0 - ratio), 0.0)
+    share = np.minimum(less / np.where(beyond > 0, beyond, 1.0), 1.0)
+    left = whole - share * beyond
+    rest = whole * ratio / np.where(left > 0, left, 1.0)
+    shorter = (width - share[step] * over) * rest[step] / np.where(width > 0, width, 1.0)
+    return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
+
+
 def _rescale(lane: _Lane, knots: F64, ratio: F64) -> list[float]:
     """Own time between consecutive events, each part between `knots` stretched by `ratio`; the tail comes last."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
@@ -245,17 +293,20 @@ def _lane(ops: Operations, steps: Steps, clocks: Clocks, rank: int, columns: tup
     knots = np.maximum.accumulate(knots)
     posts = [ops.at_start[rows[labels[rows - where.start] == steps.numbers[c]]] for c in columns]
     start = _begin_wall(ops, clocks, rank, rows, knots[0])
-    return _Lane(row, kind[order].tolist(), reading, event.tolist(), knots, _blocks(knots, posts), start)
+    eighths = [p[np.linspace(0, len(p), BLOCKS, endpoint=False).astype(int)[1:]] for p in posts]
+    starts = np.cumsum([0, *(len(p) + 1 for p in posts[:-1])])
+    return _Lane(
+        row, kind[order].tolist(), reading, event.tolist(), knots, _cut(knots, eighths), _cut(knots, posts),
+        starts, start,
+    )  # fmt: skip
 
 
-def _blocks(knots: F64, posts: Sequence[I64]) -> F64:
-    """`knots` with every step cut after each eighth of its operations."""
-    parts = []
-    for begin, end, readings in zip(knots[:-1], knots[1:], posts, strict=True):
-        cuts = readings[np.linspace(0, len(readings), BLOCKS, endpoint=False).astype(int)[1:]].astype(
-            np.float64
-        )
-        parts.append(np.concatenate([[begin], np.clip(cuts, begin, end)]))
+def _cut(knots: F64, cuts: Sequence[I64]) -> F64:
+    """`knots` with every step cut at its `cuts` as well."""
+    parts = [
+        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
+        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
+    ]
     return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
 
 

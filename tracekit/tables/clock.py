@@ -13,7 +13,7 @@ from scipy.stats import theilslopes
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import ROOTED
+from tracekit.tables.operations import NO_STEP, ROOTED
 
 F64 = npt.NDArray[np.float64]
 
@@ -95,30 +95,35 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
     """Links islands (pipeline stages, often) by messages both ways: the quickest of each direction bound the offset.
 
     A message cannot arrive before it was sent, so the least (arrival − sending) of either direction brackets the
-    difference of clocks, and with equal quickest transfers it lies in the middle (as the network time protocol has it).
+    difference of clocks, and with equal quickest transfers it lies in the middle (as the network time protocol has
+    it). Every pair of ranks that exchanges messages says so for itself, and their median counts: one message paired
+    with the wrong one is enough to mislead a pair.
     """
     while True:
         delays = _message_delays(ops, clocks)
-        linked = [
-            (min(len(v), len(delays.get((b, a), []))), a, b)
-            for (a, b), v in delays.items()
-            if (b, a) in delays
-        ]
+        linked: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        for a, b in sorted(delays):
+            if (b, a) in delays:
+                linked[clocks.island[a], clocks.island[b]].append((a, b))
         if not linked:
             return
-        _, home, other = max(linked, key=lambda e: (e[0], -e[1], -e[2]))
-        there, back = min(delays[home, other]), min(delays[other, home])
-        gap = (
-            there - back
-        ) / 2  # how far the other island's clock is ahead, give or take half the round trip
+        weight = {e: sum(min(len(delays[a, b]), len(delays[b, a])) for a, b in p) for e, p in linked.items()}
+        home, other = max(linked, key=lambda e: (weight[e], -e[0], -e[1]))
+        bounds = np.array([(min(delays[p]), min(delays[p[::-1]])) for p in linked[home, other]])
+        # how far the other island's clock is ahead, give or take half the round trip
+        gap = float(np.median(bounds[:, 0] - bounds[:, 1])) / 2
+        trip = max(float(np.median(bounds.sum(axis=1))), 0.0)
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
-            clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + max(there + back, 0.0) / 2
+            clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + trip / 2
             clocks.island[rank] = home
 
 
 def _message_delays(ops: Operations, clocks: Clocks) -> dict[tuple[int, int], list[float]]:
-    """Arrival minus sending of every message between two islands, on each side's own aligned clock; ns."""
+    """(sender, receiver) → arrival minus sending of each message between islands, each side's own clock; ns.
+
+    Messages of whole steps where there are any: what was cut at the rim of a recording is easily mispaired.
+    """
     start, end = np.zeros(len(ops.start), np.int64), np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         where = ops.of(rank)
@@ -126,11 +131,16 @@ def _message_delays(ops: Operations, clocks: Clocks) -> dict[tuple[int, int], li
     rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), ["send", "recv"]))
     rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # recv before send
     together = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
+    receives, sends = rows[together], rows[together + 1]
+    whole = (ops.step[receives] > NO_STEP) & (ops.step[receives] == ops.step[sends])
     delays: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for receive, send in zip(rows[together].tolist(), rows[together + 1].tolist(), strict=True):
-        a, b = clocks.island[int(ops.rank[send])], clocks.island[int(ops.rank[receive])]
-        if a != b:
-            delays[a, b].append(float(end[receive] - start[send]))
+    rim: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for receive, send, sure in zip(receives.tolist(), sends.tolist(), whole.tolist(), strict=True):
+        a, b = int(ops.rank[send]), int(ops.rank[receive])
+        if clocks.island[a] != clocks.island[b]:
+            (delays if sure else rim)[a, b].append(float(end[receive] - start[send]))
+    for pair, found in rim.items():
+        delays.setdefault(pair, found)
     return delays
 
 

@@ -179,8 +179,14 @@ def _with_occurrence(keys: I64) -> I64:
     return keys * 1024 + np.minimum(occurrence, 1023)
 
 
+_BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the keys of the step beside them
+
+
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
-    """Ordinal within the step; a side whose first step is cut short is aligned at that step's end."""
+    """Ordinal within the step; a side whose first step is cut short is aligned at that step's end.
+
+    What lies outside steps counts from the end of the step before it, or back from the first step.
+    """
     most: dict[int, int] = {}
     for s in sides:
         for number, count in zip(*np.unique(step[s], return_counts=True), strict=True):
@@ -188,17 +194,27 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
     keys = []
     for s in sides:
         labels = step[s].astype(np.int64)
-        key = np.empty(len(s), np.int64)
-        seen = [int(n) for n in np.unique(labels)]
-        earliest = min((n for n in seen if n != NO_STEP), default=NO_STEP)
+        key = _outside(labels)
+        seen = [int(n) for n in np.unique(labels) if n != NO_STEP]
         for number in seen:
             where = np.flatnonzero(labels == number)
             ordinal = np.arange(len(where))
-            if number in (earliest, NO_STEP):
+            if number == seen[0]:
                 ordinal += most[number] - len(where)
             key[where] = (number + 1) * 2**32 + ordinal
         keys.append(key)
     return keys
+
+
+def _outside(labels: I64) -> I64:
+    """Keys of one side's operations outside steps (meaningless inside): the step beside them and their distance."""
+    place = np.arange(len(labels))
+    inside = labels != NO_STEP
+    before = np.maximum.accumulate(np.where(inside, place, -1))
+    first = int(np.argmax(inside))
+    behind = (labels[np.maximum(before, 0)] + 1) * 2**32 + _AFTER + place - before
+    ahead = (labels[first] + 1) * 2**32 + _BEFORE + first - place
+    return np.asarray(np.where(before >= 0, behind, ahead), np.int64)
 
 
 def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
