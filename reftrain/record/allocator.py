@@ -60,7 +60,7 @@ class AllocatorSnapshot(Hooks):
             return
         temporary = path.with_name(f".{path.name}.tmp")
         try:
-            torch.cuda.memory._dump_snapshot(str(temporary))  # noqa: SLF001 - as above
+            torch.cuda.memory._dump_snapshot(str(temporary))  # type: ignore[no-untyped-call] # noqa: SLF001 - as above
             temporary.replace(path)
         except RuntimeError as error:  # CUDA has failed: there is nothing to be had
             raise OSError(errno.EIO, f"the allocator gives no snapshot ({error})", str(path)) from error

@@ -1,7 +1,7 @@
 """Planted bugs: a run that computes something wrong on purpose, to be found by comparing its numbers.
 
 `read_bugs` reads `P02:layer=1` from the run's faults, `plant` patches this process while the run lasts. The
-catalogue follows the classes of real bugs by axis: `tensor`, `context`, `pipeline`, `data`, `numeric`.
+catalogue follows the classes of real bugs by axis: `tensor`, `vocabulary`, `context`, `pipeline`, `data`, `numeric`.
 """
 
 import difflib
@@ -22,7 +22,14 @@ def is_bug(text: str) -> bool:
 
 def catalogue() -> dict[str, Bug]:
     """All bugs by name, sorted; needs torch."""
-    from reftrain.faults.bugs import context, data, numeric, pipeline, tensor  # noqa: F401 - they enter their bugs
+    from reftrain.faults.bugs import (  # noqa: F401 - they enter their bugs
+        context,
+        data,
+        numeric,
+        pipeline,
+        tensor,
+        vocabulary,
+    )
 
     return dict(sorted(CATALOGUE.items()))
 

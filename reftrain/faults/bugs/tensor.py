@@ -1,22 +1,21 @@
-"""Bugs of tensor and sequence parallelism."""
+"""Bugs of tensor and sequence parallelism: projections, heads and norms. See `vocabulary` for embedding and loss."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
 from reftrain.comm import Axis
 from reftrain.config import RunConfig
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
-from reftrain.model import decoder
 from reftrain.model.context import ModelContext
-from reftrain.model.decoder import Embedding, Stage
+from reftrain.model.decoder import Stage
 from reftrain.model.layers import Queries, RowProjection
 from reftrain.model.parameters import Part, Spec, shard_part
-from reftrain.parallel import cross_entropy, data
+from reftrain.parallel import data
 from reftrain.parallel.autograd import call
 from reftrain.parallel.tensor import TensorParallel, _Scatter, _Sum, gather_sequence
 
@@ -57,6 +56,23 @@ class _CutUnsummed(torch.autograd.Function):
         return gather_sequence(grads[0], ctx.axis, f"{ctx.label}.grad"), None, None
 
 
+Crossing = Callable[[TensorParallel, torch.Tensor, str], torch.Tensor]
+"""How an activation comes into a column-parallel projection (`enter`), or out of a row-parallel one (`leave`)."""
+
+
+def _at_projection(
+    patches: Patches, method: str, names: Mapping[str, str], values: Values, wrong: Crossing
+) -> None:
+    """Cross as `wrong` does at the projection that the bug's fields name, and as before elsewhere."""
+    wanted = f"layers.{values['layer']}.{names[str(values['of'])]}"
+    original: Crossing = vars(TensorParallel)[method]
+
+    def planted(self: TensorParallel, x: torch.Tensor, label: str) -> torch.Tensor:
+        return (wrong if label == wanted else original)(self, x, label)
+
+    patches.set(TensorParallel, method, planted)
+
+
 @bug(
     "P01",
     "tp",
@@ -70,15 +86,12 @@ class _CutUnsummed(torch.autograd.Function):
 def skip_input_gradient_sum(patches: Patches, place: Place, values: Values) -> None:
     """Let the gradient pass unsummed."""
     del place
-    wanted, enter = f"layers.{values['layer']}.{COLUMN[str(values['of'])]}", TensorParallel.enter
 
-    def planted(self: TensorParallel, x: torch.Tensor, label: str) -> torch.Tensor:
-        if label != wanted:
-            return enter(self, x, label)
+    def unsummed(self: TensorParallel, x: torch.Tensor, label: str) -> torch.Tensor:
         out: torch.Tensor = call(_GatherUnsummed, x, self.axis, label) if self.sequence_parallel else x
         return out
 
-    patches.set(TensorParallel, "enter", planted)
+    _at_projection(patches, "enter", COLUMN, values, unsummed)
 
 
 @bug(
@@ -94,17 +107,12 @@ def skip_input_gradient_sum(patches: Patches, place: Place, values: Values) -> N
 def skip_row_sum(patches: Patches, place: Place, values: Values) -> None:
     """Let the partial sums leave as they are."""
     del place
-    wanted, leave = f"layers.{values['layer']}.{ROW[str(values['of'])]}", TensorParallel.leave
 
-    def planted(self: TensorParallel, partial: torch.Tensor, label: str) -> torch.Tensor:
-        if label != wanted:
-            return leave(self, partial, label)
-        out: torch.Tensor = (
-            call(_CutUnsummed, partial, self.axis, label) if self.sequence_parallel else partial
-        )
+    def unsummed(self: TensorParallel, x: torch.Tensor, label: str) -> torch.Tensor:
+        out: torch.Tensor = call(_CutUnsummed, x, self.axis, label) if self.sequence_parallel else x
         return out
 
-    patches.set(TensorParallel, "leave", planted)
+    _at_projection(patches, "leave", ROW, values, unsummed)
 
 
 @bug(
@@ -143,174 +151,13 @@ def bias_on_every_rank(patches: Patches, place: Place, values: Values) -> None:
 def sum_twice(patches: Patches, place: Place, values: Values) -> None:
     """Sum what has been summed."""
     del place
-    wanted, leave = f"layers.{values['layer']}.{ROW[str(values['of'])]}", TensorParallel.leave
 
-    def planted(self: TensorParallel, partial: torch.Tensor, label: str) -> torch.Tensor:
-        if label != wanted:
-            return leave(self, partial, label)
-        once = call(_Sum, partial, self.axis, label)
+    def twice(self: TensorParallel, x: torch.Tensor, label: str) -> torch.Tensor:
+        once = call(_Sum, x, self.axis, label)
         out: torch.Tensor = call(_Scatter if self.sequence_parallel else _Sum, once, self.axis, label)
         return out
 
-    patches.set(TensorParallel, "leave", planted)
-
-
-def _padded_vocabulary(config: RunConfig, values: Values) -> str | None:
-    del values
-    size, tp = config.model.vocab_size, config.mesh.tp
-    return f"vocab_size {size} is a multiple of tp {tp}: nothing is padded" if size % tp == 0 else None
-
-
-@bug(
-    "P06",
-    "tp",
-    "padded vocabulary rows unmasked in the softmax",
-    "loss and output.weight's gradient",
-    needs.axis("tp"),
-    needs.model("pad_vocab"),
-    _padded_vocabulary,
-)
-def padding_in_softmax(patches: Patches, place: Place, values: Values) -> None:
-    """Let the loss take the padded size for the vocabulary's."""
-    del place, values
-    original = cross_entropy.vocab_parallel_cross_entropy
-
-    def planted(
-        logits: torch.Tensor, targets: torch.Tensor, axis: Axis, vocab_size: int, smoothing: float = 0.0
-    ) -> torch.Tensor:
-        del vocab_size
-        return original(logits, targets, axis, logits.shape[1] * axis.size, smoothing)
-
-    patches.set(decoder, "vocab_parallel_cross_entropy", planted)
-
-
-class _CountingTwice(Axis):
-    """Sums the exponentials of logits that every rank already holds whole: each is counted tp times."""
-
-    def all_reduce(
-        self, tensor: torch.Tensor, label: str, op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM
-    ) -> torch.Tensor:
-        out = super().all_reduce(tensor, label, op)
-        if label == "loss.sums":
-            out[0] = super().all_reduce(out[0].contiguous(), label)
-        return out
-
-
-class _LocalMaximum(Axis):
-    """Takes each rank's own maximum for the whole row's."""
-
-    def all_reduce(
-        self, tensor: torch.Tensor, label: str, op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM
-    ) -> torch.Tensor:
-        return tensor if label == "loss.max" else super().all_reduce(tensor, label, op)
-
-
-class _LocalSmoothing(Axis):
-    """Sums exponentials and targets, and leaves the smoothing term of each shard by itself."""
-
-    def all_reduce(
-        self, tensor: torch.Tensor, label: str, op: "dist.ReduceOp.RedOpType" = dist.ReduceOp.SUM
-    ) -> torch.Tensor:
-        if label != "loss.sums":
-            return super().all_reduce(tensor, label, op)
-        tensor[:2] = super().all_reduce(tensor[:2].contiguous(), label)
-        tensor[2] *= self.size
-        return tensor
-
-
-_CrossEntropy = cross_entropy._VocabParallelCrossEntropy  # noqa: SLF001 - a bug of its inside
-
-
-class _SmoothedByShard(_CrossEntropy):
-    """The gradient that belongs to smoothing over one shard."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> torch.Tensor:
-        out = _CrossEntropy.forward(ctx, *arguments)
-        ctx.vocab_size = ctx.vocab_size // arguments[2].size
-        return out
-
-
-def _with_axis(patches: Patches, kind: type[Axis]) -> None:
-    """Compute the loss over an axis of another kind."""
-    original = cross_entropy.vocab_parallel_cross_entropy
-
-    def planted(
-        logits: torch.Tensor, targets: torch.Tensor, axis: Axis, vocab_size: int, smoothing: float = 0.0
-    ) -> torch.Tensor:
-        other = kind(axis.name, axis.index, axis.ranks, axis.group, axis.hooks)
-        return original(logits, targets, other, vocab_size, smoothing)
-
-    patches.set(decoder, "vocab_parallel_cross_entropy", planted)
-
-
-@bug(
-    "P07",
-    "tp",
-    "vocabulary-parallel cross-entropy on gathered logits (plus log tp)",
-    "loss",
-    needs.axis("tp"),
-)
-def loss_on_gathered_logits(patches: Patches, place: Place, values: Values) -> None:
-    """Count every exponential tp times."""
-    del place, values
-    _with_axis(patches, _CountingTwice)
-
-
-@bug(
-    "P08",
-    "tp",
-    "local maximum of the vocabulary-parallel cross-entropy not all-reduced",
-    "loss",
-    needs.axis("tp"),
-)
-def local_maximum(patches: Patches, place: Place, values: Values) -> None:
-    """Keep each rank's own maximum."""
-    del place, values
-    _with_axis(patches, _LocalMaximum)
-
-
-def _smoothing(config: RunConfig, values: Values) -> str | None:
-    del values
-    return None if config.numerics.label_smoothing else "it needs numerics.label_smoothing above 0"
-
-
-@bug(
-    "P09",
-    "tp",
-    "label smoothing over each shard by itself",
-    "loss of each rank",
-    needs.axis("tp"),
-    _smoothing,
-)
-def smoothing_by_shard(patches: Patches, place: Place, values: Values) -> None:
-    """Smooth over this rank's columns only."""
-    del place, values
-    _with_axis(patches, _LocalSmoothing)
-    patches.set(cross_entropy, "_VocabParallelCrossEntropy", _SmoothedByShard)
-
-
-@bug(
-    "P11",
-    "tp",
-    "the last shard's embedding mask leaves out the last ids",
-    "embedding output where these ids stand",
-    needs.axis("tp"),
-    fields={"ids": Knob("ids left out; the last is padding, the one before it ends documents", 2, least=1)},
-    magnitudes=({"ids": 64}, {"ids": 2}),
-)
-def short_last_mask(patches: Patches, place: Place, values: Values) -> None:
-    """Let the last shard find nothing for its last ids."""
-    del place
-    forward, ids = Embedding.forward, int(values["ids"])
-
-    def planted(self: Embedding, tokens: torch.Tensor) -> torch.Tensor:
-        axis = self.context.tp.axis
-        if axis.index == axis.size - 1:
-            tokens = tokens.masked_fill(tokens >= self.context.model.vocab_size - ids, -1)
-        return forward(self, tokens)
-
-    patches.set(Embedding, "forward", planted)
+    _at_projection(patches, "leave", ROW, values, twice)
 
 
 def _several_local_heads(config: RunConfig, values: Values) -> str | None:
