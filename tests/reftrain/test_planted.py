@@ -11,6 +11,7 @@ import torch
 
 from reftrain import planted
 from reftrain.config_file import load
+from reftrain.faults import hangs, launch, slow
 from reftrain.faults.spec import parse_fault
 from reftrain.hooks import CollectiveCall, HookList, RunContext, Segment
 from tests.reftrain import workers
@@ -62,8 +63,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(planted, "time", made)
-    monkeypatch.setattr(planted, "compute", lambda segment, seconds: made.sleep(seconds))
+    for module in (slow, launch, hangs):
+        monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(slow, "compute", lambda segment, seconds: made.sleep(seconds))
     return made
 
 
@@ -171,8 +173,8 @@ def test_launch_bound_pays_in_backward_for_the_forward_and_not_in_communication(
 def test_stalls_and_crashes(monkeypatch, clock):
     done = []
     monkeypatch.setattr(clock, "sleep", lambda seconds: done.append(("sleep", seconds)))
-    monkeypatch.setattr(planted.os, "kill", lambda pid, sign: done.append((pid, sign)))
-    monkeypatch.setattr(planted, "FOREVER_S", 0)
+    monkeypatch.setattr(hangs.os, "kill", lambda pid, sign: done.append((pid, sign)))
+    monkeypatch.setattr(hangs, "FOREVER_S", 0)
     hook("host_stall:rank=1", 1).collective_begin(call("all_reduce"))
     hook("hold_gil:rank=1", 1).collective_begin(call("all_reduce"))  # the C library's sleep
     assert done == [("sleep", 0)]

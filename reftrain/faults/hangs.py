@@ -1,0 +1,79 @@
+"""Faults that end a run: a rank that never comes to a communication, leaves it out, makes another one, or dies."""
+
+import ctypes
+import os
+import signal
+import time
+
+from reftrain.faults.calls import resize_next, skip_next
+from reftrain.faults.fault import Fault
+from reftrain.hooks import CollectiveCall, RunContext
+
+FOREVER_S = 1 << 24
+
+CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
+"""Names of `CollectiveCall.axis` that a fault's axis stands for: FSDP2's reductions are data parallel."""
+
+
+class Hang(Fault):
+    """Strikes once, at the rank's first communication of the step (on the axis and of the kind named)."""
+
+    def setup(self, context: RunContext) -> None:
+        """Find out whether this rank is meant."""
+        super().setup(context)
+        self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
+        self.struck = False
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Strike, when it is time."""
+        on_axis = self.axes is None or call.axis in self.axes
+        if self.active and not self.struck and on_axis and self.spec.op in {None, call.op}:
+            self.struck = True
+            self.strike(call)
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Do what the kind does in place of, or before, this call."""
+        raise NotImplementedError
+
+
+class HostStall(Hang):
+    """Never comes to the call: asleep on the host."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Sleep for good."""
+        del call
+        time.sleep(FOREVER_S)
+
+
+class HoldGil(Hang):
+    """Never comes to the call: a library call keeps the interpreter's lock."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Sleep for good within a C function called with the lock held (`PyDLL`)."""
+        del call
+        ctypes.PyDLL(None).sleep(FOREVER_S)
+
+
+class Crash(Hang):
+    """Dies before the call."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Die as by the out-of-memory killer."""
+        del call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SkipCollective(Hang):
+    """Leaves the call out and goes on: a branch that the other ranks do not take."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Leave out what follows."""
+        skip_next(call.op)
+
+
+class WrongSize(Hang):
+    """Makes the call with another size than its peers."""
+
+    def strike(self, call: CollectiveCall) -> None:
+        """Change what follows."""
+        resize_next(call.op)

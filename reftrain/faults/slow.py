@@ -1,0 +1,97 @@
+"""Faults that make a rank late and let the run end: slow computing, pauses, a late loader, a slow link.
+
+`launch` holds the slow host, `imbalance` the longer documents.
+"""
+
+import time
+
+from reftrain.emulate import compute
+from reftrain.faults.compute import ExtraWork
+from reftrain.faults.fault import Fault
+from reftrain.faults.spec import FaultSpec
+from reftrain.hooks import CollectiveCall, RunContext, Segment
+
+
+class SlowCompute(Fault):
+    """Multiplies the rank's own compute time: more matrix products, or, emulated, longer sleeps."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._extra: ExtraWork | None = None
+        self._begun = 0.0
+
+    def setup(self, context: RunContext) -> None:
+        """Prepare the extra work."""
+        super().setup(context)
+        if self.here:
+            self._extra = ExtraWork(self.spec.values["factor"], context.device)
+
+    def segment_begin(self, segment: Segment) -> None:
+        """Start measuring own computation."""
+        del segment
+        if self.active and self._extra is not None:
+            self._begun = time.perf_counter()
+            self._extra.begin()
+
+    def segment_end(self, segment: Segment) -> None:
+        """Compute on for (factor - 1) times as long."""
+        if not self.active or self._extra is None:
+            return
+        if self.emulated:
+            compute(segment, (self.spec.values["factor"] - 1) * (time.perf_counter() - self._begun))
+        else:
+            self._extra.end()
+
+
+class LongStage(SlowCompute):
+    """Multiplies the compute time of every rank of a pipeline stage: that of `rank`, else the last."""
+
+    def strikes(self, context: RunContext) -> bool:
+        """Whether this rank is of the stage."""
+        mesh = context.mesh
+        stage = mesh.sizes["pp"] - 1 if self.spec.rank is None else mesh.coords_of(self.spec.rank)["pp"]
+        return mesh.coords["pp"] == stage
+
+
+class Pauses(Fault):
+    """Pauses the host once every so many segments, as a garbage collector does."""
+
+    def __init__(self, spec: FaultSpec) -> None:
+        super().__init__(spec)
+        self._segments = 0
+
+    def segment_begin(self, segment: Segment) -> None:
+        """Pause when it is time."""
+        del segment
+        if self.active:
+            self._segments += 1
+            if self._segments % int(self.spec.values["every"]) == 0:
+                time.sleep(self.spec.values["pause_ms"] / 1e3)
+
+
+class LateData(Fault):
+    """Makes the data loader late."""
+
+    def data_begin(self, step: int) -> None:
+        """Wait before the batch."""
+        del step
+        if self.active:
+            time.sleep(self.spec.values["delay_ms"] / 1e3)
+
+
+class SlowLink(Fault):
+    """Delays every message and collective of the rank, but not its computation."""
+
+    def _delay(self) -> None:
+        if self.active:
+            time.sleep(self.spec.values["delay_ms"] / 1e3)
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Delay what the rank sends."""
+        if call.op != "recv":
+            self._delay()
+
+    def wait_end(self, call: CollectiveCall) -> None:
+        """Delay what the rank receives."""
+        if call.op == "recv":
+            self._delay()
