@@ -53,6 +53,7 @@ class Mailbox:
         self.schedule, self.down, self.up, self.pool = schedule, down, up, pool
         self.own = down.index
         self._received: dict[Action, tuple[torch.Tensor, Message]] = {}
+        self._arrived: dict[Action, torch.Tensor] = {}
         self._handed: dict[Action, torch.Tensor] = {}
         self._sent: list[_Sent] = []
 
@@ -83,12 +84,18 @@ class Mailbox:
         """Leave a tensor for the neighbour stage on this rank, which takes it as if received."""
         self._handed[action] = tensor
 
+    def wait(self, action: Action) -> None:
+        """Wait until a message that was asked for is here."""
+        if action in self._received:
+            self._arrived[action], work = self._received.pop(action)
+            work.wait()
+
     def take(self, action: Action) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Tensor that a message or the neighbour stage on this rank left, and its buffer if it has one."""
         if action in self._handed:
             return self._handed.pop(action), None
-        buffer, work = self._received.pop(action)
-        work.wait()
+        self.wait(action)
+        buffer = self._arrived.pop(action)
         return buffer, buffer
 
     def reap(self, *, wait: bool, arrived: torch.Tensor | None = None) -> None:

@@ -160,6 +160,8 @@ class PipelineExecutor:
             raise AssertionError(f"{action} frees what nothing recomputes")
 
     def _recompute(self, action: Action) -> None:
+        """Run the forward again once the gradient for its backward has come: its activations are held no longer."""
+        self.mail.wait(action.of(Kind.RECV_GRADIENT))
         forward = self._forwards[key_of(action)]
         forward.output = self.stages[action.stage].module(forward.inputs, self._batch(action.micro_batch))
 
