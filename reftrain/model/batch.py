@@ -23,7 +23,8 @@ class LocalBatch:
     (2, Sc, head_dim/2). `allowed` says which keys a query may see: (B, 1, Sc, S) with keys in the
     sequence's order, or (cp, B, 1, 1, Sc, Sc) by source rank for a ring; None where a causal kernel needs
     no mask. `blocks` is the same in the form of the Flex or the document kernel. `pairs` counts the
-    (query, key) pairs that attend, over the micro-batch's sequences.
+    (query, key) pairs that attend, over the micro-batch's sequences, `pairs_by_source` those with keys of each context
+    rank (empty without a ring).
     """
 
     tokens: torch.Tensor
@@ -33,6 +34,7 @@ class LocalBatch:
     allowed: torch.Tensor | None
     blocks: Any
     pairs: int
+    pairs_by_source: tuple[int, ...] = ()
 
 
 def rope_table(positions: torch.Tensor, head_dim: int, base: float, dtype: torch.dtype) -> torch.Tensor:
@@ -99,7 +101,15 @@ class Cutter:
             allowed=self._allowed(documents, here, seen),
             blocks=self._by_kernel(batch.documents, positions),
             pairs=int(seen.sum()),
+            pairs_by_source=self._pairs_by_source(seen),
         )
+
+    def _pairs_by_source(self, seen: torch.Tensor) -> tuple[int, ...]:
+        """Pairs with the keys of each context rank; `seen` is (B, S/cp, S)."""
+        if not self.ring:
+            return ()
+        size, by_key = self.cp.size, seen.sum(dim=(0, 1))
+        return tuple(int(by_key[chunk_positions(len(by_key), size, i)].sum()) for i in range(size))
 
     def _allowed(
         self, documents: torch.Tensor, here: torch.Tensor, seen: torch.Tensor

@@ -14,7 +14,7 @@ from reftrain.model.batch import LocalBatch
 from reftrain.model.context import NORMAL_STD, ModelContext
 from reftrain.model.parameters import Spec, SpecModule
 from reftrain.parallel.context import gather_keys_values
-from reftrain.parallel.ring import ring_attention
+from reftrain.parallel.ring import BlockSegments, ring_attention
 
 
 class Projection(SpecModule):
@@ -152,10 +152,13 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Attention proper, with the other context ranks' keys and values; (B, H, S, head_dim)."""
         context = self.context
+        a_pair = 4 * queries.shape[1] * queries.shape[3]
         if context.ring:
-            return ring_attention(queries, keys, values, ring_mask(batch), context.cp, self.name)
+            work = [replace(self.core_segment, flops=a_pair * pairs) for pairs in batch.pairs_by_source]
+            blocks = BlockSegments(context.segments.hooks, work)
+            return ring_attention(queries, keys, values, ring_mask(batch), context.cp, self.name, blocks)
         keys, values = gather_keys_values(keys, values, context.cp, self.name)
-        segment = replace(self.core_segment, flops=4 * queries.shape[1] * queries.shape[3] * batch.pairs)
+        segment = replace(self.core_segment, flops=a_pair * batch.pairs)
         queries, keys, values = context.segments.begin(segment, queries, keys, values)
         (out,) = context.segments.end(segment, attend(context.kernel, queries, keys, values, batch))
         return out

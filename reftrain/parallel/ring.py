@@ -2,16 +2,32 @@
 
 Each block gives an output and the logarithm of its sum of exponentials (LSE); two such results merge by
 their LSEs. In backward the blocks travel again, and their gradients with them, home to the rank that owns
-them. Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers"; the chunks are those of
-`parallel.context`.
+them. Between two exchanges lies one segment of computation. The chunks are those of `parallel.context`.
+Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers".
 """
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from reftrain.comm import Axis
+from reftrain.hooks import HookList, Phase, Segment
 from reftrain.parallel.autograd import call
+
+
+@dataclass(frozen=True)
+class BlockSegments:
+    """Announces the computation on each block: `by_source` holds the segment of each context rank's keys."""
+
+    hooks: HookList
+    by_source: Sequence[Segment]
+
+    def block(self, source: int, phase: Phase) -> AbstractContextManager[None]:
+        """Scope of the computation on the keys of context rank `source`."""
+        return self.hooks.segment(replace(self.by_source[source], phase=phase))
 
 
 def block_scores(queries: torch.Tensor, keys: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
@@ -65,6 +81,7 @@ class _RingAttention(torch.autograd.Function):
         allowed: torch.Tensor,
         axis: Axis,
         label: str,
+        segments: BlockSegments,
     ) -> torch.Tensor:
         wide = torch.promote_types(queries.dtype, torch.float32)
         groups = queries.shape[1] // keys.shape[1]
@@ -73,12 +90,13 @@ class _RingAttention(torch.autograd.Function):
         out, lse = torch.zeros_like(q), q.new_full((*q.shape[:-1], 1), -torch.inf)
         for turn in range(axis.size):
             source = (axis.index - turn) % axis.size
-            part = block.to(wide)
-            out, lse = merge(out, lse, *block_attention(q, part[0], part[1], allowed[source]))
+            with segments.block(source, "forward"):
+                part = block.to(wide)
+                out, lse = merge(out, lse, *block_attention(q, part[0], part[1], allowed[source]))
             if turn + 1 < axis.size:
                 block = _rotate(axis, block, f"{label}.kv")
         ctx.save_for_backward(queries, keys, values, allowed, out, lse)
-        ctx.axis, ctx.label = axis, label
+        ctx.axis, ctx.label, ctx.segments = axis, label, segments
         return out.flatten(1, 2).to(queries.dtype)
 
     @staticmethod
@@ -95,18 +113,19 @@ class _RingAttention(torch.autograd.Function):
         grad_block = torch.zeros_like(block, dtype=wide)
         for turn in range(axis.size):
             source = (axis.index - turn) % axis.size
-            part = block.to(wide)
-            weights = torch.exp(block_scores(q, part[0], allowed[source]) - lse)
-            grad_weights = torch.einsum("bhgqd,bhkd->bhgqk", grad_out, part[1])
-            grad_scores = weights * (grad_weights - delta) * q.shape[-1] ** -0.5
-            grad_q += torch.einsum("bhgqk,bhkd->bhgqd", grad_scores, part[0])
-            grad_block[0] += torch.einsum("bhgqk,bhgqd->bhkd", grad_scores, q)
-            grad_block[1] += torch.einsum("bhgqk,bhgqd->bhkd", weights, grad_out)
+            with ctx.segments.block(source, "backward"):
+                part = block.to(wide)
+                weights = torch.exp(block_scores(q, part[0], allowed[source]) - lse)
+                grad_weights = torch.einsum("bhgqd,bhkd->bhgqk", grad_out, part[1])
+                grad_scores = weights * (grad_weights - delta) * q.shape[-1] ** -0.5
+                grad_q += torch.einsum("bhgqk,bhkd->bhgqd", grad_scores, part[0])
+                grad_block[0] += torch.einsum("bhgqk,bhgqd->bhkd", grad_scores, q)
+                grad_block[1] += torch.einsum("bhgqk,bhgqd->bhkd", weights, grad_out)
             if turn + 1 < axis.size:
                 block = _rotate(axis, block, f"{ctx.label}.kv")
             grad_block = _rotate(axis, grad_block, f"{ctx.label}.kv.grad")
         grad_kv = grad_block.to(keys.dtype)
-        return grad_q.flatten(1, 2).to(queries.dtype), grad_kv[0], grad_kv[1], None, None, None
+        return grad_q.flatten(1, 2).to(queries.dtype), grad_kv[0], grad_kv[1], None, None, None, None
 
 
 def ring_attention(
@@ -116,11 +135,12 @@ def ring_attention(
     allowed: torch.Tensor,
     axis: Axis,
     label: str,
+    segments: BlockSegments,
 ) -> torch.Tensor:
     """Attend with this rank's queries (B, H, S/cp, D) to the keys and values of all ranks.
 
     `allowed` is (cp, B, 1, 1, S/cp, S/cp): for each source rank, which of its keys a query may see. Every
     query must see at least one key (its own).
     """
-    out: torch.Tensor = call(_RingAttention, queries, keys, values, allowed, axis, label)
+    out: torch.Tensor = call(_RingAttention, queries, keys, values, allowed, axis, label, segments)
     return out

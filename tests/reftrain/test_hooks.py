@@ -105,6 +105,37 @@ def test_attention_work_follows_the_documents(ranks):
     assert max(work[True]) < work[False][0]
 
 
+def test_a_ring_computes_block_by_block_between_exchanges(ranks):
+    """As many segments as context ranks, the work of all together that of the gathered form, no exchange inside."""
+    work = {}
+    for method in ("all_gather", "ring"):
+        config = load(
+            None,
+            {
+                "mesh": {"cp": 4},
+                "model": MODEL,
+                "numerics": {"cp_method": method},
+                "data": {"batch_size": 2},
+            },
+        )
+        work[method] = []
+        for of_rank in ranks.run(workers.diary, 4, config):
+            flops = Counter()
+            blocks = Counter()
+            inside = False
+            for what, *about in of_rank:
+                inside = what == "segment_begin" or (inside and what != "segment_end")
+                assert not (inside and what.startswith("collective"))
+                if what == "segment_begin" and about[0] == "attention":
+                    _, layer, phase, amount = about
+                    flops[layer, phase] += amount
+                    blocks[layer, phase] += 1
+            assert set(blocks.values()) == {2 * (4 if method == "ring" else 1)}, "two micro-batches"
+            assert set(blocks) == {(layer, phase) for layer in (0, 1) for phase in ("forward", "backward")}
+            work[method].append(flops)
+    assert work["ring"] == work["all_gather"]
+
+
 def test_hooks_do_not_change_a_bit(ranks):
     config = load(None, {"mesh": {"tp": 2, "dp": 2}, "model": MODEL})
     plain = ranks.run(workers.losses, 4, config)
