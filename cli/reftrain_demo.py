@@ -17,8 +17,11 @@ from reftrain.errors import ConfigError
 @click.option(
     "--fault", default=DEFAULT_FAULT, show_default=True, help="What to plant (see `reftrain run`), or none."
 )
+@click.option(
+    "--seed", type=click.IntRange(0, 1 << 31), default=0, show_default=True, help="Seed of weights and data."
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def demo(out: str, steps: int, fault: str, *, quiet: bool) -> None:
+def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
     """Train a small model on sixteen processes, one of them slow, and record it.
 
     Two ranks on each of tensor, context, pipeline and data parallelism; communication is real, computing is
@@ -30,7 +33,8 @@ def demo(out: str, steps: int, fault: str, *, quiet: bool) -> None:
     from reftrain.planted import read_faults
 
     folder = Path(out)
-    config = sixteen(folder, steps, [] if fault == "none" else [fault], {"evidence": {"measure_lag": False}})
+    given = {"evidence": {"measure_lag": False}, "run": {"seed": seed}, "data": {"seed": seed + 1}}
+    config = sixteen(folder, steps, [] if fault == "none" else [fault], given)
     read_faults(config)
     clear(folder)
     launch(config, lambda rank: [Progress()] if rank == 0 and not quiet else [])

@@ -30,6 +30,19 @@ def test_overrides_go_before_the_job(tmp_path):
     assert sixteen(tmp_path, 3, [], LONG_SEQUENCES).data.seq_len == 256
 
 
+def test_a_seed_gives_other_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_path):
+    started = []
+    monkeypatch.setattr("reftrain.launcher.launch", lambda config, hooks: started.append(config))
+    for options in ([], ["--seed", "7"], ["--fault", "none"]):
+        monkeypatch.setattr(sys, "argv", ["reftrain", "demo", "--out", str(tmp_path / "run"), *options])
+        command.main()
+    usual, other, healthy = started
+    assert usual.evidence.faults == other.evidence.faults == (DEFAULT_FAULT,)
+    assert healthy.evidence.faults == ()
+    assert (usual.seed, usual.data.seed) == (0, 1)
+    assert (other.seed, other.data.seed) == (7, 8)
+
+
 def refused(capsys, monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["reftrain", "demo", *map(str, arguments)])
     with pytest.raises(SystemExit) as stop:
