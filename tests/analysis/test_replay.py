@@ -103,3 +103,13 @@ def test_a_pause_of_several_ranks_is_cured_in_its_place(tmp_path):
     found = analyse(load([str(tmp_path)]))
     assert {s.rank for s in found.suspects} == case.truth.suspects
     assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(19, "pauses"), (28, "slow_compute"), (37, "launch_bound")])
+def test_the_price_is_the_planted_one(tmp_path, seed, kind):
+    """Sends that wait for a late receiver, stages that only messages link, and a host behind its device."""
+    case = generate(seed, kind=kind)
+    case.write(tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert [s.rank for s in found.suspects] == sorted(case.truth.suspects)
+    assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)

@@ -87,7 +87,7 @@ def test_a_sender_that_only_fills_a_buffer_never_waits():
     here = [send(1000.0 * i + 100, 5, 0, 1) for i in range(10)]
     there = [recv(1000.0 * i + 20 * i, max(110 - 20 * i, 5), 0, 1) for i in range(10)]
     ops = matched({0: here, 1: there}, group(0, 0, 1))
-    assert eager_sends(ops)
+    assert eager_sends(ops, align(ops))
     sends = ops.op == "send"
     assert waits_of(ops, eager=True).wait[sends].tolist() == [0] * 10
 
@@ -95,11 +95,25 @@ def test_a_sender_that_only_fills_a_buffer_never_waits():
 def test_senders_that_wait_are_no_eager_ones():
     here = [send(1000.0 * i, 10 + 100 * (i % 3), 0, 1) for i in range(9)]
     there = [recv(1000.0 * i + 100 * (i % 3), 10, 0, 1) for i in range(9)]
-    assert not eager_sends(matched({0: here, 1: there}, group(0, 0, 1)))
+    ops = matched({0: here, 1: there}, group(0, 0, 1))
+    assert not eager_sends(ops, align(ops))
+
+
+@pytest.mark.parametrize(("posted", "eager"), [(480.0, False), (-20.0, True)])
+def test_the_few_sends_held_up_tell_whether_sends_wait(posted, eager):
+    """Three of 40 sends last 500 µs: until a receive that was posted late, or because the transfer took so long."""
+    here, there = [], []
+    for i in range(40):
+        at, held = 1000.0 * i, i % 13 == 5
+        here += [send(at + 100, 500 if held else 5, 0, 1), comm(at + 800, 20, 0)]
+        late = posted if held else -15.0 * (i % 7)
+        there += [recv(at + 100 + late, (500 if held else 5) - late, 0, 1), comm(at + 790, 30, 0)]
+    ops = matched({0: here, 1: shifted(there, 1e6)}, group(0, 0, 1))
+    assert eager_sends(ops, align(ops)) is eager
 
 
 def test_without_messages_nothing_is_eager():
-    assert not eager_sends(trio())
+    assert not eager_sends(trio(), align(trio()))
 
 
 def test_between_islands_a_message_is_not_timed():

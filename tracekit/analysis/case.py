@@ -58,7 +58,7 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
             f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
         )
     clocks = align(ops)
-    eager = eager_sends(ops)
+    eager = eager_sends(ops, clocks)
     waits = measure_waits(ops, clocks, eager=eager)
     if len(steps.numbers) == 1:
         steps = with_late_start(ops, steps, clocks)

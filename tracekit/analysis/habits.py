@@ -11,6 +11,7 @@ from tracekit.tables.features import Features, read_features
 _PEERS_READ = 6
 _MAJORITY = 0.5
 _NEARLY_ALL = 0.7
+_EQUALLY = 0.5
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -53,3 +54,22 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
         if mine is not None and mine.own > own and mine.loader - loader >= _MAJORITY * (mine.own - own):
             late.append(row)
     return tuple(late)
+
+
+def by_role(case: Case, rows: Sequence[int]) -> bool:
+    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, and all equally long.
+
+    One rank of a tensor group loads and broadcasts the data, or logs, in every replica: that is how the job was
+    written. A slow host or device does not pick the same index everywhere.
+    """
+    chosen = {case.steps.ranks[r] for r in rows}
+    stages = {case.mesh.coords(r)["pp"] for r in chosen}
+    excess = case.found.mean[list(rows)]
+    if case.mesh.sizes["tp"] < 2 or not float(np.min(excess)) >= _EQUALLY * float(np.max(excess)):
+        return False
+    inside = [r for r in case.steps.ranks if case.mesh.coords(r)["pp"] in stages]
+    for axes in (("tp",), ("tp", "cp")):
+        told = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
+        if chosen == set(told) and len(told) >= 2 * len(stages):
+            return True
+    return False

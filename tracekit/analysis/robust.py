@@ -39,6 +39,9 @@ LINK_RATIO = 1.25
 LINK_RATIO_OF_TWO = 1.6
 """The same where there is one peer only, whose own spread is unknown."""
 
+ROLE_SHARE = 0.1
+"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
+
 STAGE_MIN_PEERS = 2
 """Pipeline stages that are compared with each other: at least this many."""
 

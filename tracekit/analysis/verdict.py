@@ -10,10 +10,10 @@ from tracekit.analysis.case import Case
 from tracekit.analysis.cause import explain
 from tracekit.analysis.descent import descend
 from tracekit.analysis.excess import stage_rows
-from tracekit.analysis.habits import features_of, late_loaders, only_attention, peers_of
+from tracekit.analysis.habits import by_role, features_of, late_loaders, only_attention, peers_of
 from tracekit.analysis.link import SlowLink, slow_link
 from tracekit.analysis.missing import waited_for_missing
-from tracekit.analysis.robust import MIN_LOST_SHARE, STEP_SHARE, confidence
+from tracekit.analysis.robust import MIN_LOST_SHARE, ROLE_SHARE, STEP_SHARE, confidence
 from tracekit.analysis.uneven import uneven_data
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.units import ms
@@ -83,6 +83,10 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     path = descend(case.ops, case.waits, case.steps, case.mesh, first.rank)
+    on_host = {s.cause for s in suspects} <= {"dataloader", "host_stall", "cpu_launch"}
+    if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
+        told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
+        return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 
 

@@ -36,10 +36,15 @@ _COPY_FACTOR = 3
 """A receive of less than this many times the quickest one only copied what had arrived before."""
 
 
-def eager_sends(ops: Operations) -> bool:
+_LONG_SEND = 5
+"""A send of more than this many times the usual one was held up."""
+
+
+def eager_sends(ops: Operations, clocks: Clocks) -> bool:
     """Whether sends return without waiting for their receiver.
 
-    Sends that hardly ever last longer than their usual self, while receives vary, went to a buffer.
+    Sends that hardly ever last longer than their usual self, while receives vary, went to a buffer; unless those few
+    that did last longer ended together with a receive that was posted late: they waited for it.
     """
     duration = ops.end - ops.start
     p2p = ops.instance >= 0
@@ -47,7 +52,25 @@ def eager_sends(ops: Operations) -> bool:
     if not len(sends) or not len(receives):
         return False
     longest, usual = np.percentile(sends, 90), np.median(sends)
-    return bool(longest <= 3 * usual and longest <= 0.5 * np.percentile(receives, 90))
+    seldom = bool(longest <= 3 * usual and longest <= 0.5 * np.percentile(receives, 90))
+    return seldom and not _held_until_received(ops, clocks, _LONG_SEND * float(usual))
+
+
+def _held_until_received(ops: Operations, clocks: Clocks, usual: float) -> bool:
+    """Whether most sends that last longer than `usual` (ns) end with a receive posted in their second half."""
+    rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), ["send", "recv"]))
+    rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # recv before send
+    together = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
+    long, held = 0, 0
+    for receive, send in zip(rows[together].tolist(), rows[together + 1].tolist(), strict=True):
+        a, b = int(ops.rank[send]), int(ops.rank[receive])
+        lasted = int(ops.end[send] - ops.start[send])
+        if lasted <= usual or clocks.island[a] != clocks.island[b]:
+            continue
+        ends = clocks.align(a, ops.end[send : send + 1]) - clocks.align(b, ops.end[receive : receive + 1])
+        long += 1
+        held += int(ops.end[receive] - ops.start[receive] <= lasted / 2 and abs(int(ends[0])) <= lasted / 4)
+    return held >= max(2, long / 2)
 
 
 def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
