@@ -35,8 +35,10 @@ DETAILED_WORLD = 64
 )
 @click.option("--virtual", type=int, metavar="V", help="Virtual stages a rank.")
 @click.option("--k", type=int, metavar="K", help="Consecutive micro-batches a virtual stage; pp if left out.")
-@click.option("--pipelines", type=int, default=2, metavar="2F", help="Chimera's pipelines, half of them up.")
-@click.option("--concat", type=click.Choice(CONCATENATIONS), default="direct", help="Chimera beyond m = p.")
+@click.option(
+    "--pipelines", type=int, metavar="2F", help="Chimera's pipelines, half of them up; 2 if left out."
+)
+@click.option("--concat", type=click.Choice(CONCATENATIONS), help="Chimera beyond m = p; direct if left out.")
 @click.option("--steps", type=int, default=2, help="Steps to simulate.")
 @click.option(
     "--fault", "faults", multiple=True, help="Planted fault as `reftrain run` takes it; repeatable."
@@ -74,8 +76,8 @@ def simulate(
     micro_batches: int | None,
     virtual: int | None,
     k: int | None,
-    pipelines: int,
-    concat: str,
+    pipelines: int | None,
+    concat: str | None,
     steps: int,
     faults: Sequence[str],
     hardware: str,
@@ -112,9 +114,11 @@ def simulate(
             "--steps, --jobs, --jitter, --seed", "out of bounds", "give 1 or more; jitter 0 to 10"
         )
     loaded = _config(config, preset, mesh, name, micro_batches, virtual, k, settings)
+    pipeline = loaded.pipeline
     sizes = Request(
-        name or loaded.pipeline.schedule, loaded.mesh.pp, loaded.micro_batches,
-        virtual or loaded.pipeline.virtual_stages, loaded.consecutive, pipelines, concat,
+        name or pipeline.schedule, loaded.mesh.pp, loaded.micro_batches,
+        virtual or pipeline.virtual_stages, loaded.consecutive,
+        pipelines or pipeline.pipelines, concat or pipeline.concatenation,
     )  # fmt: skip
     world = loaded.mesh.world_size
     chosen = parse_ranks(ranks, world)
@@ -188,15 +192,16 @@ def _setup(
     from reftrain.faults.spec import parse_fault
     from reftrain.schedule.check import check
     from reftrain.schedule.generators import generate
-    from reftrain.schedule.lower import lower
+    from reftrain.schedule.lower import complete
     from reftrain.simulate.hardware import load_hardware
     from reftrain.simulate.job import job_of_run
     from reftrain.simulate.runner import Setup
 
+    given = None
     if name is not None and name.endswith((".csv", ".txt")):
         from tracekit_cli.reftrain_schedule import read_table
 
-        table = read_table(Path(name))
+        given = table = read_table(Path(name))
         check(table)
     else:
         if sizes.name not in SCHEMES:
@@ -206,13 +211,17 @@ def _setup(
             table, steps = generate(dataclasses.replace(sizes, steps=steps)), 1
     job = dataclasses.replace(
         job_of_run(config),
-        schedule=table.name if table.name in SCHEMES else "flexible",
+        schedule=sizes.name if given is None else "flexible",
         micro_batches=table.micro_batches,
+        pipelines=sizes.pipelines,
+        concatenation=sizes.concatenation,
+        given=given,
         kernels="fused",
         attention="flex",
     )
     specs = tuple(parse_fault(text, config.mesh.world_size) for text in faults)
-    return Setup(job, lower(table, config.mesh.zero), load_hardware(hardware), steps, faults=specs)
+    table = complete(table, config.mesh.zero, config.pipeline.replica_sync)
+    return Setup(job, table, load_hardware(hardware), steps, faults=specs)
 
 
 def parse_ranks(text: str, world: int) -> list[int]:

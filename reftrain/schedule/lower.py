@@ -10,11 +10,27 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
+from reftrain.schedule.actions import (
+    COMPUTE,
+    ENDS_BACKWARD,
+    PASSES_GRADIENT,
+    RECEIVES,
+    SENDS,
+    Action,
+    Kind,
+    Schedule,
+)
 from reftrain.schedule.replica_sync import with_syncs
 from reftrain.schedule.rules_messages import message_of, needed_message
 
 Pair = tuple[int, int]
+_ADDED = SENDS | RECEIVES | {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}
+
+
+def complete(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
+    """Lower a table unless it is one that was: a file may hold either."""
+    there = any(a.kind in _ADDED for _, _, a in schedule.everything())
+    return schedule if there else lower(schedule, zero, sync)
 
 
 def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:

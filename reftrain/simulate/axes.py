@@ -28,6 +28,13 @@ SPANS: Final[Mapping[str, tuple[str, ...]]] = {
     "own": (),
 }
 """Axes along which the members of each kind of process group differ."""
+REPLICAS: Final = "replicas_"
+"""Begin of the kinds of groups that the owners of a stage have of their own; its number follows."""
+
+
+def spanned(kind: str) -> tuple[str, ...]:
+    """Axes within one pipeline rank along which the members of a kind of group differ."""
+    return () if kind.startswith(REPLICAS) else SPANS[kind]
 
 
 @dataclass(frozen=True)
@@ -108,11 +115,11 @@ class Grid:
 
     def size(self, kind: str) -> int:
         """Members of a group of this kind."""
-        return math.prod(self.sizes[axis] for axis in SPANS[kind])
+        return math.prod(self.sizes[axis] for axis in spanned(kind))
 
     def over(self, kind: str) -> tuple[int, ...]:
         """Dimensions of an array of one pipeline rank over which a group of this kind spans."""
-        return tuple(i for i, axis in enumerate(LANES) if axis in SPANS[kind])
+        return tuple(i for i, axis in enumerate(LANES) if axis in spanned(kind))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -124,7 +131,7 @@ class Grid:
 
     def group(self, kind: str, rank: int) -> Group:
         """The group of this kind that a rank belongs to."""
-        axes = SPANS[kind]
+        axes = spanned(kind)
         at = self.coords(rank)
         first = rank - sum(at[axis] * self.strides[axis] for axis in axes)
         known = self._groups.get((kind, first))
@@ -141,7 +148,7 @@ class Grid:
         before = 1 + sum(self.world // self.size(other) for other in self.kinds[1:])
         place = self.joints.index((kind, stages)) * self.world + parts[0].ranks[0]
         ranks = tuple(sorted(r for part in parts for r in part.ranks))
-        return Group(str(before + place), "replicas", "replicas", ranks)
+        return Group(str(before + place), f"mesh_{kind}", "replicas", ranks)
 
     def groups_of(self, rank: int) -> list[Group]:
         """All groups that a rank belongs to."""
@@ -151,7 +158,7 @@ class Grid:
 
     def _make(self, kind: str, first: int) -> Group:
         members = np.array([first], np.int64)
-        for axis in SPANS[kind]:
+        for axis in spanned(kind):
             steps = np.arange(self.sizes[axis]) * self.strides[axis]
             members = (members[:, None] + steps[None, :]).reshape(-1)
         ranks = tuple(sorted(members.tolist()))
@@ -169,7 +176,7 @@ class Grid:
         at = self.coords(first)
         place, stride = 0, 1
         for axis in self.order:
-            if axis not in SPANS[kind]:
+            if axis not in spanned(kind):
                 place += at[axis] * stride
                 stride *= self.sizes[axis]
         return before + place

@@ -8,6 +8,7 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 "Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.
 """
 
+from dataclasses import replace
 from functools import cached_property
 
 from reftrain.config import MeshConfig, ModelConfig
@@ -177,6 +178,13 @@ class CostModel:
         return self._parameters(
             "reduce_scatter" if self.mesh.zero else "all_reduce", shape, self.reduce_bytes
         )
+
+    def sum_replicas(self, shape: StageShape, owners: int, shards: int) -> float:
+        """Seconds in which `owners` pipeline ranks add up their shards, 1/`shards` of a stage's gradients."""
+        links = self.links("pp")
+        members = replace(links, size=owners, inside=min(owners, links.inside))
+        count = self.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        return collective_seconds(members, "all_reduce", count / shards * self.reduce_bytes)
 
     def optimizer_seconds(self, parameters: int) -> float:
         """Seconds of AdamW on a rank's shard of `parameters` parameters (of its stages, over dp and cp)."""

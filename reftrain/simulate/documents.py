@@ -16,8 +16,9 @@ from reftrain.simulate.cost import CostModel
 from reftrain.simulate.hardware import Hardware
 from reftrain.simulate.job import Job
 from reftrain.simulate.kernels import Operation
-from reftrain.simulate.projection import cost_model, durations, replay
+from reftrain.simulate.projection import cost_model, durations
 from reftrain.simulate.published import bisect
+from reftrain.simulate.replay import replay
 
 F64 = npt.NDArray[np.float64]
 

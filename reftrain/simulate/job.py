@@ -9,8 +9,9 @@ from functools import cached_property, lru_cache
 
 from reftrain.config import MeshConfig, ModelConfig, RunConfig
 from reftrain.schedule.actions import Schedule
-from reftrain.schedule.generators import make_schedule
-from reftrain.schedule.lower import lower
+from reftrain.schedule.generators import generate
+from reftrain.schedule.lower import complete, lower
+from reftrain.schedule.request import Request
 from reftrain.simulate.shapes import Shapes, StageShape, layers_of_run, stage_shapes
 
 COMPUTE_BYTES = {"bf16": 2, "bf16_pure": 2, "fp32": 4, "fp64": 8}
@@ -23,8 +24,10 @@ class Job:
     """One training job.
 
     `layers` counts the layers of each virtual stage; `virtual`, `micro_batches` and `consecutive` are v, m
-    and k of the schedule. `policy` names the number formats, `kernels` what activations they keep (eager:
-    this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex).
+    and k of the schedule, `pipelines`, `concatenation` and `replica_sync` are Chimera's; `given` is a table
+    that no name describes and goes before them. `policy` names the number formats, `kernels` what activations
+    they keep (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa,
+    flash, flex).
     """
 
     model: ModelConfig
@@ -35,6 +38,10 @@ class Job:
     schedule: str = "flexible"
     virtual: int = 1
     consecutive: int = 1
+    pipelines: int = 2
+    concatenation: str = "direct"
+    replica_sync: str = "eager_opt"
+    given: Schedule | None = None
     micro_batch_size: int = 1
     recompute: str = "none"
     policy: str = "bf16"
@@ -105,26 +112,36 @@ class Job:
     @property
     def table(self) -> Schedule:
         """Forwards and backwards of the schedule."""
-        return _table(self.schedule, self.mesh.pp, self.virtual, self.micro_batches, self.consecutive)
+        return self.given or _table(self._sizes)
 
     @property
     def lowered(self) -> Schedule:
-        """The schedule with messages and gradient reductions."""
-        sizes = self.mesh.pp, self.virtual, self.micro_batches, self.consecutive
-        return _lowered(self.schedule, *sizes, self.mesh.zero)
+        """The schedule with messages, gradient reductions and sums over replicas."""
+        return self._given_lowered or _lowered(self._sizes, self.mesh.zero, self.replica_sync)
+
+    @cached_property
+    def _given_lowered(self) -> Schedule | None:
+        return None if self.given is None else complete(self.given, self.mesh.zero, self.replica_sync)
+
+    @property
+    def _sizes(self) -> Request:
+        virtual, k = self.virtual, self.consecutive
+        if self.schedule != "chimera":
+            return Request(self.schedule, self.mesh.pp, self.micro_batches, virtual, k)
+        return Request(
+            self.schedule, self.mesh.pp, self.micro_batches, virtual, k, self.pipelines, self.concatenation
+        )
 
 
 # The planner asks for the same few tables again and again; large ones must not pile up.
 @lru_cache(maxsize=24)
-def _table(name: str, ranks: int, virtual: int, micro_batches: int, consecutive: int) -> Schedule:
-    return make_schedule(name, ranks, virtual, micro_batches, consecutive)
+def _table(request: Request) -> Schedule:
+    return generate(request)
 
 
 @lru_cache(maxsize=24)
-def _lowered(
-    name: str, ranks: int, virtual: int, micro_batches: int, consecutive: int, zero: int
-) -> Schedule:
-    return lower(_table(name, ranks, virtual, micro_batches, consecutive), zero)
+def _lowered(request: Request, zero: int, sync: str) -> Schedule:
+    return lower(_table(request), zero, sync)
 
 
 def job_of_run(config: RunConfig) -> Job:
@@ -141,6 +158,9 @@ def job_of_run(config: RunConfig) -> Job:
         schedule=config.pipeline.schedule,
         virtual=config.pipeline.virtual_stages,
         consecutive=config.consecutive,
+        pipelines=config.pipeline.pipelines,
+        concatenation=config.pipeline.concatenation,
+        replica_sync=config.pipeline.replica_sync,
         micro_batch_size=config.data.micro_batch_size,
         recompute=config.numerics.recompute,
         policy=config.numerics.policy,

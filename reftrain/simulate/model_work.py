@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from reftrain.simulate.axes import REPLICAS
 from reftrain.simulate.cost import CostModel
 from reftrain.simulate.kernels import Operation
 from reftrain.simulate.labels import OPS
@@ -101,16 +102,15 @@ class ModelWork:
         return self.cost.optimizer_seconds(parameters) * NS
 
     def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
-        """Sum a stage's gradients over its replicas and their data-parallel ranks, beside what follows."""
+        """Sum the shards of a stage's gradients over its replicas, beside what follows."""
         shape = self.shapes[stage]
-        nelems = self.cost.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
-        links = len(owners) * b.grid.size(self.shard)
-        nbytes = nelems * self.cost.reduce_bytes
-        seconds = self.cost.collective("pp", "all_reduce", nbytes) if links > 1 else 0.0
-        kind = self.shard if b.grid.size(self.shard) > 1 else "own"
+        shards = self._shards() if self.zero else 1
+        whole = self.cost.shapes.stage_parameters(shape.layers, first=shape.first, last=shape.last)
+        ns = self.cost.sum_replicas(shape, len(owners), shards) * NS if len(owners) > 1 else 0.0
+        nelems = whole // shards
         return b.collective(
-            kind, "allreduce", seconds * NS, (nelems, nelems), stream="replicas", wait=False, members=owners,
-            dtype="Float",
+            f"{REPLICAS}{stage}", "allreduce", ns, (nelems, nelems), stream="replicas", wait=False,
+            members=owners, dtype="Float",
         )  # fmt: skip
 
     def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:

@@ -16,8 +16,9 @@ from reftrain.simulate.job import Job
 from reftrain.simulate.meshes import Mesh, Workload
 from reftrain.simulate.plan import TIE, Planner, axes_of, mesh_of
 from reftrain.simulate.plan_report import mesh_text
-from reftrain.simulate.projection import cost_model, durations, network_bytes, replay
+from reftrain.simulate.projection import cost_model, durations, network_bytes
 from reftrain.simulate.published import LLAMA_405B, TOKENS
+from reftrain.simulate.replay import replay
 
 FACTORS = (0.8, 1.2)
 MARGIN = 1.18

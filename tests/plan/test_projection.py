@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from reftrain.config import MeshConfig, ModelConfig
@@ -10,10 +11,12 @@ from reftrain.presets import MODEL_PRESETS
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.lower import lower
 from reftrain.schedule.timing import replay as exact_replay
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.job import Job
-from reftrain.simulate.projection import Durations, project, replay
+from reftrain.simulate.projection import cost_model, durations, project
+from reftrain.simulate.replay import Durations, replay
 from reftrain.simulate.shapes import layer_counts
 
 
@@ -76,6 +79,50 @@ def test_zero_3_gathers_for_every_use_one_action_ahead():
     assert replay(table, equal(2, gather=(3.0, 3.0), every_use=True)).seconds == pytest.approx(4 * 3 + 2)
 
 
+@pytest.mark.parametrize(
+    ("sync", "sums", "seconds"),
+    [
+        ("eager", (0.5, 1.0), 6.5),  # stage 1 is complete at 4, stage 0 at 6, on both ranks
+        ("eager", (0.5, 3.0), 7.5),  # one sum after the other
+        ("lazy", (0.5, 1.0), 7.5),  # both begin at 6
+    ],
+)
+def test_replicas_are_summed_beside_the_computation(sync, sums, seconds):
+    """Chimera on two ranks: either holds both stages, and computes from 0 to 6 without a gap."""
+    table = lower(make_schedule("chimera", 2, 1, 2, 1), 1, sync)
+    assert replay(table, equal(2)).seconds == pytest.approx(6)
+    assert replay(table, equal(2, replicas=sums)).seconds == pytest.approx(seconds)
+
+
+def test_recomputation_waits_for_the_gradient():
+    schedule = make_schedule("chimera", 4, 1, 16, 1, concatenation="doubling")
+    exact = exact_replay(schedule, Costs())
+    assert replay(schedule, equal(4)).seconds == pytest.approx(float(exact.makespan), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["flexible", "afab", "chimera"])
+@pytest.mark.parametrize("every_use", [False, True])
+def test_many_machines_at_once_are_each_alone(name, every_use):
+    """Seconds as arrays, one element a machine, give what each machine gives by itself."""
+    schedule = lower(make_schedule(name, 4, 1 if name == "chimera" else 2, 8, 4), 2)
+    rng = np.random.default_rng(1)
+    machines = rng.uniform(0.5, 2.0, size=(8, 5))
+
+    def of(row, as_it_is):
+        f, b, message, gather, reduce, sums, tail, overlap = (as_it_is(x) for x in row)
+        n = schedule.stages
+        return Durations(
+            (f,) * n, (b,) * n, (b / 2,) * n, message / 5, (gather,) * n, (reduce,) * n, (sums,) * n,
+            (tail,) * 4, overlap / 8, every_use,
+        )  # fmt: skip
+
+    together = replay(schedule, of(machines, np.asarray))
+    for i, row in enumerate(machines.T):
+        alone = replay(schedule, of(row, float))
+        assert together.seconds[i] == alone.seconds
+        assert [end[i] for end in together.ends] == list(alone.ends)
+
+
 def test_attention_of_a_micro_batch_counts_once_a_layer():
     table = one_rank(Action(F, 0, 0), Action(F, 0, 1), Action(B, 0, 0), Action(B, 0, 1))
     durations = equal(1, layers=(3,), attention=((0.1, 0.2), (1.0, 2.0)))
@@ -122,3 +169,26 @@ def test_bytes_through_the_network_port():
     one = job()
     parameters = sum(one.stage_parameters(s) for s in range(8)) / 4
     assert got.network_bytes == pytest.approx(messages + 3 / 4 * parameters * (2 + 4))
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_the_sum_over_replicas_is_projected(zero):
+    """It moves the shard (of dp) in FP32; on a slow network it is what a step of Chimera waits for."""
+    mesh = MeshConfig(tp=8, pp=4, dp=4, zero=zero)
+    layers = layer_counts(32, 4, balanced=False)
+    made = Job(MODEL, mesh, 8192, 8, layers, schedule="chimera")
+    slow = H100.with_constant("network.gb_s", 1e-3)
+    costs = cost_model(made, slow)
+    sums = durations(made, costs).replicas
+    shard = made.stage_parameters(1) / (4 if zero else 1) * 4
+    assert sums[1] == pytest.approx(2 * 15e-6 + shard / (1e-3 * 1e9 * 0.8), rel=1e-6)
+    assert durations(replace(made, schedule="1f1b"), costs).replicas == ()
+    assert project(made, slow).step_s > sums[1]
+
+
+def test_chimeras_sizes_reach_the_table():
+    made = Job(MODEL, MeshConfig(pp=4), 8192, 8, layer_counts(32, 4, balanced=False), schedule="chimera")
+    assert replace(made, pipelines=4).table.replicas == 4
+    kinds = {a.kind for _, _, a in replace(made, concatenation="doubling").table.everything()}
+    assert Kind.RECOMPUTE in kinds
+    assert Kind.RECOMPUTE not in {a.kind for _, _, a in made.table.everything()}

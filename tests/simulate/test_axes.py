@@ -52,6 +52,17 @@ def test_names_tell_groups_apart_and_agree_between_members():
     assert len(set(by_name.values())) == len(by_name)
 
 
+def test_every_stage_has_a_group_of_its_owners():
+    """The first and the last stage of two pipelines lie on the same two ranks, but are summed in other orders."""
+    grid = Grid(SIZES, ("tp", "cp", "pp", "dp"))
+    for stage in (0, 2):
+        grid.join(f"replicas_{stage}", (0, 2))
+    first, last = (grid.group_over(f"replicas_{stage}", (0, 2), 0) for stage in (0, 2))
+    assert first.name != last.name
+    assert (first.desc, last.desc) == ("mesh_replicas_0", "mesh_replicas_2")
+    assert first.ranks == last.ranks == (0, 2 * grid.strides["pp"])
+
+
 def test_groups_over_pipeline_ranks_join_their_data_parallel_groups():
     grid = Grid(SIZES, ("tp", "cp", "pp", "dp"))
     grid.join("dp", (0, 2))

@@ -8,6 +8,9 @@ from tracekit_cli.reftrain import main
 from tracekit_cli.reftrain_simulate import parse_ranks
 
 from reftrain.errors import ConfigError
+from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.lower import lower
+from reftrain.schedule.text_form import to_text
 
 SMALL = ["--preset", "8b", "--mesh", "tp=2,cp=1,pp=2,dp=2", "--set", "model.layers=4", "--micro-batches", "4"]
 
@@ -99,6 +102,26 @@ def test_schedules_with_replicas_and_split_backwards_are_simulated(command, name
     code, out, _ = command(*SMALL, "--schedule", name, "--json", "-", "--steps", "1")
     assert code == 0
     assert json.loads(out)["schedule"] == name
+
+
+@pytest.mark.parametrize("zero", [None, 1])
+def test_a_tables_file_is_simulated_as_the_scheme_by_name(command, tmp_path, zero):
+    """With messages and reductions in it or without; memory over time is the table's own."""
+    table = make_schedule("chimera", 2, 1, 4, 1, concatenation="halving")
+    path = tmp_path / "table.txt"
+    path.write_text(to_text(table if zero is None else lower(table, zero)))
+    by_file = ["--schedule", str(path)]
+    by_name = ["--schedule", "chimera", "--micro-batches", "4", "--set", "pipeline.concatenation=halving"]
+    answers, lines = [], []
+    for i, how in enumerate((by_file, by_name)):
+        out = tmp_path / f"run{i}"
+        code, said, err = command(*SMALL[:6], *how, "--json", "-", "--steps", "1", "--out", str(out))
+        assert code == 0, err
+        answer = json.loads(said)
+        answers.append((answer["step_ms"], answer["bubble_ratio"], answer["exposed"]))
+        lines.append((out / "timeline.json").read_bytes())
+    assert answers[0] == answers[1]
+    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize(

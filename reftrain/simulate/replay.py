@@ -1,0 +1,203 @@
+"""Replays a schedule's table with the seconds of a job's parts: the core of the projection.
+
+Every pipeline rank runs the forwards and backwards of its table in order, each as soon as its message has
+come; messages, weight gathers, gradient reductions and the sums over the replicas of a bidirectional schedule
+travel beside the computation. A transfer that is hidden still delays the computation beside it by a share.
+
+Which action waits for which does not depend on the seconds, so that one replay can answer for many machines
+at once: seconds may be arrays, one element a machine (`sensitivity`).
+
+Source: replay as in "Chimera" (SC'21), section 3.4, but of the table itself instead of its critical path.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reftrain.schedule.actions import COMPUTE, PASSES_GRADIENT, Action, Kind, Schedule
+
+Seconds = Any
+"""A float, or an array of one float a machine."""
+Token = tuple[bool, int, int, int]
+"""(is an activation, replica, virtual stage, micro-batch)"""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of a job's parts on one pipeline rank, by virtual stage.
+
+    `gather` and `reduce` are FSDP2's transfers of a stage, `replicas` the sum of its gradients over the
+    replicas; `optimizer` what follows the last of them, by pipeline rank. `attention[i]`, where given, is
+    added forward and backward for each of the stage's `layers` to the computation of micro-batch i.
+    `every_use` gathers weights for every forward and backward.
+    """
+
+    forward: tuple[Seconds, ...]
+    backward: tuple[Seconds, ...]
+    backward_input: tuple[Seconds, ...]
+    message: Seconds = 0.0
+    gather: tuple[Seconds, ...] = ()
+    reduce: tuple[Seconds, ...] = ()
+    replicas: tuple[Seconds, ...] = ()
+    optimizer: tuple[Seconds, ...] = ()
+    overlap: Seconds = 0.0
+    every_use: bool = False
+    layers: tuple[int, ...] = ()
+    attention: tuple[tuple[float, float], ...] = ()
+
+    def of(self, action: Action) -> Seconds:
+        """Seconds of a computation."""
+        stage, kind = action.stage, action.kind
+        forward, backward = (0.0, 0.0)
+        if self.attention:
+            forward, backward = (x * self.layers[stage] for x in self.attention[action.micro_batch])
+        if kind in {Kind.FORWARD, Kind.RECOMPUTE}:
+            return self.forward[stage] + forward
+        if kind is Kind.BACKWARD:
+            return self.backward[stage] + backward
+        part = self.backward_input[stage]
+        return part + backward if kind is Kind.BACKWARD_INPUT else self.backward[stage] - part
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Times of a replay: `seconds` of the whole step; by pipeline rank its end and its computation."""
+
+    seconds: Seconds
+    ends: tuple[Seconds, ...]
+    busy: tuple[Seconds, ...]
+
+    @property
+    def bubble(self) -> float:
+        """Idle over computing time, mean of the ranks ("Scaling Llama 3 Training", section 3.1)."""
+        last = max(self.ends)
+        computing: float = sum(self.busy)
+        return float((last * len(self.busy) - computing) / computing)
+
+
+@dataclass
+class _Rank:
+    """Where one pipeline rank stands: its clock, and when its transfers are through."""
+
+    actions: list[Action]
+    position: int = 0
+    clock: Seconds = 0.0
+    busy: Seconds = 0.0
+    transfers: Seconds = 0.0
+    previous: Seconds = 0.0
+    arrived: dict[int, Seconds] = field(default_factory=dict)
+
+
+def replay(schedule: Schedule, durations: Durations) -> Replayed:
+    """Replay a table; what is added to it by `lower`, reductions and replica sums, is replayed too."""
+    return _Replay(schedule, durations).run()
+
+
+class _Replay:
+    """Ranks advance until they wait for a message that is not computed yet."""
+
+    def __init__(self, schedule: Schedule, durations: Durations) -> None:
+        self.schedule, self.durations = schedule, durations
+        self.larger: Callable[[Seconds, Seconds], Seconds] = max
+        self.smaller: Callable[[Seconds, Seconds], Seconds] = min
+        if isinstance(durations.forward[0], np.ndarray):
+            self.larger, self.smaller = np.maximum, np.minimum
+        kinds = set(COMPUTE)
+        kinds |= {Kind.REDUCE_GRADIENT} if durations.reduce else set()
+        kinds |= {Kind.SYNC_REPLICAS} if durations.replicas else set()
+        self.ranks = [_Rank([a for a in actions if a.kind in kinds]) for actions in schedule.actions]
+        self.ready: dict[Token, tuple[Seconds, int]] = {}
+        self.joined: dict[int, list[tuple[Seconds, _Rank]]] = defaultdict(list)
+
+    def run(self) -> Replayed:
+        durations = self.durations
+        if durations.gather and not durations.every_use:
+            for rank in self.ranks:
+                self._gather_all(rank)
+        moved = True
+        while moved:
+            moved = False
+            for index, rank in enumerate(self.ranks):
+                while rank.position < len(rank.actions) and self._step(rank, index):
+                    moved = True
+        if any(rank.position < len(rank.actions) for rank in self.ranks):
+            raise AssertionError("a checked schedule cannot wait in a circle")
+        ends = tuple(self.larger(rank.clock, rank.transfers) for rank in self.ranks)
+        tails = durations.optimizer or (0.0,) * len(self.ranks)
+        seconds = ends[0] + tails[0]
+        for end, tail in zip(ends, tails, strict=True):
+            seconds = self.larger(seconds, end + tail)
+        return Replayed(seconds, ends, tuple(rank.busy for rank in self.ranks))
+
+    def _gather_all(self, rank: _Rank) -> None:
+        """Weights of the stages are gathered one after the other from the step's begin, in order of first use."""
+        for action in rank.actions:
+            if action.kind is Kind.FORWARD and action.stage not in rank.arrived:
+                rank.transfers = rank.transfers + self.durations.gather[action.stage]
+                rank.arrived[action.stage] = rank.transfers
+
+    def _step(self, rank: _Rank, index: int) -> bool:
+        """Run the rank's next action if what it needs is known."""
+        action, durations = rank.actions[rank.position], self.durations
+        if action.kind in {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}:
+            self._transfer(rank, action)
+            rank.position += 1
+            return True
+        begin = rank.clock
+        needed = _needed(action, self.schedule.stages)
+        if needed is not None:
+            if needed not in self.ready:
+                return False
+            at, sender = self.ready[needed]
+            begin = self.larger(begin, at + (durations.message if sender != index else 0.0))
+        if durations.gather:
+            begin = self.larger(begin, self._weights(rank, action))
+        seconds = durations.of(action)
+        left = self.larger(rank.transfers - begin, 0.0)
+        beside = self.smaller(left, seconds * (1 + durations.overlap))
+        seconds = seconds + beside * durations.overlap / (1 + durations.overlap)
+        rank.previous, rank.clock = begin, begin + seconds
+        rank.busy = rank.busy + seconds
+        rank.position += 1
+        if action.kind is Kind.FORWARD or action.kind in PASSES_GRADIENT:
+            key = action.kind is Kind.FORWARD, action.replica, action.stage, action.micro_batch
+            self.ready[key] = rank.clock, index
+        return True
+
+    def _transfer(self, rank: _Rank, action: Action) -> None:
+        """Reduce a stage's gradients, or join their sum over replicas, which begins when the last owner has.
+
+        A sum delays the computation beside it on the rank that comes last; the others are past it by then.
+        """
+        at = self.larger(rank.transfers, rank.clock)
+        if action.kind is Kind.REDUCE_GRADIENT:
+            rank.transfers = at + self.durations.reduce[action.stage]
+            return
+        joined = self.joined[action.stage]
+        joined.append((at, rank))
+        if len(joined) < self.schedule.replicas:
+            return
+        begin = at
+        for other, owner in joined:
+            begin = self.larger(begin, self.larger(other, owner.transfers))
+        for _, owner in joined:
+            owner.transfers = begin + self.durations.replicas[action.stage]
+
+    def _weights(self, rank: _Rank, action: Action) -> Seconds:
+        """Time at which an action's weights are there; under ZeRO-3 they are asked for one action ahead."""
+        if not self.durations.every_use:
+            return rank.arrived[action.stage]
+        rank.transfers = self.larger(rank.transfers, rank.previous) + self.durations.gather[action.stage]
+        return rank.transfers
+
+
+def _needed(action: Action, stages: int) -> Token | None:
+    """Message that a computation waits for: of the stage before, or of the one behind."""
+    if action.kind is Kind.FORWARD and action.stage:
+        return True, action.replica, action.stage - 1, action.micro_batch
+    if action.kind in PASSES_GRADIENT | {Kind.RECOMPUTE} and action.stage + 1 < stages:
+        return False, action.replica, action.stage + 1, action.micro_batch
+    return None
