@@ -126,7 +126,7 @@ def plant(ranks, fault, axis, rng):
         for i, op in enumerate(r.program)
         if op.axis == axis
         and i > 2 * len(r.program) // 3
-        and (op.peer < 0 or fault in {"host_stall", "crash"})
+        and (op.peer < 0 or fault in {"host_stall", "crash", "wrong_size"})
     ]
     if not choices:
         return None
@@ -233,21 +233,28 @@ def make(
     timed=None,
     status=True,
     drop=True,
+    shape=None,
+    window=None,
 ):
-    """One case; `fault` None is a healthy job dumped after its last step."""
+    """One case; `fault` None is a healthy job dumped after its last step.
+
+    shape: steps, layers and micro-batches; window: calls that a host runs ahead of its device.
+    """
     rng = random.Random(seed)
     sizes = sizes or dict(zip(AXES, rng.choice(MESHES), strict=True))
     fault = rng.choice(FAULTS) if fault == "random" else fault
     live = [a for a in AXES if sizes[a] > 1]
     axis = rng.choice(live) if axis == "random" else axis
-    if axis == "pp" and fault not in {None, "host_stall", "crash"}:
+    if axis == "pp" and fault not in {None, "host_stall", "crash", "wrong_size"}:
         fault = "host_stall"
     timed = rng.random() < 0.4 if timed is None else timed
     world = sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]
     steps, layers, micro = rng.choice([(3, 2, 2), (4, 1, 3), (3, 1, 2)])
+    steps, layers, micro = shape or (steps, layers, micro)
     ranks = [Rank(r, program(sizes, r, steps, layers, micro)) for r in range(world)]
     culprit = plant(ranks, fault, axis, rng) if fault is not None else None
-    run(ranks, rng.choice([1, 2, 5, 20, 60]))
+    ahead = rng.choice([1, 2, 5, 20, 60])
+    run(ranks, window or ahead)
     dumps = {r.rank: dump(r, sizes, ring, active_only, timed, status, rng) for r in ranks}
     if fault == "crash" and drop:
         del dumps[culprit]

@@ -10,10 +10,11 @@ here → `report.hang`.
 from collections.abc import Sequence
 
 from tracekit.analysis.hang_describe import Describer, mesh_of
+from tracekit.analysis.hang_first import Item, first_of
 from tracekit.analysis.hang_graph import Graph, build_graph
 from tracekit.analysis.hang_late import late_ranks
 from tracekit.analysis.hang_model import Group, build
-from tracekit.analysis.hang_roots import Roots, earliest
+from tracekit.analysis.hang_roots import Roots
 from tracekit.analysis.hang_stale import judged
 from tracekit.findings import Quality, RankCoverage
 from tracekit.hang_findings import Culprit, HangFinding, HangVerdict
@@ -88,9 +89,9 @@ def _verdict(
         return verdict, describe.sentence(culprits)
     if roots.doubts:
         return "inconclusive", roots.doubts[0]
-    flying = [i for i, h in enumerate(graph.hubs) if h.in_flight]
+    flying = [Item(h.group, h.seq) for h in graph.hubs if h.in_flight]
     if flying:
-        first = graph.hubs[earliest(groups, graph, flying)]
+        first = first_of(groups, flying)
         group = groups[first.group]
         return "inconclusive", (
             f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "

@@ -5,6 +5,7 @@ Only here do numbers of groups and sequence numbers become what a reader sees. U
 
 from collections.abc import Sequence
 
+from tracekit.analysis.hang_first import Item, first_of
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_mismatch import Mismatch
 from tracekit.analysis.hang_model import Group, sizes
@@ -100,25 +101,21 @@ class Describer:
         group = self._groups[mismatch.group]
         sides = []
         for ranks in mismatch.sides.values():
-            call = group.rows[ranks[0]].call(mismatch.seq)
+            call = mismatch.calls.get(ranks[0]) or group.rows[ranks[0]].call(mismatch.seq)
             sides.append(Side(tuple(sorted(ranks)), _text(call)))
-        if len(sides) == 1 and mismatch.expected is not None:
+        if (len(sides) == 1 or mismatch.calls) and mismatch.expected is not None:
             sides.append(Side((), _text(mismatch.expected)))
         return tuple(sorted(sides, key=lambda s: (-len(s.ranks), s.ranks)))
 
     def first(self, culprits: tuple[Culprit, ...]) -> str | None:
-        """Give the group in which waiting began: the earliest issued of the calls that culprits hold up."""
-        best: tuple[float, int, str] | None = None
-        for culprit in culprits:
-            for number, group in enumerate(self._groups):
-                if group.ranks != culprit.group.ranks or group.name != culprit.group.name:
-                    continue
-                times = [
-                    t for r in group.rows.values() if (t := r.created(culprit.collective.seq)) is not None
-                ]
-                key = (float(min(times)) if times else float("inf"), number, group.name)
-                best = key if best is None else min(best, key)
-        return best[2] if best is not None else None
+        """Give the group in which waiting began: of the calls that culprits hold up, the first in the program."""
+        items = [
+            Item(number, culprit.collective.seq)
+            for culprit in culprits
+            for number, group in enumerate(self._groups)
+            if group.ranks == culprit.group.ranks and group.name == culprit.group.name
+        ]
+        return self._groups[first_of(self._groups, items).group].name if items else None
 
     def sentence(self, culprits: tuple[Culprit, ...]) -> str:
         """One sentence: who, how, in which call; the next culprits counted, not told."""

@@ -6,7 +6,7 @@ should come next has left one out: its host never issued the call the others wai
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, agreement
@@ -26,6 +26,9 @@ class Mismatch:
     odd: list[int]
     skipped: bool  # the odd ones left a call out
     expected: Signature | None
+    calls: dict[int, Signature] = field(
+        default_factory=dict
+    )  # of a send and a receive: what either end called
 
 
 def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:

@@ -40,12 +40,13 @@ def left_out(groups: list[Group], dumps: DumpSet) -> dict[int, tuple[int, int, S
     """Find a rank that left out a send or receive which all ranks of its stage make: its later ones are shifted."""
     logs: dict[tuple[str, int, int], dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
     for rank, dump in dumps.dumps.items():
-        for number, seq, name in dump.messages:
+        kept = dump.messages
+        for number, seq, name in zip(kept.group.tolist(), kept.seq.tolist(), kept.names, strict=True):
             tail = dump.groups[number]
             if rank in tail.ranks and not dump.truncated:
                 role = (tail.desc, len(tail.ranks), tail.ranks.index(rank))
-                log = logs[role][rank]
-                log[seq] = log.get(seq, "") + name
+                made = logs[role][rank]
+                made[seq] = made.get(seq, "") + name
     odd: dict[int, tuple[int, int, Signature]] = {}
     for (desc, size, _), mates in logs.items():
         for rank, log in mates.items():

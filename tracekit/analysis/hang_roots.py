@@ -5,10 +5,12 @@ finished, and ranks that others wait for while nothing of their own is outstandi
 explains the standstill, a single rank without a dump. Fourth step of `hang`.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang_first import Item, first_lacking, first_wait
 from tracekit.analysis.hang_graph import Graph
+from tracekit.analysis.hang_messages import lost_message, unlike_messages
 from tracekit.analysis.hang_mismatch import Mismatch, mismatches
 from tracekit.analysis.hang_model import Group
 from tracekit.analysis.hang_order import left_out, out_of_step
@@ -57,20 +59,24 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
             roots.where.setdefault(rank, (kind, mismatch.group, mismatch.seq))
             roots.sides.setdefault(rank, mismatch)
     disputed = {(m.group, m.seq) for m in roots.sides.values()}
+    excused = _messages(groups, dumps, roots)
     for rank, waits in graph.device.items():
+        if rank in excused:
+            continue
         # what a member called differently may end on one side only: no device is at fault then
         hubs = [h for h in waits if (graph.hubs[h].group, graph.hubs[h].seq) not in disputed]
         if not hubs:
             continue
         if dumps.dumps[rank].backend == "gloo" and rank in graph.behind_in:
-            late = graph.hubs[earliest(groups, graph, graph.behind_in[rank])]  # there is no device to stall
+            late = _first_lacking(groups, graph, dumps, rank)  # there is no device to stall
             roots.where.setdefault(rank, ("host_stalled", late.group, late.seq))
             continue
-        at = graph.hubs[earliest(groups, graph, hubs, rank)]
+        at = graph.hubs[first_wait(groups, graph, hubs, rank)]
         roots.where.setdefault(rank, ("device_stalled", at.group, at.seq))
     host = _hosts(groups, graph, dumps, mesh, roots)
     for rank, (number, seq) in host.items():
-        roots.where.setdefault(rank, ("host_stalled", number, seq))
+        if rank not in excused:
+            roots.where.setdefault(rank, ("host_stalled", number, seq))
     if not roots.where:
         roots.skipped(out_of_step(groups, graph, dumps))
     if not roots.where:
@@ -84,8 +90,27 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
     if not roots.where and not roots.doubts:
         _unstarted(groups, graph, dumps, roots)
     if not roots.where and not roots.doubts:
-        _missing(graph, dumps, roots)
+        _missing(groups, graph, dumps, roots)
     return roots
+
+
+def _messages(groups: list[Group], dumps: DumpSet, roots: Roots) -> set[int]:
+    """Take ranks that send or receive another size than meets it; give both ends, of which one is a victim."""
+    excused: set[int] = set()
+    for unlike in unlike_messages(groups, dumps):
+        excused.update(unlike.ends)
+        mismatch = unlike.mismatch
+        if unlike.odd is None:
+            names = " and ".join(str(r) for r in unlike.ends)
+            roots.doubts.append(
+                f"ranks {names} send and receive different sizes in group {groups[mismatch.group].name} and nothing "
+                "tells who is right"
+            )
+            continue
+        roots.where.setdefault(unlike.odd, ("mismatched_call", mismatch.group, mismatch.seq))
+        roots.sides.setdefault(unlike.odd, mismatch)
+        roots.calls.setdefault(unlike.odd, mismatch.calls[unlike.odd])
+    return excused
 
 
 def _hosts(
@@ -93,17 +118,18 @@ def _hosts(
 ) -> dict[int, tuple[int, int]]:
     """Ranks that others wait for while they wait for nobody."""
     found: dict[int, tuple[int, int]] = {}
-    for rank, hubs in graph.behind_in.items():
-        if graph.idle(rank) and rank not in roots.where:
-            at = graph.hubs[earliest(groups, graph, hubs)]
-            found[rank] = (at.group, at.seq)
-    for rank, askers in graph.awaited.items():
-        if rank in graph.stale:
+    for rank in sorted(graph.behind_in.keys() | graph.awaited.keys()):
+        if rank not in dumps.dumps or not graph.idle(rank) or rank in roots.where:
             continue
-        if rank in dumps.dumps and graph.idle(rank) and rank not in roots.where and rank not in found:
-            lost = _lost_pair(groups, graph, dumps, rank, askers - roots.where.keys())
-            if lost is not None:
-                found[rank], roots.calls[rank] = lost
+        lost = None
+        if rank in graph.awaited and rank not in graph.stale:
+            lost = lost_message(groups, graph, dumps, rank, graph.awaited[rank] - roots.where.keys())
+        if rank in graph.behind_in:
+            first = _first_lacking(groups, graph, dumps, rank, None if lost is None else lost[0])
+            found[rank] = (first.group, first.seq)
+            lost = lost if first.rank >= 0 else None
+        if lost is not None:
+            found[rank], roots.calls[rank] = (lost[0].group, lost[0].seq), lost[1]
     if not found and not roots.where:
         found = _idle_beside_missing(groups, graph, dumps)
     silent = all(d.backend == "gloo" and not d.p2p for d in dumps.dumps.values())
@@ -112,21 +138,12 @@ def _hosts(
     return found
 
 
-def _lost_pair(
-    groups: list[Group], graph: Graph, dumps: DumpSet, rank: int, askers: set[int]
-) -> tuple[tuple[int, int], Signature] | None:
-    """Find the oldest send or receive that others posted towards `rank` and it never met."""
-    best: tuple[int, int, int, Signature] | None = None
-    for asker in askers:
-        dump = dumps.dumps[asker]
-        for op in dump.p2p:
-            tail = dump.groups[op.group]
-            if tail.ranks[op.peer : op.peer + 1] != (rank,) or rank not in graph.pairs[asker]:
-                continue
-            number = next(i for i, g in enumerate(groups) if asker in g.rows and g.rows[asker].tail is tail)
-            entry = (op.created, op.seq, number, op.call)
-            best = entry if best is None else min(best, entry)
-    return None if best is None else ((best[2], best[1]), best[3])
+def _first_lacking(
+    groups: list[Group], graph: Graph, dumps: DumpSet, rank: int, message: Item | None = None
+) -> Item:
+    """Give the first of the calls that others wait in and `rank` did not make, the message among them."""
+    items = [Item(graph.hubs[h].group, graph.hubs[h].seq) for h in graph.behind_in[rank]]
+    return first_lacking(groups, dumps, rank, items if message is None else [*items, message])
 
 
 def _idle_beside_missing(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
@@ -177,7 +194,7 @@ def _closest(
 def _unstarted(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) -> None:
     """Blame devices that have not begun a call which others began, with nothing else to wait for."""
     for rank, hubs in graph.unstarted.items():
-        at = earliest(groups, graph, sorted(graph.waits[rank]), rank)
+        at = first_wait(groups, graph, sorted(graph.waits[rank]), rank)
         if at not in hubs:  # something it issued before is outstanding: it may wait there
             continue
         hub = graph.hubs[at]
@@ -191,42 +208,30 @@ def _unstarted(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) 
             roots.where[rank] = ("device_stalled", hub.group, hub.seq)
 
 
-def _missing(graph: Graph, dumps: DumpSet, roots: Roots) -> None:
+def _missing(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) -> None:
     """Blame a rank without a dump, or with too old a one, if it alone explains what nobody present explains."""
     fits: list[set[int]] = []
-    place: dict[int, tuple[int, int]] = {}
+    places: dict[int, list[Item]] = defaultdict(list)
     for at in graph.hubs:
         unseen = [*at.missing, *(r for r in at.unknown if r in graph.stale)]
         if at.behind or at.done or not unseen:
             continue
         fits.append({*at.missing, *at.unknown})
         if len(fits[-1]) == 1:
-            place.setdefault(unseen[0], (at.group, at.seq))
+            places[unseen[0]].append(Item(at.group, at.seq))
     fits.extend({rank} for rank in graph.awaited if rank not in dumps.dumps or rank in graph.stale)
     if not fits:
         return
     common = set.intersection(*fits)
     if len(common) == 1:
         (rank,) = common
-        if rank in place and (rank not in dumps.dumps or rank in graph.stale):
+        if rank in places and (rank not in dumps.dumps or rank in graph.stale):
             dump = dumps.dumps.get(rank)
             kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
-            roots.where[rank] = (kind, *place[rank])
+            first = first_lacking(groups, dumps, rank, places[rank])
+            roots.where[rank] = (kind, first.group, first.seq)
             return
     names = ", ".join(str(r) for r in sorted(set().union(*fits))[:16])
     roots.doubts.append(
         f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
     )
-
-
-def earliest(groups: list[Group], graph: Graph, hubs: Sequence[int], rank: int | None = None) -> int:
-    """Give the hub whose call was issued first (by `rank`, else by who waits), else the smallest group's."""
-
-    def key(at: int) -> tuple[float, int, int]:
-        hub = graph.hubs[at]
-        group = groups[hub.group]
-        askers = [rank] if rank is not None else hub.waiting
-        times = [t for r in askers if (t := group.rows[r].created(hub.seq)) is not None]
-        return min(times, default=float("inf")), len(group.ranks), at
-
-    return min(hubs, key=key)

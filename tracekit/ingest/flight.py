@@ -170,7 +170,10 @@ class _Shared:
             group.ranks = numbered[group.ranks[0]]
             group.calls = tuple([self._one.setdefault(c, c) for c in group.calls])
             group.desc = self._one.setdefault(group.desc, group.desc)
-        dump.messages = tuple([self._one.setdefault(m, m) for m in dump.messages])
+        dump.messages.names = tuple([self._one.setdefault(n, n) for n in dump.messages.names])
+        dump.messages.calls = tuple([self._one.setdefault(c, c) for c in dump.messages.calls])
+        for op in dump.p2p:
+            op.call = self._one.setdefault(op.call, op.call)
         dump.stack = self._one.setdefault(dump.stack, dump.stack)
         return dump
 

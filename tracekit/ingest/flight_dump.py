@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 TAIL = 48
-"""Calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
+"""Finished calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
+MAX_OPEN = 1024
+"""Calls kept per group from the first unfinished one on: a host runs ahead of its device by what its queue holds."""
 MAX_P2P = 128
 MAX_GROUPS = 4096
 SCHEDULED, STARTED, DONE = 0, 1, 2
@@ -62,6 +64,30 @@ class P2P:
     text: str
     created: int
     call: Signature
+    nth: int  # as in Messages
+
+
+@dataclass(slots=True)
+class Messages:
+    """The last sends and receives of one rank, and all from the first unfinished one on, in the order of issue."""
+
+    group: Int64  # (messages,) index into RankDump.groups
+    seq: Int64  # (messages,) numbers within the group
+    nth: Int64  # (messages,) the how manyth of this name the ring holds, from 0
+    created: Int64  # (messages,) ns, 0 unknown
+    names: tuple[str, ...]  # (messages,)
+    calls: tuple[Signature, ...]  # (messages,)
+
+    def place(self, group: int, seq: int, name: str | None = None) -> int | None:
+        """Give the place of a message with that number (and name); None where it is not kept."""
+        found = np.flatnonzero((self.group == group) & (self.seq == seq)).tolist()
+        return next((i for i in found if name is None or self.names[i] == name), None)
+
+
+def no_messages() -> Messages:
+    """Give none."""
+    none = np.zeros(0, np.int64)
+    return Messages(none, none, none, none, (), ())
 
 
 @dataclass(slots=True)
@@ -94,7 +120,7 @@ class RankDump:
     host: str | None
     groups: list[GroupTail]
     p2p: list[P2P]
-    messages: tuple[tuple[int, int, str], ...] = ()  # last sends and receives: group, number, name
+    messages: Messages = field(default_factory=no_messages)
     rank: int = -1
     claimed: int | None = None  # a rank written in the dump itself
     candidates: tuple[int, ...] | None = None  # ranks that its groups leave possible; None: no idea

@@ -7,6 +7,7 @@ the outstanding ones. Source of the fields: torch/csrc/distributed/c10d/FlightRe
 """
 
 import json
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +17,12 @@ from tracekit.errors import InputError
 from tracekit.ingest.flight_dump import (
     DONE,
     MAX_GROUPS,
+    MAX_OPEN,
     MAX_P2P,
     P2P,
     TAIL,
     GroupTail,
+    Messages,
     RankDump,
 )
 from tracekit.ingest.flight_fields import (
@@ -161,13 +164,16 @@ class Reducer:
         tail.entry_enqueued = int(seqs[-1])
         tail.entry_completed = min((s for s, state, _ in rows if state != DONE), default=seqs[-1] + 1) - 1
         tail.entry_seen_done = seqs[0] <= tail.entry_completed
+        first = bisect_right(seqs, tail.entry_completed)  # the first unfinished call
+        first = max(first, len(seqs) - MAX_OPEN)
         kept: dict[int, Any] = {}
-        for seq, state, entry in rows[-4 * TAIL :]:
+        for seq, state, entry in rows[max(first - 4 * TAIL, 0) :]:
             if seq in kept:
                 kept[seq] = (*kept[seq][:2], (*kept[seq][2], entry))
             else:
                 kept[seq] = (seq, state, (entry,))
-        last = list(kept.values())[-TAIL:]
+        done = sum(s <= tail.entry_completed for s in kept)
+        last = list(kept.values())[max(done - TAIL, 0) :]
         tail.seq = np.array([k[0] for k in last], np.int64)
         tail.state = np.array([k[1] for k in last], np.int8)
         tail.created = np.array([integer(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
@@ -178,24 +184,45 @@ class Reducer:
             result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
 
     def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
-        result.messages = tuple((group, seq, text[:80]) for seq, group, _, text, _ in p2p[-TAIL:])
         finished: dict[tuple[int, str], int] = {}
         for seq, group, state, text, _ in p2p:
             result.groups[group].has_p2p = True
             if coalesced.get((group, True, seq), state) == DONE:
                 finished[group, text] = max(seq, finished.get((group, text), -1))
-        for seq, group, state, text, entry in p2p:
+        counts: dict[tuple[int, str], int] = {}
+        first = len(p2p)
+        for place, (seq, group, state, text, entry) in enumerate(p2p):
             now = coalesced.get((group, True, seq), state)
+            nth = counts[group, text] = counts.get((group, text), -1) + 1
             # one channel completes in order: a later operation that is done vouches for an earlier one
             if now == DONE or finished.get((group, text), -1) > seq:
                 continue
             ends = self._ends(text)
             if ends is not None and len(result.p2p) < MAX_P2P:
+                first = min(first, place)
                 send, me, peer = ends
                 created = integer(entry.get("time_created_ns")) or 0
-                result.p2p.append(
-                    P2P(group, peer, me, send, now, seq, text[:80], created, self._signatures.of((entry,)))
-                )
+                call = self._signatures.of((entry,))
+                result.p2p.append(P2P(group, peer, me, send, now, seq, text[:80], created, call, nth))
+        self._messages(result, p2p, counts, max(min(first, len(p2p)) - TAIL, len(p2p) - MAX_OPEN, 0))
+
+    def _messages(
+        self, result: RankDump, p2p: list[Any], counts: dict[tuple[int, str], int], begin: int
+    ) -> None:
+        """Keep the messages from `begin` on; `counts` holds the number of the last of each name."""
+        kept = p2p[begin:]
+        nth = []
+        for _, group, _, text, _ in reversed(kept):
+            nth.append(counts[group, text])
+            counts[group, text] -= 1
+        result.messages = Messages(
+            np.array([k[1] for k in kept], np.int64),
+            np.array([k[0] for k in kept], np.int64),
+            np.array(nth[::-1], np.int64),
+            np.array([integer(k[4].get("time_created_ns")) or 0 for k in kept], np.int64),
+            tuple(k[3][:80] for k in kept),
+            tuple(self._signatures.of((k[4],)) for k in kept),
+        )
 
     def _ends(self, text: str) -> tuple[bool, int, int] | None:
         if text not in self._p2p:
