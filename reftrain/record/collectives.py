@@ -35,21 +35,26 @@ _INPUT_SECOND: Final = {
 
 Note = Callable[[dict[str, Any]], None]
 Made = Callable[[str, Any], None]
+Waited = Callable[[Any], None]
 
 
 @contextmanager
-def watch(numbers: Mapping[str, int], note: Note, made: Made) -> Iterator[None]:
+def watch(numbers: Mapping[str, int], note: Note, made: Made, waited: Waited) -> Iterator[None]:
     """Hand every collective to `note` before it is made, and its work, with the name of the group, to `made` after.
 
-    `numbers` are those of the last calls, by group name.
+    `numbers` are those of the last calls, by group name. `waited` gets every work whose `wait` has returned: on Gloo
+    a reduce-scatter never says by itself that it is completed.
     """
     counts = dict(numbers)
     kept = {name: vars(dist.ProcessGroup)[name] for name in NAMES if name in vars(dist.ProcessGroup)}
     for name, original in kept.items():
         setattr(dist.ProcessGroup, name, _watched(name, original, counts, note, made))
+    wait = vars(dist.Work)["wait"]
+    dist.Work.wait = _waiting(wait, waited)  # type: ignore[method-assign]
     try:
         yield
     finally:
+        dist.Work.wait = wait  # type: ignore[method-assign]
         for name, original in kept.items():
             setattr(dist.ProcessGroup, name, original)
 
@@ -64,6 +69,15 @@ def _watched(name: str, original: Any, counts: dict[str, int], note: Note, made:
         return work
 
     return call
+
+
+def _waiting(original: Any, waited: Waited) -> Callable[..., Any]:
+    def wait(work: Any, *arguments: Any, **keywords: Any) -> Any:
+        result = original.__get__(work, type(work))(*arguments, **keywords)
+        waited(work)
+        return result
+
+    return wait
 
 
 def _entry(name: str, group: dist.ProcessGroup, number: int, arguments: tuple[Any, ...]) -> dict[str, Any]:

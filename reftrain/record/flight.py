@@ -28,7 +28,6 @@ from reftrain.record.p2p import P2PRing, install
 from reftrain.record.tail import Tail, status, tail_of
 
 ENTRIES: Final = 2000
-COLLECTIVE: Final = "collective"
 WATCHER: Final = (
     "reftrain/record/collectives.py"  # stands between the call and torch, and says nothing of the job
 )
@@ -52,7 +51,8 @@ class FlightRecorder:
         self.every_s = every_s
         self.ring = P2PRing(ENTRIES, self._note_p2p)
         self.tail: Tail | None = None
-        self._works: dict[str, Any] = {}  # the newest collective's by group name
+        self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
+        self._running: dict[int, tuple[int, Any]] = {}  # works of collectives by identity, with that number
         self.error: OSError | None = None  # why the last dump could not be written
         self._installed = contextlib.ExitStack()
         self._ending = threading.Event()
@@ -68,30 +68,50 @@ class FlightRecorder:
             numbers: dict[str, int] = {}
             for entry in _native().get("entries", []):
                 numbers[entry["process_group"][0]] = entry["collective_seq_id"]
-            self._installed.enter_context(watch(numbers, self._note_collective, self._works.__setitem__))
+            watching = watch(numbers, self._note_collective, self._made, self._waited)
+            self._installed.enter_context(watching)
         self._installed.enter_context(install(self.ring))
         self.write()
         self._thread.start()
 
     def finished(self, group: dist.ProcessGroup | None, peer: int | None = None, op: str = "") -> None:
-        """Note that this rank's newest collective in `group` is complete, or its oldest message with `peer`.
+        """Note the collectives that are complete, or that this rank's oldest message with `peer` is.
 
-        `peer` is a global rank and `op` send or recv. A collective that still runs beside others is left open.
+        `peer` is a global rank and `op` send or recv.
         """
-        if self.tail is None or group is None:
-            return
         if peer is None:
-            work = self._works.get(group.group_name)
-            if work is None or work.is_completed():
-                self.tail.done(group.group_name, COLLECTIVE, newest=True)
-        else:
+            self._note_completed()
+        elif self.tail is not None and group is not None:
             self.tail.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
 
+    def _note_completed(self) -> None:
+        """Mark every collective that has ended well, whether or not anybody waited for it."""
+        if self.tail is None:
+            return
+        for key, (number, work) in list(self._running.items()):
+            if work.is_completed():
+                self._running.pop(key, None)
+                if ended_well(work):
+                    self.tail.mark(number)
+
+    def _waited(self, work: Any) -> None:
+        number, _ = self._running.pop(id(work), (0, None))
+        if number and self.tail is not None:
+            self.tail.mark(number)
+
     def _note_collective(self, entry: dict[str, Any]) -> None:
+        self._note_completed()
         if self.tail is not None:
-            self.tail.add({**entry, "frames": relative(entry["frames"])}, COLLECTIVE)
+            number = self.tail.add({**entry, "frames": relative(entry["frames"])}, "")
+            self._noted[entry["process_group"][0]] = number
+
+    def _made(self, group: str, work: Any) -> None:
+        number = self._noted.pop(group, 0)
+        if number and work is not None:
+            self._running[id(work)] = number, work
 
     def _note_p2p(self, entry: dict[str, Any]) -> None:
+        self._note_completed()
         if self.tail is not None:
             direction, arrow = entry["profiling_name"].removeprefix("gloo:").split(" ")
             peer = arrow.replace("<-", "->").partition("->")[2]
@@ -132,6 +152,7 @@ class FlightRecorder:
         """Write, unless the file holds a hang whose timeout may have struck since."""
         if time.monotonic() < self._keep_until:
             return
+        self._note_completed()
         with self._writing:
             dump = complete(_native(), self.ring.entries(), pg_config())
             pending_s = oldest_pending_s(dump["entries"], time.time_ns())
@@ -182,6 +203,15 @@ def complete(
         "pg_status": status(native.get("pg_status", {}), collectives),
         "entries": entries,
     }
+
+
+def ended_well(work: Any) -> bool:
+    """Whether a work that is completed has no error: one that raised counts as completed, too."""
+    try:
+        work.get_future().value()
+    except RuntimeError:
+        return False
+    return True
 
 
 def relative(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:

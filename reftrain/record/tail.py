@@ -38,26 +38,33 @@ class Tail:
         self._count = 0
         self._open: dict[tuple[str, str], deque[int]] = {}
 
-    def add(self, entry: dict[str, Any], kind: str) -> None:
-        """Note a call that is about to be made; `kind` is what `done` will name it by."""
+    def add(self, entry: dict[str, Any], kind: str) -> int:
+        """Note a call that is about to be made; `kind` is what `done` will name it by. Gives the number of the note.
+
+        A call too long for a slot is not noted: 0.
+        """
         text = json.dumps(entry, separators=(",", ":")).encode()
         if len(text) > SLOT_BYTES - _HEAD.size:
             text = json.dumps({**entry, "frames": []}, separators=(",", ":")).encode()
         if len(text) > SLOT_BYTES - _HEAD.size:
-            return
+            return 0
         self._count += 1
         start = self._count % SLOTS * SLOT_BYTES
         _HEAD.pack_into(self._map, start, 0, 0, 0, 0)  # while it is written the slot holds nothing
         self._map[start + _HEAD.size : start + _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._map, start, self._count, len(text), zlib.crc32(text), 0)
-        self._open.setdefault((entry["process_group"][0], kind), deque(maxlen=SLOTS)).append(self._count)
+        if kind:
+            self._open.setdefault((entry["process_group"][0], kind), deque(maxlen=SLOTS)).append(self._count)
+        return self._count
 
     def done(self, group: str, kind: str, *, newest: bool) -> None:
         """Note that the newest (or oldest) open call of `kind` in `group` is complete; none open is no error."""
         numbers = self._open.get((group, kind))
-        if not numbers:
-            return
-        number = numbers.pop() if newest else numbers.popleft()
+        if numbers:
+            self.mark(numbers.pop() if newest else numbers.popleft())
+
+    def mark(self, number: int) -> None:
+        """Note that the call noted under this number is complete; one no longer in the ring is no error."""
         start = number % SLOTS * SLOT_BYTES
         if _HEAD.unpack_from(self._map, start)[0] == number:
             self._map[start + _HEAD.size - 1] = 1
