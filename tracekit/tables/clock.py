@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import theilslopes
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
@@ -164,8 +163,20 @@ def _fit(shift: F64, when: F64) -> tuple[float, float]:
     if len(shift) < _FIT_FROM or float(np.ptp(when)) <= 0:
         return middle, 0.0
     pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), _FIT_POINTS)).astype(int))
-    slope, intercept, _, _ = theilslopes(shift[pick] - middle, when[pick])
-    return middle + float(intercept), float(slope)
+    return _line(shift[pick] - middle, when[pick], middle)
+
+
+def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
+    """Theil and Sen's line: the median slope of all pairs; (offset at zero, rate), `middle` added to the offset.
+
+    scipy's `theilslopes` gives the same line, and warns of a confidence interval where many points are alike.
+    """
+    run, rise = when[:, None] - when, shift[:, None] - shift
+    apart = run > 0
+    if not apart.any():
+        return middle, 0.0
+    rate = float(np.median(rise[apart] / run[apart]))
+    return middle + float(np.median(shift) - rate * np.median(when)), rate
 
 
 def _walk(
