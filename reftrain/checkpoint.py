@@ -184,9 +184,12 @@ class Checkpointer:
             raise CheckpointError(f"{path}: {_reason(error)}; name a finished checkpoint") from error
         _check_same_model(path, boxes, stored)
         step = torch.zeros(1, dtype=torch.int64)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # dcp warns of ranks that hold no metadata
-            load({**boxes, STEP_KEY: step}, storage_reader=reader, process_group=self.group)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # dcp warns of ranks that hold no metadata
+                load({**boxes, STEP_KEY: step}, storage_reader=reader, process_group=self.group)
+        except Exception as error:
+            raise CheckpointError(f"{path}: {_reason(error)}; name another finished checkpoint") from error
         steps_done = int(step.item())
         self.trainer.optimizer.set_steps(steps_done)
         return steps_done

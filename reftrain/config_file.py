@@ -4,6 +4,7 @@ Unknown tables and fields, and values of another type, are refused with the near
 """
 
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -93,7 +94,9 @@ def _convert(field: str, hint: Any, value: Any) -> Any:
         return tuple(_convert(field, get_args(hint)[0], item) for item in value)
     if isinstance(hint, types.GenericAlias):
         raise TypeError(f"no conversion for {field}: {hint}")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ConfigError(field, f"{value} is no size", "give a finite number")
         return float(value)
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}

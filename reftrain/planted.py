@@ -14,7 +14,7 @@ from reftrain.faults.hangs import Crash, HoldGil, HostStall, SkipCollective, Wro
 from reftrain.faults.imbalance import DocImbalance
 from reftrain.faults.launch import LaunchBound
 from reftrain.faults.slow import LateData, LongStage, Pauses, SlowCompute, SlowLink
-from reftrain.faults.spec import FaultSpec, parse_fault
+from reftrain.faults.spec import HANGS, FaultSpec, parse_fault
 from reftrain.hooks import Hooks
 
 KINDS: dict[str, type[Fault]] = {
@@ -33,6 +33,10 @@ KINDS: dict[str, type[Fault]] = {
 }
 
 
+COMMUNICATING = HANGS | {"slow_link"}
+"""Kinds that do nothing where nobody communicates."""
+
+
 def read_faults(config: RunConfig) -> list[FaultSpec]:
     """Read the run's planted faults; raises `ConfigError` for one that cannot be planted."""
     specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults if not is_bug(text)]
@@ -46,6 +50,18 @@ def read_faults(config: RunConfig) -> list[FaultSpec]:
                 "fault.axis",
                 f"nobody communicates on {spec.axis}: it has one rank",
                 f"choose another axis, or a mesh with {spec.axis} of 2 or more",
+            )
+        if spec.kind in COMMUNICATING and config.mesh.world_size == 1:
+            raise ConfigError(
+                "fault",
+                f"{spec.kind} strikes at communication, and one rank has none",
+                "choose a larger mesh",
+            )
+        if spec.first >= config.steps:
+            raise ConfigError(
+                "fault.steps",
+                f"{spec.kind} would begin in step {spec.first} of a run whose last is {config.steps - 1}",
+                "begin earlier, or raise run.steps",
             )
     return specs
 

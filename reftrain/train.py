@@ -117,6 +117,7 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
     start = find(config.checkpoint.resume, own)
     checkpointer = Checkpointer(trainer, own) if config.checkpoint.every or start else None
     first = checkpointer.load(start) if checkpointer and start else 0
+    _check_resumed(config, first)
     barrier(device)
     for step in range(first, config.steps):
         _step(trainer, hooks, step, device)
@@ -125,6 +126,27 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
     if checkpointer:
         checkpointer.wait()
     barrier(device)
+
+
+def _check_resumed(config: RunConfig, first: int) -> None:
+    """Refuse a checkpoint that the user named and that leaves nothing of what was asked for.
+
+    A job that a scheduler restarts (`resume = auto`) may have nothing left to do.
+    """
+    if config.checkpoint.resume in {"", "auto"}:
+        return
+    if first >= config.steps:
+        raise ConfigError(
+            "run.steps",
+            f"the checkpoint stands at step {first}, and {config.steps} steps are asked for",
+            "raise run.steps, or start from an earlier checkpoint",
+        )
+    if config.evidence.trace_steps and min(config.evidence.trace_steps) < first:
+        raise ConfigError(
+            "evidence.trace_steps",
+            f"step {min(config.evidence.trace_steps)} is before step {first}, where the run resumes",
+            f"choose steps from {first} on",
+        )
 
 
 def _step(trainer: Trainer, hooks: HookList, step: int, device: torch.device) -> None:

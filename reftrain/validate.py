@@ -26,6 +26,7 @@ def validate(config: RunConfig) -> None:
     _check_schedule(config)
     _check_shadow(config)
     _check_snapshot(config)
+    _check_traced_steps(config)
 
 
 def _check_tensor_axis(config: RunConfig) -> None:
@@ -119,6 +120,17 @@ def _check_snapshot(config: RunConfig) -> None:
             "evidence.memory_snapshot",
             "torch's allocator keeps no history on a CPU",
             "set it to false (metrics hold memory by kind), or run.device = cuda",
+        )
+
+
+def _check_traced_steps(config: RunConfig) -> None:
+    """Refuse what would leave no trace, or a part of one, without a word."""
+    outside = [step for step in config.evidence.trace_steps if not 0 <= step < config.steps]
+    if outside:
+        raise ConfigError(
+            "evidence.trace_steps",
+            f"step {outside[0]} is not among the run's steps 0 to {config.steps - 1}",
+            "choose among those, or raise run.steps",
         )
 
 

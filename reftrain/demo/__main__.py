@@ -16,7 +16,7 @@ from reftrain.demo.mesh import ORDER, SIZES, WORLD_SIZE
 from reftrain.demo.model import HIDDEN, LAYERS, WIDTH
 from reftrain.errors import ConfigError, MachineError, ReftrainError
 from reftrain.faults.spec import FaultSpec, parse_fault
-from reftrain.launcher import Ranks
+from reftrain.ranks import Ranks
 from reftrain.record.manifest import fingerprint, read_manifest, versions, write_manifest
 
 PROGRAM = "reftrain.demo"

@@ -3,8 +3,10 @@
 import ctypes
 import os
 import signal
+import sys
 import time
 
+from reftrain.errors import ConfigError
 from reftrain.faults.calls import resize_next, skip_next
 from reftrain.faults.fault import Fault
 from reftrain.hooks import CollectiveCall, RunContext
@@ -23,6 +25,7 @@ class Hang(Fault):
         super().setup(context)
         self.axes = None if self.spec.axis is None else CALLS_OF[self.spec.axis]
         self.struck = False
+        self._resumes = bool(context.config.checkpoint.resume)  # then the step may have been before
 
     def collective_begin(self, call: CollectiveCall) -> None:
         """Strike, when it is time."""
@@ -30,6 +33,18 @@ class Hang(Fault):
         if self.active and not self.struck and on_axis and self.spec.op in {None, call.op}:
             self.struck = True
             self.strike(call)
+
+    def close(self) -> None:
+        """Raise `ConfigError` where the run has come to its end and the fault never struck."""
+        due = self.here and not self._resumes and not self.struck
+        if due and sys.exc_info()[0] is None:
+            on = "" if self.spec.axis is None else f" on {self.spec.axis}"
+            raise ConfigError(
+                "fault",
+                f"{self.spec.kind} never struck: in its steps rank {self.spec.rank} made no "
+                f"{self.spec.op or 'communication'}{on}",
+                "choose another axis, op or rank",
+            )
 
     def strike(self, call: CollectiveCall) -> None:
         """Do what the kind does in place of, or before, this call."""

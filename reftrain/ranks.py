@@ -1,0 +1,218 @@
+"""Forked processes, one a rank: started, watched, ended; how one died, as a sentence.
+
+`launcher` starts the ranks of a job here, the demo its own. A rank that fails reports why through a pipe; a rank that
+dies is named by its signal; the others are then ended.
+"""
+
+import ctypes
+import errno
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import NoReturn
+
+from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
+
+GRACE_S = 1.0  # after a first death: time in which the rank that caused it shows, where several die of it
+END_S = 3.0  # time for ranks to end when asked to, before they are killed
+GONE_S = 60.0  # time for killed ranks to be gone: none refuses, but a busy machine takes its time
+PR_SET_PDEATHSIG = 1
+REFUSALS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+}  # of disks and folders
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank ended before its work did. `report` is what it said itself, if it could."""
+
+    rank: int
+    pid: int
+    status: int
+    report: tuple[str, str] | None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return os.WIFSIGNALED(self.status)
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank} (process {self.pid})"
+        if self.killed:
+            return f"{who} was killed by {signal.Signals(os.WTERMSIG(self.status)).name}"
+        if self.report:
+            return f"{who} failed: {self.report[1]}"
+        return f"{who} ended with exit code {os.waitstatus_to_exitcode(self.status)}"
+
+
+class Ranks:
+    """Forked processes, by rank."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.pipes: list[Connection] = []
+        self.living: set[int] = set()
+
+    def fork(self, work: Callable[[], None]) -> None:
+        """Start the next rank. An interrupt waits until it is known: a rank that nobody knows would go on.
+
+        Raises `MachineError` when the machine gives no further process.
+        """
+        try:
+            self._fork(work)
+        except OSError as error:
+            raise MachineError(
+                f"rank {len(self.pids)} cannot be started: {error.strerror}; start fewer ranks on this machine"
+            ) from error
+
+    def _fork(self, work: Callable[[], None]) -> None:
+        ours, theirs = Pipe(duplex=False)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                for pipe in self.pipes:
+                    pipe.close()
+                _child(work, theirs, parent)
+            theirs.close()
+            self.living.add(len(self.pids))
+            self.pids.append(pid)
+            self.pipes.append(ours)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def wait(self) -> None:
+        """Wait until all have ended well; raise when one has not."""
+        while self.living:
+            deaths = self._deaths()
+            if deaths:
+                raise self._error(deaths)
+            time.sleep(0.02)
+
+    def _deaths(self) -> list[Death]:
+        """Collect ranks that have ended, and return those that ended badly."""
+        deaths = []
+        for rank in sorted(self.living):
+            pid, status = os.waitpid(self.pids[rank], os.WNOHANG)
+            if pid:
+                self.living.discard(rank)
+                if status:
+                    deaths.append(Death(rank, pid, status, self._report(rank)))
+        return deaths
+
+    def _report(self, rank: int) -> tuple[str, str] | None:
+        try:
+            if self.pipes[rank].poll():
+                kind, message = self.pipes[rank].recv_bytes(1 << 16).decode().split("\n", 1)
+                return kind, message
+        except (EOFError, OSError, ValueError):
+            pass
+        return None
+
+    def _error(self, deaths: list[Death]) -> ReftrainError:
+        """Name the rank that died of itself: killed before failed, own errors before lost peers."""
+        deadline = time.monotonic() + GRACE_S
+        while self.living and time.monotonic() < deadline:
+            time.sleep(0.02)
+            deaths += self._deaths()
+        others = len(self.living)
+        self.end()
+        ours = [death for death in deaths if death.report and death.report[0] != "Lost"]
+        stuck = [death for death in ours if death.report and death.report[0] == "Stuck"]
+        ours = [death for death in ours if death not in stuck]
+        first = next((death for death in deaths if death.killed), ([*ours, *stuck, *deaths])[0])
+        if first.report and first.report[0] in {"ConfigError", "ScheduleError"}:
+            field, problem, remedy = first.report[1].split("\0")
+            return ConfigError(field, problem, remedy)
+        kind = StuckError if first in stuck else RankDiedError
+        return kind(f"{first}; ended the other {others + len(deaths) - 1} ranks")
+
+    def end(self) -> None:
+        """End all that live: asked first, killed after `END_S`."""
+        for sign, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, GONE_S)):
+            for rank in self.living:
+                os.kill(self.pids[rank], sign)
+            deadline = time.monotonic() + patience
+            while self.living and time.monotonic() < deadline:
+                self._deaths()
+                time.sleep(0.02)
+
+
+def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
+    """Do the work and leave without running the parent's exit handlers."""
+    code = 1
+    try:
+        _leave_interrupts_to_the_parent()
+        _die_with(parent)
+        work()
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - reported to the parent
+        pipe.send_bytes("\n".join(describe_error(error)).encode()[: 1 << 16])
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ctrl-C reaches the whole group, but it is the parent that ends the ranks; unblocks what `Ranks.fork` blocked."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def _die_with(parent: int) -> None:
+    """End this process when the parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def refusal(error: OSError) -> str:
+    """Sentence about a disk or folder that refuses."""
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = "; free space or choose another out" if error.errno in REFUSALS else ""
+    return f"{where}{error.strerror or error}{remedy}"
+
+
+def describe_error(error: BaseException) -> tuple[str, str]:
+    """Kind and sentence of an error for the parent; other ranks' deaths show as lost connections."""
+    if isinstance(error, ConfigError):
+        return type(error).__name__, f"{error.field}\0{error.problem}\0{error.remedy}"
+    if isinstance(error, ReftrainError):
+        return type(error).__name__, str(error)
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return "MachineError", refusal(error)
+    sentence = (str(error) or type(error).__name__).strip().splitlines()[0]
+    sentence = re.sub(r"^\[\S*\] ", "", sentence)  # the place in Gloo's source
+    if "Timed out waiting" in str(error) or "Wait timeout" in str(error):
+        return "Stuck", f"waited in vain for another rank ({sentence})"
+    lost = (
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Broken pipe",
+        "Socket closed",
+        "Timed out",
+    )
+    if any(words in str(error) for words in lost):
+        return "Lost", sentence
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return "Other", f"{type(error).__name__}: {sentence} ({Path(where.filename).name}:{where.lineno})"

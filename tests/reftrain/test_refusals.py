@@ -1,0 +1,179 @@
+"""What a run refuses instead of leaving something out without a word, and what the machine refuses to a run."""
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from reftrain import ranks as rank_processes
+from reftrain.config_file import load
+from reftrain.errors import ConfigError, MachineError
+from reftrain.faults.spec import parse_fault
+from reftrain.hooks import CollectiveCall, RunContext
+from reftrain.planted import fault_hooks, read_faults
+from reftrain.ranks import Ranks, refusal
+from reftrain.train import _check_resumed
+
+TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
+
+
+def run(out, *arguments, before=None):
+    return subprocess.run(
+        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, "--out", str(out), *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, check=False, preexec_fn=before,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        (
+            {"evidence": {"trace_steps": [2, 9]}},
+            r"evidence\.trace_steps: step 9 is not among the run's steps 0 to 3",
+        ),
+        ({"evidence": {"trace_steps": [-1]}}, r"evidence\.trace_steps: step -1 is not among"),
+        ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is no size"),
+        ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is no size"),
+        ({"data": {"padding": float("nan")}}, r"data\.padding: nan is no size"),
+    ],
+)
+def test_configurations(tables, words):
+    with pytest.raises(ConfigError, match=words):
+        load(None, tables)
+
+
+@pytest.mark.parametrize(
+    ("fault", "mesh", "words"),
+    [
+        (
+            "slow_compute:rank=0,steps=4:",
+            {"dp": 2},
+            r"fault\.steps: slow_compute would begin in step 4 of a run whose last is 3",
+        ),
+        ("host_stall:rank=0", {}, "fault: host_stall strikes at communication, and one rank has none"),
+        ("slow_link:rank=0", {}, "fault: slow_link strikes at communication"),
+    ],
+)
+def test_faults_that_would_never_strike(fault, mesh, words):
+    config = load(None, {"mesh": mesh, "evidence": {"faults": [fault]}})
+    with pytest.raises(ConfigError, match=words):
+        read_faults(config)
+
+
+def hang(text, **checkpoint):
+    config = load(None, {"mesh": {"dp": 2}, "checkpoint": checkpoint})
+    (made,) = fault_hooks([parse_fault(text, 2)])
+    made.setup(RunContext(config, None, 0, torch.device("cpu")))
+    made.step_begin(0)
+    made.strike = lambda call: None
+    return made
+
+
+def test_a_hang_that_never_struck_is_told_at_the_end():
+    call = CollectiveCall("dp", "all_reduce", "x", torch.zeros(1), None, 1)
+    missed = hang("host_stall:rank=0,axis=dp,op=send")
+    missed.collective_begin(call)
+    with pytest.raises(ConfigError, match="host_stall never struck: in its steps rank 0 made no send on dp"):
+        missed.close()
+    struck = hang("host_stall:rank=0,axis=dp")
+    struck.collective_begin(call)
+    struck.close()
+    hang("host_stall:rank=1").close()  # the other rank's
+    hang("host_stall:rank=0", resume="auto").close()  # it may have struck before the restart
+
+
+def test_another_error_is_not_hidden_by_a_hang_that_never_struck():
+    def failing():
+        try:
+            raise KeyError("first")
+        finally:
+            hang("host_stall:rank=0").close()
+
+    with pytest.raises(KeyError, match="first"):
+        failing()
+
+
+def test_a_named_checkpoint_that_leaves_nothing_to_do():
+    def resumed(at, **tables):
+        _check_resumed(load(None, {"checkpoint": {"resume": "elsewhere"}, **tables}), at)
+
+    resumed(3)
+    with pytest.raises(
+        ConfigError, match=r"run\.steps: the checkpoint stands at step 4, and 4 steps are asked for"
+    ):
+        resumed(4)
+    with pytest.raises(
+        ConfigError, match=r"evidence\.trace_steps: step 1 is before step 2, where the run resumes"
+    ):
+        resumed(2, evidence={"trace_steps": [1, 3]})
+    _check_resumed(load(None, {"checkpoint": {"resume": "auto"}}), 4)  # a restarted job that was done
+
+
+def test_a_machine_that_gives_no_process_is_named(monkeypatch):
+    def refuse():
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(rank_processes.os, "fork", refuse)
+    with pytest.raises(
+        MachineError, match="rank 0 cannot be started: Resource temporarily unavailable; start fewer"
+    ):
+        Ranks().fork(lambda: None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "interrupts come again"
+
+
+def test_refusals_name_the_file_and_a_remedy_where_there_is_one():
+    assert refusal(OSError(errno.EFBIG, "File too large", "a/b")) == (
+        "a/b: File too large; free space or choose another out"
+    )
+    assert refusal(FileNotFoundError(errno.ENOENT, "No such file", "a")) == "a: No such file"
+
+
+def limited():
+    """Files may grow to 100 kB: what a full disk does, at a place of our choice."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+@pytest.mark.parametrize(
+    "extra", [["--trace", "1:3"], ["--set", "checkpoint.every=1"]], ids=["trace", "checkpoint"]
+)
+def test_a_full_disk_is_one_sentence(tmp_path, extra):
+    done = run(tmp_path, "--mesh", "dp=2", "--steps", "3", *extra, before=limited)
+    assert done.returncode == 3, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("reftrain: ")
+    assert "free space or choose another out" in last
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("*.gz"))
+    assert not list(tmp_path.glob("checkpoint/step-*"))
+
+
+def test_ranks_leave_an_interrupt_to_their_parent():
+    """Ctrl-C reaches the whole group; a rank that took it would write a traceback of its own."""
+    ranks = Ranks()
+    ranks.fork(lambda: time.sleep(60))
+    try:
+        os.kill(ranks.pids[0], signal.SIGINT)
+        time.sleep(0.3)
+        assert os.waitpid(ranks.pids[0], os.WNOHANG) == (0, 0), "it lives"
+    finally:
+        ranks.end()
+    assert not ranks.living
+    assert not Path(f"/proc/{ranks.pids[0]}").exists()
+
+
+def test_a_run_folder_keeps_the_truth_of_a_planted_fault_that_never_struck(tmp_path):
+    """The sentence comes at the end of the whole run; the run itself is as good as any."""
+    done = run(tmp_path, "--mesh", "dp=2", "--steps", "2", "--fault", "crash:rank=1,axis=dp,op=recv")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "reftrain: fault: crash never struck: in its steps rank 1 made no recv on dp; choose another axis, op or rank"
+    )
+    assert json.loads((tmp_path / "run.json").read_text())["faults"][0]["kind"] == "crash"
