@@ -1,24 +1,29 @@
 """What `tracekit slowrank` says of every slow fault on sixteen ranks: `python -m tests.bench.slow_faults`.
 
-Each case is run, for real ones the lag is measured against the same run without the fault, and the answer is judged by
-the truth in run.json. The table goes to stdout as Markdown, each case as it ends also to --jsonl.
+Each case is run and the answer is judged by the truth in run.json. The lag is measured in a second run, untraced, in
+which the fault strikes every other step: two runs of sixteen ranks on shared cores differ by more than what is to be
+measured, steps that take turns hardly. The table goes to stdout as Markdown, each case as it ends also to --jsonl.
 """
 
 import argparse
 import json
+import math
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from reftrain.demo.sixteen import LONG_SEQUENCES, sixteen
+from reftrain.demo.sixteen import LONG_SEQUENCES, WARM_UP, sixteen
 from reftrain.errors import ReftrainError
+from reftrain.lag import step_ms
 from reftrain.launcher import launch
 
 RANK = 5
-STEPS = 4  # traced
+STEPS = {"emulated": 4, "real": 8}  # traced
+PAIRS = {"emulated": 4, "real": 12}  # of steps with and without the fault, by which the lag is measured
 
 EMULATED = {
     "none": None,
@@ -34,13 +39,13 @@ EMULATED = {
 
 REAL = {
     "none": None,
-    "slow_compute": f"slow_compute:rank={RANK},factor=2.5",
-    "launch_bound": f"launch_bound:rank={RANK},delay_us=150",
-    "pauses": f"pauses:rank={RANK},pause_ms=40,every=8",
-    "late_data": f"late_data:rank={RANK},delay_ms=120",
-    "slow_link": f"slow_link:rank={RANK},delay_ms=2",
+    "slow_compute": f"slow_compute:rank={RANK},factor=3.5",
+    "launch_bound": f"launch_bound:rank={RANK},delay_us=80",
+    "pauses": f"pauses:rank={RANK},pause_ms=60,every=8",
+    "late_data": f"late_data:rank={RANK},delay_ms=250",
+    "slow_link": f"slow_link:rank={RANK},delay_ms=5",
     "long_stage": "long_stage:factor=1.25",
-    "doc_imbalance": "doc_imbalance:factor=8",
+    "doc_imbalance": "doc_imbalance:factor=4",
 }
 """Faults whose measured lag is about a tenth of the step, where sixteen ranks really compute on two cores."""
 
@@ -50,6 +55,13 @@ REAL_TABLES: dict[str, dict[str, Any]] = {
     "numerics": {"attention": "documents"},
     "run": {"compute": "real"},
 }
+
+REAL_LONG_SEQUENCES: dict[str, dict[str, Any]] = {
+    **REAL_TABLES,
+    "model": {"dim": 128, "ffn_dim": 128, "vocab_size": 64},
+    "data": {"seq_len": 1024, "mean_document": 64},
+}
+"""Where pairs of tokens decide what attention costs, and not the number of documents: fewer are cheaper to start."""
 
 EXPECTED = {
     "none": ("healthy", None),
@@ -67,8 +79,8 @@ EXPECTED = {
 def tables_of(compute: str, kind: str) -> dict[str, dict[str, Any]]:
     """Overrides of a case's configuration."""
     if compute == "real":
-        return REAL_TABLES
-    return {**(LONG_SEQUENCES if kind == "doc_imbalance" else {}), "evidence": {"measure_lag": False}}
+        return REAL_LONG_SEQUENCES if kind == "doc_imbalance" else REAL_TABLES
+    return LONG_SEQUENCES if kind == "doc_imbalance" else {}
 
 
 def judge(kind: str, answer: dict[str, Any]) -> tuple[bool, bool]:
@@ -81,24 +93,38 @@ def judge(kind: str, answer: dict[str, Any]) -> tuple[bool, bool]:
     return right, right and answer["cause"] == cause
 
 
+def measured_lag(fault: str, overrides: dict[str, dict[str, Any]], pairs: int) -> tuple[float, float]:
+    """Share of a step by which one with the fault is longer than the next one without it, and its standard error."""
+    with tempfile.TemporaryDirectory(prefix="slow-faults-lag-") as folder:
+        untraced = {**overrides, "evidence": {"measure_lag": False, "trace_steps": []}}
+        launch(sixteen(Path(folder), 2 * pairs, [f"{fault},steps={WARM_UP}::2"], untraced), lambda _: [])
+        times = step_ms(Path(folder), list(range(WARM_UP, WARM_UP + 2 * pairs)))
+    slow, usual = times[0::2], times[1::2]
+    differences = [a - b for a, b in zip(slow, usual, strict=True)]
+    mean = statistics.fmean(slow)
+    return statistics.fmean(differences) / mean, statistics.stdev(differences) / math.sqrt(pairs) / mean
+
+
 def run_case(
-    folder: Path, kind: str, fault: str | None, overrides: dict[str, dict[str, Any]]
+    folder: Path, kind: str, fault: str | None, overrides: dict[str, dict[str, Any]], compute: str
 ) -> dict[str, Any]:
-    """One run and what slowrank says of it."""
+    """One run and what slowrank says of it, and one by which its lag is measured."""
     faults = [] if fault is None else [fault]
-    launch(sixteen(folder, STEPS, faults, overrides), lambda _: [])
+    apart = {**overrides, "evidence": {"measure_lag": False}}
+    launch(sixteen(folder, STEPS[compute], faults, apart), lambda _: [])
+    lag = (None, None) if fault is None else measured_lag(fault, overrides, PAIRS[compute])
     program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
     command = [sys.executable, "-c", program, "slowrank", str(folder), "--json", "-", "--quiet"]
     answer = json.loads(
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     )
-    lag = json.loads((folder / "run.json").read_text()).get("lag", {})
     rank, cause = judge(kind, answer)
     named = [suspect["rank"] for suspect in answer["suspects"]]
     return {
         "fault": fault or "none",
         "step_ms": answer["steps"]["median_ms"],
-        "lag_share": lag.get("lag_share"),
+        "lag_share": lag[0],
+        "lag_error": lag[1],
         "verdict": answer["verdict"],
         "cause": answer["cause"],
         "named": named,
@@ -110,7 +136,7 @@ def run_case(
 
 def row(compute: str, case: dict[str, Any]) -> str:
     """One line of the table."""
-    lag = "" if case["lag_share"] is None else f"{case['lag_share']:.1%}"
+    lag = "" if case["lag_share"] is None else f"{case['lag_share']:.1%} ± {case['lag_error']:.1%}"
     named = ", ".join(map(str, case["named"])) or "nobody"
     right = "yes" if case["cause_right"] else ("rank only" if case["rank_right"] else "no")
     return (
@@ -137,7 +163,7 @@ def main() -> None:
         for kind in given.kinds.split(",") if given.kinds else cases:
             scratch = Path(tempfile.mkdtemp(prefix="slow-faults-"))
             try:
-                case = run_case(scratch, kind, cases[kind], tables_of(compute, kind))
+                case = run_case(scratch, kind, cases[kind], tables_of(compute, kind), compute)
                 print(row(compute, case), flush=True)
                 if given.keep:
                     shutil.rmtree(given.keep / f"{compute}_{kind}", ignore_errors=True)
