@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 AXES = ("tp", "cp", "pp", "dp")
+NESTED = ("tpcp", "twin")  # a union of two axes, and a second group of the same members as dp
 DESCS = {
+    "tpcp": "TENSOR_AND_CONTEXT_PARALLEL_GROUP",
+    "twin": "DATA_PARALLEL_GROUP_GLOO",
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "cp": "CONTEXT_PARALLEL_GROUP",
     "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
@@ -85,10 +88,13 @@ def members(sizes, rank):
             line.append(number)
         groups[axis] = tuple(line)
     groups["world"] = tuple(range(sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]))
+    plane = sizes["tp"] * sizes["cp"]
+    groups["tpcp"] = tuple(range(rank - rank % plane, rank - rank % plane + plane))
+    groups["twin"] = groups["dp"]
     return coords, groups
 
 
-def program(sizes, rank, steps, layers, micro):
+def program(sizes, rank, steps, layers, micro, nested=False):
     coords, groups = members(sizes, rank)
     ops = []
 
@@ -111,9 +117,13 @@ def program(sizes, rank, steps, layers, micro):
                     add("tp", "_reduce_scatter_base", 8192)
                     if back:
                         add("tp", "all_reduce", 512)
+                    if nested:
+                        add("tpcp", "all_reduce", 256)
                 move("send", -1 if back else 1, 4096)
         add("dp", "_reduce_scatter_base", 65536)
         add("dp", "_all_gather_base", 16384)
+        if nested:
+            add("twin", "all_reduce", 2)
         add("world", "all_reduce", 1, sync=True)
     return ops
 
@@ -156,7 +166,8 @@ def advance(rank, window):
             break
         op = rank.program[rank.at]
         table = rank.p2p if op.peer >= 0 else rank.counts
-        table[op.group] = op.seq = table.get(op.group, 0) + 1
+        key = (op.axis, op.group)
+        table[key] = op.seq = table.get(key, 0) + 1
         op.record, op.issued = rank.at, True
         rank.issued.append(op)
         rank.at += 1
@@ -176,8 +187,9 @@ def run(ranks, window):
                 sends[way] = sends.get(way, 0) + 1
                 key = (way, sends[way])
             else:
-                counts[op.group] = counts.get(op.group, 0) + 1
-                key = (op.group, counts[op.group])
+                key = (op.axis, op.group)
+                counts[key] = counts.get(key, 0) + 1
+                key = (*key, counts[key])
             calls.setdefault(key, []).append((r.rank, op))
     keys = {id(op): key for key, parts in calls.items() for _, op in parts}
     streams = {
@@ -235,10 +247,12 @@ def make(
     drop=True,
     shape=None,
     window=None,
+    nested=False,
 ):
     """One case; `fault` None is a healthy job dumped after its last step.
 
-    shape: steps, layers and micro-batches; window: calls that a host runs ahead of its device.
+    shape: steps, layers and micro-batches; window: calls that a host runs ahead of its device; nested: with groups
+    inside groups, and two groups of the same members.
     """
     rng = random.Random(seed)
     sizes = sizes or dict(zip(AXES, rng.choice(MESHES), strict=True))
@@ -251,20 +265,21 @@ def make(
     world = sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]
     steps, layers, micro = rng.choice([(3, 2, 2), (4, 1, 3), (3, 1, 2)])
     steps, layers, micro = shape or (steps, layers, micro)
-    ranks = [Rank(r, program(sizes, r, steps, layers, micro)) for r in range(world)]
+    ranks = [Rank(r, program(sizes, r, steps, layers, micro, nested)) for r in range(world)]
     culprit = plant(ranks, fault, axis, rng) if fault is not None else None
     ahead = rng.choice([1, 2, 5, 20, 60])
     run(ranks, window or ahead)
-    dumps = {r.rank: dump(r, sizes, ring, active_only, timed, status, rng) for r in ranks}
+    axes = ("world", *AXES, *(NESTED if nested else ()))
+    dumps = {r.rank: dump(r, sizes, ring, active_only, timed, status, rng, axes) for r in ranks}
     if fault == "crash" and drop:
         del dumps[culprit]
     return Case(sizes, fault, axis, culprit, timed, dumps)
 
 
-def names(sizes):
+def names(sizes, axes=("world", *AXES)):
     world = sizes["tp"] * sizes["cp"] * sizes["pp"] * sizes["dp"]
     found = {}
-    for axis in ("world", *AXES):
+    for axis in axes:
         for rank in range(world):
             group = members(sizes, rank)[1][axis]
             if len(group) > 1 and (axis, group) not in found:
@@ -272,10 +287,10 @@ def names(sizes):
     return found
 
 
-def dump(rank, sizes, ring, active_only, timed, status, rng):
-    named = names(sizes)
+def dump(rank, sizes, ring, active_only, timed, status, rng, axes=("world", *AXES)):
+    named = names(sizes, axes)
     mine = members(sizes, rank.rank)[1]
-    used = [(a, mine[a]) for a in ("world", *AXES) if len(mine[a]) > 1]
+    used = [(a, mine[a]) for a in axes if len(mine[a]) > 1]
     ids = {group: i for i, group in enumerate(used)}
     entries, frontier = [], {}
     skew = rng.randrange(-3_000_000, 3_000_000)

@@ -14,6 +14,8 @@ from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, Row
 from tracekit.ingest.flight import DumpSet
 
+Places = dict[int, dict[tuple[str, int], list[int]]]
+"""Groups of ranks by what groups in the same place of other replicas share."""
 Sight = tuple[bool, int | None]
 """Whether a rank issued a call, and when (ns, its own clock)."""
 
@@ -30,10 +32,10 @@ class Item:
 def first_wait(groups: list[Group], graph: Graph, hubs: Sequence[int], rank: int) -> int:
     """Give the hub in which `rank` has waited longest, by its own clock."""
 
-    def key(at: int) -> tuple[float, int, int]:
+    def key(at: int) -> tuple[int, int, int]:
         hub = graph.hubs[at]
-        made = groups[hub.group].rows[rank].created(hub.seq)
-        return float("inf") if made is None else made, len(groups[hub.group].ranks), at
+        # a call that the ring has lost is older than all it holds
+        return groups[hub.group].rows[rank].created(hub.seq) or 0, len(groups[hub.group].ranks), at
 
     return min(hubs, key=key)
 
@@ -63,7 +65,7 @@ def first_lacking(groups: list[Group], dumps: DumpSet, rank: int, items: Sequenc
         if rank in group.ranks and not group.mixed and len(group.ranks) < len(dumps.world)
         for other in group.ranks
     }
-    places = _places(groups, peers or set(dumps.world))
+    places = places_of(groups, peers or set(dumps.world))
     votes: dict[tuple[Item, Item], int] = {}
     for pair in combinations(items, 2):
         exact = [] if max(i.rank for i in pair) >= 0 else [groups[i.group].rows for i in pair]
@@ -83,9 +85,9 @@ def _winner(groups: list[Group], items: Sequence[Item], votes: dict[tuple[Item, 
     return min(items, key=lambda i: (behind[i], len(groups[i.group].ranks), i.group, i.seq))
 
 
-def _places(groups: list[Group], ranks: set[int]) -> dict[int, dict[tuple[str, int], list[int]]]:
+def places_of(groups: list[Group], ranks: set[int]) -> Places:
     """Groups of each of these ranks by what groups in the same place share."""
-    found: dict[int, dict[tuple[str, int], list[int]]] = {r: defaultdict(list) for r in ranks}
+    found: Places = {r: defaultdict(list) for r in ranks}
     for number, group in enumerate(groups):
         for rank in ranks.intersection(group.rows):
             found[rank][group.role].append(number)

@@ -224,9 +224,9 @@ def numel(text: str) -> int | None:
 
 
 def sizes(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """Give the shapes in "[[8192, 1, 5120], …]"; None where that cannot be read."""
+    """Give the shapes in "[[8192, 1, 5120], …]", of the parts of a coalesced call too; None where they are not."""
     try:
-        value = json.loads(text)
+        value = [shape for part in text.split("; ") for shape in json.loads(part)]
         shapes = tuple(tuple(int(n) for n in shape) for shape in value)
     except (ValueError, TypeError, RecursionError, OverflowError):
         return None

@@ -5,8 +5,10 @@ one place in the mesh run one program: those that made both calls, or only the f
 """
 
 from collections import defaultdict
+from itertools import combinations
 
-from tracekit.analysis.hang_graph import Graph
+from tracekit.analysis.hang_first import Places, places_of
+from tracekit.analysis.hang_graph import Graph, Hub
 from tracekit.analysis.hang_model import Group, Row
 from tracekit.ingest.flight import DumpSet
 from tracekit.ingest.flight_dump import Signature
@@ -33,7 +35,7 @@ def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, 
                 past, usual = stances[key]
                 if rank in past and 2 * len(past) <= usual:
                     odd[rank] = (hub.group, hub.seq)
-    return odd or _past_by_pairs(groups, graph, dumps)
+    return odd or _past_by_pairs(groups, graph, dumps) or _crossed(groups, graph, dumps)
 
 
 def left_out(groups: list[Group], dumps: DumpSet) -> dict[int, tuple[int, int, Signature]]:
@@ -106,6 +108,46 @@ def _past_by_pairs(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[in
                 if usual and all(usual) and len(past) <= len(usual):
                     odd[rank] = (hub.group, hub.seq)
     return odd
+
+
+def _crossed(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:
+    """Find ranks that made two calls, both of which everybody waits in, the other way round than their peers.
+
+    A rank that leaves out one of many alike calls makes the next of them under its number, but later. Asked are the
+    members of both groups, unless they are all ranks: other stages may run other programs.
+    """
+    odd: dict[int, tuple[int, int]] = {}
+    asked: dict[tuple[int, int], dict[int, bool]] = {}
+    places = places_of(groups, set(dumps.world))
+    for rank, hubs in graph.waits.items():
+        for pair in combinations(sorted(h for h in hubs if graph.hubs[h].in_flight), 2):
+            if pair not in asked:
+                asked[pair] = _ways(groups, places, [graph.hubs[h] for h in pair], len(dumps.world))
+            ways = asked[pair]
+            if rank not in ways:
+                continue
+            alike = sum(way == ways[rank] for way in ways.values())
+            if len(ways) - alike > 1 and 2 * alike <= len(ways) - alike:
+                late = graph.hubs[pair[1] if ways[rank] else pair[0]]
+                odd[rank] = (late.group, late.seq)
+    return odd
+
+
+def _ways(groups: list[Group], places: Places, pair: list[Hub], world: int) -> dict[int, bool]:
+    """Whether members of these two groups made the first call before the second, each in its own place."""
+    narrow = [
+        groups[h.group] for h in pair if len(groups[h.group].ranks) < world and not groups[h.group].mixed
+    ]
+    found: dict[int, bool] = {}
+    for rank in sorted({r for g in narrow for r in g.ranks}):
+        times = []
+        for hub in pair:
+            alike = places[rank].get(groups[hub.group].role, [])
+            number = hub.group if hub.group in alike else alike[0] if len(alike) == 1 else None
+            times.append(None if number is None else groups[number].rows[rank].created(hub.seq))
+        if times[0] is not None and times[1] is not None and times[0] != times[1]:
+            found[rank] = times[0] < times[1]
+    return found
 
 
 def _stances(

@@ -8,6 +8,7 @@ explains the standstill, a single rank without a dump. Fourth step of `hang`.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang_chains import all_explained
 from tracekit.analysis.hang_first import Item, first_lacking, first_wait
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_messages import lost_message, unlike_messages
@@ -225,12 +226,20 @@ def _missing(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) ->
     common = set.intersection(*fits)
     if len(common) == 1:
         (rank,) = common
-        if rank in places and (rank not in dumps.dumps or rank in graph.stale):
+        absent = set(dumps.world) - dumps.dumps.keys()
+        fits_all = rank in places and all_explained(groups, graph, dumps, {rank, *absent})
+        if fits_all and (rank not in dumps.dumps or rank in graph.stale):
             dump = dumps.dumps.get(rank)
             kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
             first = first_lacking(groups, dumps, rank, places[rank])
             roots.where[rank] = (kind, first.group, first.seq)
             return
+    if len(common) == 1:
+        roots.doubts.append(
+            f"rank {min(common)} left no whole dump, and some of the waiting does not start from it; nothing tells who "
+            "stopped first"
+        )
+        return
     names = ", ".join(str(r) for r in sorted(set().union(*fits))[:16])
     roots.doubts.append(
         f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"

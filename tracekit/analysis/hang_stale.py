@@ -6,8 +6,7 @@ If all waiting then starts from one rank the job hangs there; else dumps of a li
 times. Used by `hang`.
 """
 
-from collections.abc import Iterable
-
+from tracekit.analysis.hang_chains import all_explained
 from tracekit.analysis.hang_graph import Graph, build_graph
 from tracekit.analysis.hang_model import Group
 from tracekit.analysis.hang_roots import Roots, find_roots
@@ -69,7 +68,7 @@ def _settled(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | Non
     again = build_graph(groups, dumps, stale)
     if again.stuck and not again.moving:
         roots = find_roots(groups, again, dumps, mesh)
-        if roots.where and _all_explained(groups, again, dumps, roots.where):
+        if roots.where and all_explained(groups, again, dumps, roots.where):
             return again, roots, [_row(dumps, rank) for rank in sorted(stale)]
     for row, enqueued in before:
         row.stale, row.enqueued = False, enqueued
@@ -79,43 +78,3 @@ def _settled(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | Non
 def _row(dumps: DumpSet, rank: int) -> Quality:
     detail = f"rank {rank} wrote it before its peers' last calls, it seems: what it did after that is unknown"
     return Quality("stale_dump", dumps.dumps[rank].path, 1, detail)
-
-
-def _all_explained(groups: list[Group], graph: Graph, dumps: DumpSet, culprits: Iterable[int]) -> bool:
-    """Whether every waiting rank waits first of all for a culprit, or for a rank that does."""
-    first = {rank: _first_wait(groups, graph, dumps, rank) for rank in graph.stuck}
-    reached = set(culprits)
-    grown = True
-    while grown:
-        grown = False
-        for rank, wait in first.items():
-            if rank in reached or wait is None:
-                continue
-            hub, lacking = wait
-            if lacking & reached or any(
-                peer in reached and first.get(peer) is not None and first[peer] != wait
-                for peer in (graph.hubs[hub].waiting if hub >= 0 else ())
-            ):
-                reached.add(rank)
-                grown = True
-    return all(rank in reached for rank in graph.stuck)
-
-
-def _first_wait(
-    groups: list[Group], graph: Graph, dumps: DumpSet, rank: int
-) -> tuple[int, frozenset[int]] | None:
-    """Give the hub of a rank's oldest outstanding call (-1 for a message) and who has not come to it."""
-    waits: list[tuple[int, int, frozenset[int]]] = []
-    for at in graph.waits.get(rank, ()):
-        hub = graph.hubs[at]
-        made = groups[hub.group].rows[rank].created(hub.seq)
-        waits.append((made or 0, at, frozenset((*hub.behind, *hub.missing, *hub.unknown))))
-    dump = dumps.dumps[rank]
-    for op in dump.p2p:
-        members = dump.groups[op.group].ranks
-        if op.peer < len(members) and members[op.peer] in graph.pairs.get(rank, ()):
-            waits.append((op.created, -1, frozenset({members[op.peer]})))
-    if not waits:
-        return None
-    _, at, lacking = min(waits, key=lambda w: w[:2])
-    return at, lacking

@@ -22,7 +22,7 @@ from tracekit.ingest.flight_entry import Reducer
 from tracekit.ingest.flight_files import find_files, read_bytes, size_of
 from tracekit.ingest.flight_pool import decode_all
 from tracekit.ingest.flight_timing import timed_calls
-from tracekit.ingest.salvage import salvage
+from tracekit.ingest.salvage import salvage, salvage_json
 
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")
@@ -147,8 +147,11 @@ def _decode(data: bytes) -> tuple[Any, bool]:
     try:
         return unpickle.loads(data), False
     except unpickle.DamagedError:
-        kept = salvage(data) if data[:1] == b"\x80" else None
-        if kept is None or not kept.get("pg_config") or not (kept.get("entries") or kept.get("pg_status")):
+        pickled = data[:1] == b"\x80"
+        kept = salvage(data) if pickled else salvage_json(data)
+        # a pickle without its groups says nothing; JSON lists them last, and calls name theirs
+        told = kept is not None and (kept.get("pg_config") or not pickled)
+        if kept is None or not told or not (kept.get("entries") or kept.get("pg_status")):
             raise
         return kept, True
 

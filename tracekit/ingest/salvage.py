@@ -1,17 +1,23 @@
-"""What a pickle that ends too early holds of a dump: everything before the cut, except the item that was cut.
+"""What a dump that ends too early holds: everything before the cut, except the item that was cut.
 
 The C unpickler gives up all it has read; Python's own keeps its stack, on which the unfinished containers stand
 with the items that were not put into them yet. It runs behind the same shut doors (`unpickle`), in the same bounded
-worker, and only for files that the C code found cut off. Second chance of `flight`.
+worker, and only for files that the C code found cut off. Of JSON the containers that are open after the last whole
+item are closed, and the text is read again. Second chance of `flight`.
 """
 
 import io
+import json
 import pickle
+import re
 import struct
 from typing import Any, NoReturn, cast
 
 from tracekit.ingest.unpickle import RefusedError, refuse_global, refuse_persistent
 
+_JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
+"""Strings and brackets; a quote alone opens a string that does not end."""
+_DEEPEST = 64
 _CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)
 _Base = cast("type[pickle.Unpickler]", pickle._Unpickler)  # noqa: SLF001 (no public name)
 
@@ -53,6 +59,34 @@ def salvage(data: bytes) -> dict[Any, Any] | None:
     except TypeError:  # an unhashable key
         return None
     return root
+
+
+def salvage_json(data: bytes) -> dict[Any, Any] | None:
+    """Give what cut JSON of a mapping holds; None where it is not cut but damaged, or holds no mapping."""
+    closers = bytearray()
+    whole: tuple[int, bytes] | None = None  # where the last whole item ends, and what is open there
+    for token in _JSON.finditer(data):
+        mark = token[0]
+        if mark == b'"':
+            break
+        if mark in b"{[":
+            closers += b"}" if mark == b"{" else b"]"
+            if len(closers) > _DEEPEST:
+                return None
+        elif mark in b"}]":
+            if not closers or closers.pop() != mark[0] or not closers:
+                return None
+            if len(closers) <= 2:
+                whole = token.end(), bytes(closers)
+        elif mark == b"," and 0 < len(closers) <= 2:
+            whole = token.start(), bytes(closers)
+    if whole is None or whole[1][0] != b"}"[0]:
+        return None
+    try:
+        found = json.loads(data[: whole[0]] + whole[1][::-1])
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _close(levels: list[list[Any]]) -> None:
