@@ -1,7 +1,9 @@
 """The command: text, JSON, exit codes."""
 
 import json
+from pathlib import Path
 
+import fsspec
 import pytest
 from click.testing import CliRunner
 from tracekit_cli.hang import hang
@@ -32,6 +34,26 @@ def test_json_on_stdout_is_the_document_alone(folder):
     document = json.loads(run(folder, "--json", "-", "--quiet").stdout)
     assert document["schema"] == "tracekit.hang/1"
     assert document["ranks"]["read"] == 8
+
+
+def test_inputs_may_be_urls(folder):
+    memory = fsspec.filesystem("memory")
+    for path in Path(folder).iterdir():
+        memory.pipe_file(f"/hung/job/{path.name}", path.read_bytes())
+    here = json.loads(run(folder, "--json", "-", "--quiet").stdout)
+    for urls in (["memory://hung/job"], ["memory://hung/job/nccl_trace_rank_*"], [f"file://{folder}"]):
+        assert json.loads(run(*urls, "--json", "-", "--quiet").stdout) == here
+    assert run("memory://hung", "--quiet").stdout.startswith("hang: rank")
+    with pytest.raises(InputError, match="memory://hung/other: no such file"):
+        run("memory://hung/other")
+
+
+def test_a_file_that_is_refused_is_named_by_its_url(folder):
+    url = f"file://{folder}/broken_9"
+    Path(folder, "broken_9").write_bytes(b"\x80\x04cos\nsystem\n.")
+    document = json.loads(run(f"file://{folder}", "--json", "-", "--quiet").stdout)
+    assert [r["path"] for r in document["ranks"]["rejected"]] == [url]
+    assert document["verdict"] == "hang"
 
 
 @pytest.mark.parametrize(("kinds", "code"), [("hang", 1), ("any", 1), ("mismatch", 0)])

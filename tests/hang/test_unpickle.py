@@ -1,5 +1,6 @@
 """Hostile and damaged dumps: refused with their path, nothing runs, memory and time stay bounded."""
 
+import json
 import os
 import pickle
 import random
@@ -116,12 +117,54 @@ def test_of_a_file_cut_off_later_all_before_the_cut_is_kept(tmp_path, protocol, 
     assert len(names) == len(case.dumps[victim]["pg_config"])
 
 
+@pytest.mark.parametrize("last", ["entries", "pg_config"])
+@pytest.mark.parametrize("keep", [0.3, 0.8, 0.999])
+def test_of_json_cut_off_all_before_the_cut_is_kept(tmp_path, keep, last):
+    case, victim, path = cut(tmp_path, 1.0)
+    dump = case.dumps[victim]
+    ordered = {k: dump[k] for k in sorted(dump, key=lambda k: (k == last, k))}
+    text = json.dumps(ordered).encode()
+    path.write_bytes(text[: int(len(text) * keep)])
+    dumps = load_dumps([str(path.parent)])
+    assert not dumps.rejected
+    (row,) = [q for q in dumps.quality if q.kind == "truncated_file"]
+    assert (row.path, row.kept_events) == (str(path), dumps.dumps[victim].entries)
+    whole = len(dump["entries"])
+    if last == "entries":
+        assert keep * whole * 0.8 <= dumps.dumps[victim].entries < whole
+        assert len(dumps.dumps[victim].groups) == len(dump["pg_config"])
+    assert dumps.dumps[victim].malformed == 0
+    finding = analyse(dumps)
+    assert {c.rank for c in finding.culprits} == {case.culprit}, finding.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"entries": [1}',  # brackets that do not match
+        b'{"entries": [{"a": tru}, {"b": 1}',  # damaged before the cut
+        b'[{"entries": []}',  # no mapping
+        b'{"a": 1} {"b": [',  # ended before
+        b"{" + b'"a":[' * 5000,
+        b'{"entries',
+    ],
+)
+def test_json_that_is_damaged_and_not_cut_is_refused(tmp_path, text):
+    (tmp_path / "dump_1").write_bytes(text)
+    with pytest.raises(InputError, match="damaged or cut off"):
+        load_dumps([str(tmp_path)])
+
+
+@pytest.mark.parametrize("form", ["pickle", "json"])
 @pytest.mark.parametrize("seed", range(10))
-def test_files_cut_off_anywhere_blame_no_innocent(tmp_path, seed):
+def test_files_cut_off_anywhere_blame_no_innocent(tmp_path, seed, form):
     rng = random.Random(seed)
     fault = rng.choice(["host_stall", "device_unseen", "wrong_op", "crash", "skip"])
     case = make(seed, fault)
     folder = case.write(tmp_path)
+    if form == "json":
+        for rank, dump in case.dumps.items():
+            (folder / f"nccl_trace_rank_{rank}").write_text(json.dumps(dump))
     for path in rng.sample(sorted(folder.iterdir()), 3):
         data = path.read_bytes()
         path.write_bytes(data[: rng.randrange(10, len(data))])

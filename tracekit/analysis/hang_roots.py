@@ -228,7 +228,10 @@ def _missing(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) ->
         (rank,) = common
         absent = set(dumps.world) - dumps.dumps.keys()
         fits_all = rank in places and all_explained(groups, graph, dumps, {rank, *absent})
-        if fits_all and (rank not in dumps.dumps or rank in graph.stale):
+        cut = {
+            r for r, d in dumps.dumps.items() if d.truncated
+        }  # where several files are, that tells nothing
+        if fits_all and (rank not in dumps.dumps or (rank in graph.stale and cut <= {rank})):
             dump = dumps.dumps.get(rank)
             kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
             first = first_lacking(groups, dumps, rank, places[rank])
