@@ -1,12 +1,14 @@
 """`reftrain`: trains the reference model and leaves evidence behind."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from tracekit_cli import exit_codes
 from tracekit_cli.reftrain_demo import demo
 from tracekit_cli.reftrain_faults import faults
 from tracekit_cli.reftrain_plan import calibrate, memory, plan
@@ -17,6 +19,8 @@ from reftrain.config import RunConfig
 from reftrain.config_file import load
 from reftrain.errors import ConfigError, ReftrainError
 from reftrain.world import check_environment
+
+DEBUG = "TRACEKIT_DEBUG"
 
 
 def parse_mesh(text: str) -> dict[str, Any]:
@@ -198,7 +202,21 @@ def main() -> None:
         click.echo(f"reftrain: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(130)
+        click.echo("reftrain: interrupted", err=True)
+        sys.exit(exit_codes.INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
+        sys.exit(exit_codes.OK)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"reftrain: {where}{error.strerror or error}; name another file or folder", err=True)
+        sys.exit(exit_codes.INPUT)
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        told = f"{type(error).__name__}: {error} ({DEBUG}=1 shows where)"
+        click.echo(f"reftrain: a fault of ours, please report it: {told}", err=True)
+        sys.exit(exit_codes.FAULT)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -188,7 +189,7 @@ class Checkpointer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # dcp warns of ranks that hold no metadata
                 load({**boxes, STEP_KEY: step}, storage_reader=reader, process_group=self.group)
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             raise CheckpointError(f"{path}: {_reason(error)}; name another finished checkpoint") from error
         steps_done = int(step.item())
         self.trainer.optimizer.set_steps(steps_done)

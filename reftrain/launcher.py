@@ -39,6 +39,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
         if wants_lag(config):
             record_lag(config, lambda other: _train_here(other, lambda _: []))
     except OSError as error:
+        error.filename = error.filename or config.out
         raise MachineError(refusal(error)) from error
 
 

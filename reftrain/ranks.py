@@ -33,6 +33,7 @@ REFUSALS = {
     errno.EPERM,
     errno.EIO,
 }  # of disks and folders
+SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # what numpy says, without a number of the error
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,8 @@ def _die_with(parent: int) -> None:
 def refusal(error: OSError) -> str:
     """Sentence about a disk or folder that refuses."""
     where = f"{error.filename}: " if error.filename else ""
+    if SHORT_WRITE.fullmatch(str(error)):
+        return f"{where}a file could not be written whole; free space or choose another out"
     remedy = "; free space or choose another out" if error.errno in REFUSALS else ""
     return f"{where}{error.strerror or error}{remedy}"
 
@@ -199,7 +202,7 @@ def describe_error(error: BaseException) -> tuple[str, str]:
         return type(error).__name__, f"{error.field}\0{error.problem}\0{error.remedy}"
     if isinstance(error, ReftrainError):
         return type(error).__name__, str(error)
-    if isinstance(error, OSError) and error.errno in REFUSALS:
+    if isinstance(error, OSError) and (error.errno in REFUSALS or SHORT_WRITE.fullmatch(str(error))):
         return "MachineError", refusal(error)
     sentence = (str(error) or type(error).__name__).strip().splitlines()[0]
     sentence = re.sub(r"^\[\S*\] ", "", sentence)  # the place in Gloo's source

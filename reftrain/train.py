@@ -5,6 +5,9 @@
 
 import contextlib
 import datetime as dt
+import os
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -50,18 +53,44 @@ def choose_device(config: RunConfig, local_rank: int) -> torch.device:
 
 
 @contextlib.contextmanager
+def stderr_unless_it_fails() -> Iterator[None]:
+    """Hold back what C++ writes to stderr in the block, and drop it when the block raises: its error says the same.
+
+    torch writes fifty lines of a C++ stack when ranks cannot meet.
+    """
+    sys.stderr.flush()
+    try:
+        ours = os.dup(2)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(ours, 2)
+            os.close(ours)
+        held.seek(0)
+        while part := held.read(1 << 16):
+            os.write(2, part)
+
+
+@contextlib.contextmanager
 def process_group(world: World, device: torch.device, timeout_s: float) -> Iterator[None]:
     """Join the world; raises `MachineError` when the meeting place cannot be opened."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     try:
-        dist.init_process_group(
-            backend,
-            init_method=world.meeting,
-            rank=world.rank,
-            world_size=world.size,
-            timeout=dt.timedelta(seconds=timeout_s),
-            device_id=device if device.type == "cuda" else None,
-        )
+        with stderr_unless_it_fails():
+            dist.init_process_group(
+                backend,
+                init_method=world.meeting,
+                rank=world.rank,
+                world_size=world.size,
+                timeout=dt.timedelta(seconds=timeout_s),
+                device_id=device if device.type == "cuda" else None,
+            )
     except (dist.DistNetworkError, dist.DistStoreError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise MachineError(
@@ -106,9 +135,13 @@ def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)
         try:
-            _train(make_trainer(config, listed, device), listed, device)
-        finally:
-            listed.close()
+            try:
+                _train(make_trainer(config, listed, device), listed, device)
+            finally:
+                listed.close()
+        except OSError as error:
+            error.filename = error.filename or config.out  # a write to an open file names none
+            raise
 
 
 def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:

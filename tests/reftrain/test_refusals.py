@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tracekit_cli import reftrain as command
 
 from reftrain import ranks as rank_processes
 from reftrain.config_file import load
@@ -19,8 +20,8 @@ from reftrain.errors import ConfigError, MachineError
 from reftrain.faults.spec import parse_fault
 from reftrain.hooks import CollectiveCall, RunContext
 from reftrain.planted import fault_hooks, read_faults
-from reftrain.ranks import Ranks, refusal
-from reftrain.train import _check_resumed
+from reftrain.ranks import Ranks, describe_error, refusal
+from reftrain.train import _check_resumed, stderr_unless_it_fails
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 
@@ -134,6 +135,9 @@ def test_refusals_name_the_file_and_a_remedy_where_there_is_one():
         "a/b: File too large; free space or choose another out"
     )
     assert refusal(FileNotFoundError(errno.ENOENT, "No such file", "a")) == "a: No such file"
+    short = OSError("8192 requested and 1888 written")  # numpy's
+    assert refusal(short) == "a file could not be written whole; free space or choose another out"
+    assert describe_error(short) == ("MachineError", refusal(short))
 
 
 def limited():
@@ -177,3 +181,63 @@ def test_a_run_folder_keeps_the_truth_of_a_planted_fault_that_never_struck(tmp_p
         "reftrain: fault: crash never struck: in its steps rank 1 made no recv on dp; choose another axis, op or rank"
     )
     assert json.loads((tmp_path / "run.json").read_text())["faults"][0]["kind"] == "crash"
+
+
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path):
+    assert run(tmp_path, "--steps", "1", "--set", "checkpoint.every=1").returncode == 0
+    (data,) = tmp_path.glob("checkpoint/step-*/*.distcp")
+    os.truncate(data, 1000)
+    done = run(tmp_path, "--steps", "2", "--resume", data.parent)
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"reftrain: {data.parent}: ")
+    assert done.stderr.endswith("; name another finished checkpoint\n")
+
+
+def test_ranks_that_cannot_meet_say_so_in_one_sentence(tmp_path, monkeypatch):
+    """torch would add fifty lines of a C++ stack."""
+    here = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for name, value in here.items():
+        monkeypatch.setenv(name, value)
+    done = run(tmp_path, "--mesh", "dp=2", "--set", "evidence.timeout_s=3")
+    assert done.returncode == 3
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("reftrain: rank 1 cannot meet the others at env://: ")
+
+
+def test_what_cpp_says_is_kept_where_the_block_ends_well(capfd):
+    with stderr_unless_it_fails():
+        os.write(2, b"a warning\n")
+    assert capfd.readouterr().err == "a warning\n"
+
+    def failing():
+        with stderr_unless_it_fails():
+            os.write(2, b"fifty lines\n")
+            raise ValueError("in short")
+
+    with pytest.raises(ValueError, match="in short"):
+        failing()
+    os.write(2, b"again\n")
+    assert capfd.readouterr().err == "again\n"
+
+
+def test_a_file_that_cannot_be_written_and_a_fault_of_ours(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["reftrain", "faults", "--json", "/proc/nowhere/faults.json"])
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    said = capsys.readouterr().err
+    assert (stop.value.code, said) == (
+        3, "reftrain: /proc/nowhere/faults.json: No such file or directory; name another file or folder\n"
+    )  # fmt: skip
+
+    def broken(**_):
+        raise RuntimeError("so it is")
+
+    monkeypatch.setattr(command.cli, "main", broken)
+    monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    assert stop.value.code == 70
+    assert capsys.readouterr().err == (
+        "reftrain: a fault of ours, please report it: RuntimeError: so it is (TRACEKIT_DEBUG=1 shows where)\n"
+    )
