@@ -165,7 +165,7 @@ class DocumentModel:
                 for pairs in of_rank
             )
             seconds.append(replay(self.job.lowered, replace(base, attention=extra)).seconds)
-        return max(seconds)
+        return float(max(seconds))
 
 
 def _attention(costs: CostModel, pairs: F64) -> F64:

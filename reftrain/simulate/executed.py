@@ -2,8 +2,9 @@
 
 Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few
 cores, while schedule, messages, reductions and Python are real. Calibrated before: links by `calibrate`, and
-what a kernel costs besides its sleep by a run of one rank. Source: the check of "Chimera" (SC'21), section
-4.2, of its model against executed times, and of the (p, d) it picks.
+what a kernel costs besides its sleep by a run of one rank. With `--real` two ranks compute for real; the
+speed of their processes is then fitted to the run with p = 1 and d = 2, marked so. Source: the check of
+"Chimera" (SC'21), section 4.2, of its model against executed times, and of the (p, d) it picks.
 """
 
 import argparse
@@ -17,12 +18,15 @@ from pathlib import Path
 from reftrain.config import RunConfig
 from reftrain.config_file import load
 from reftrain.launcher import launch
-from reftrain.simulate.calibrate import LinkFit, fit_link, measure_links
+from reftrain.simulate.calibrate import LinkFit, Speed, fit_link, measure_links, measure_speed
 from reftrain.simulate.hardware import Device, Efficiency, Hardware, Host, Link
 from reftrain.simulate.job import job_of_run
 from reftrain.simulate.projection import project
+from reftrain.simulate.published import bisect
 
 LAYERS = 8
+SCHEDULES = ("chimera", "1f1b", "gpipe")
+FITTED = "fitted on"
 BACKWARD = 2 / 2.5
 """The emulated device takes twice the forward in attention's backward too, not 2.5 times as the cost model."""
 
@@ -66,16 +70,39 @@ def emulated_hardware(gflops: float, link: LinkFit, kernel_s: float) -> Hardware
     )
 
 
+def real_hardware(speed: Speed, link: LinkFit, share: float) -> Hardware:
+    """This machine's processes, all of whose measured speeds are multiplied by `share`."""
+    way = Link(link.alpha * 1e6, 1e-9 / max(link.beta, 1e-12), 1.0)
+    of_matmul = speed.attention_forward / speed.matmul, speed.attention_backward / speed.matmul
+    return Hardware(
+        name="this-machine",
+        source="measured, one share fitted",
+        node_size=1024,
+        device=Device(
+            peak_tflops=share * speed.matmul / 1e12,
+            memory_gib=4.0,
+            reserved_gib=0.1,
+            memory_gb_s=share * speed.memory / 1e9,
+        ),
+        efficiency=Efficiency(attention_forward=of_matmul[0], attention_backward=of_matmul[1]),
+        host=Host(launch_us=0.0, kernel_us=speed.kernel_s * 1e6),
+        node=way,
+        network=way,
+    )
+
+
 def configure(case: Case, gflops: float, out: str, steps: int) -> RunConfig:
-    """Configuration of a run: the tiny model, one sequence a micro-batch."""
+    """Configuration of a run of one-sequence micro-batches: the tiny model emulated, or the small one for real."""
+    emulated = {"compute": "emulated", "emulated_gflops": gflops} if gflops else {}
     return load(
         None,
         {
-            "model": {"preset": "tiny", "layers": LAYERS},
+            "model": {"preset": "tiny" if gflops else "small", "layers": LAYERS},
             "mesh": {"pp": case.p, "dp": case.d},
             "data": {"batch_size": case.m * case.d},
             "pipeline": {"schedule": case.schedule},
-            "run": {"steps": steps, "compute": "emulated", "emulated_gflops": gflops, "out": out},
+            "numerics": {"policy": "bf16" if gflops else "fp32"},
+            "run": {"steps": steps, "out": out, **emulated},
         },
     )
 
@@ -92,32 +119,49 @@ def execute(case: Case, gflops: float, steps: int) -> float:
     return statistics.median(seconds for step, seconds in slowest.items() if step)
 
 
-def projected(case: Case, gflops: float, link: LinkFit, kernel_s: float) -> float:
+def projected(case: Case, gflops: float, hardware: Hardware) -> float:
     """Seconds of a step by projection."""
-    job = job_of_run(configure(case, gflops, "run", 1))
-    return project(job, emulated_hardware(gflops, link, kernel_s)).step_s
+    return project(job_of_run(configure(case, gflops, "run", 1)), hardware).step_s
 
 
 def speed(layer_s: float) -> float:
     """GFLOP/s at which a layer's forward of one micro-batch takes about `layer_s` seconds."""
-    link = LinkFit(0.0, 0.0, {})
-    one = projected(Case("1f1b", 1, 1, 1), 1.0, link, 0.0) / (3 * LAYERS)
-    return one / layer_s
+    hardware = emulated_hardware(1.0, LinkFit(0.0, 0.0, {}), 0.0)
+    return projected(Case("1f1b", 1, 1, 1), 1.0, hardware) / (3 * LAYERS) / layer_s
 
 
 def overhead(gflops: float, link: LinkFit, steps: int) -> float:
     """Seconds a kernel takes besides its sleep, from a run of one rank."""
     case = Case("1f1b", 1, 1, 2)
-    without, with_one = (projected(case, gflops, link, kernel) for kernel in (0.0, 1e-3))
+    without, with_one = (
+        projected(case, gflops, emulated_hardware(gflops, link, kernel)) for kernel in (0.0, 1e-3)
+    )
     return max(0.0, (execute(case, gflops, steps) - without) / (with_one - without) * 1e-3)
 
 
 def compare(cases: Sequence[Case], layer_s: float, steps: int = 3) -> list[Compared]:
-    """Calibrate, then project and execute all cases."""
+    """Calibrate emulated devices, then project and execute all cases."""
     link = fit_link(measure_links(2))
     gflops = speed(layer_s)
-    kernel_s = overhead(gflops, link, steps)
-    return [Compared(c, projected(c, gflops, link, kernel_s), execute(c, gflops, steps)) for c in cases]
+    hardware = emulated_hardware(gflops, link, overhead(gflops, link, steps))
+    return [Compared(c, projected(c, gflops, hardware), execute(c, gflops, steps)) for c in cases]
+
+
+def compare_real(micro_batches: int, steps: int = 3) -> list[Compared]:
+    """Two ranks that compute for real: p = 1 and d = 2 fits the share of their speed, p = 2 is predicted."""
+    link, measured = fit_link(measure_links(2)), measure_speed()
+    fitted = Case(FITTED, 1, 2, micro_batches // 2)
+    executed = execute(Case("1f1b", 1, 2, micro_batches // 2), 0.0, steps)
+    plain = Case("1f1b", 1, 2, micro_batches // 2)
+    share = bisect(
+        lambda x: projected(plain, 0.0, real_hardware(measured, link, x)) < executed, 1e-3, 10.0, steps=40
+    )
+    hardware = real_hardware(measured, link, share)
+    rows = [Compared(fitted, projected(plain, 0.0, hardware), executed)]
+    for name in SCHEDULES:
+        case = Case(name, 2, 1, micro_batches)
+        rows.append(Compared(case, projected(case, 0.0, hardware), execute(case, 0.0, steps)))
+    return rows
 
 
 def grid(ranks: int, sequences: int) -> list[Case]:
@@ -126,9 +170,7 @@ def grid(ranks: int, sequences: int) -> list[Case]:
     for p in (n for n in range(2, ranks + 1) if ranks % n == 0 and LAYERS % n == 0):
         d = ranks // p
         m = sequences // d
-        cases += [
-            Case(name, p, d, m) for name in ("chimera", "1f1b", "gpipe") if name != "chimera" or m % 2 == 0
-        ]
+        cases += [Case(name, p, d, m) for name in SCHEDULES if name != "chimera" or m % 2 == 0]
     return cases
 
 
@@ -158,15 +200,21 @@ def report(rows: Sequence[Compared]) -> str:
 def main() -> None:
     """Run the table."""
     parser = argparse.ArgumentParser(description="Projected against executed step times.")
-    parser.add_argument("--ranks", type=int, default=4, help="processes (default 4)")
-    parser.add_argument("--sequences", type=int, default=8, help="sequences of a step (default 8)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4], help="processes, several in turn")
+    parser.add_argument("--sequences", type=int, default=0, help="sequences of a step; as many as ranks if 0")
     parser.add_argument(
         "--layer-seconds", type=float, default=0.2, help="emulated forward of a layer (default 0.2)"
     )
     parser.add_argument("--steps", type=int, default=3, help="steps a run, the first not counted (default 3)")
+    parser.add_argument("--real", action="store_true", help="two ranks that compute for real")
     given = parser.parse_args()
-    rows = compare(grid(given.ranks, given.sequences), given.layer_seconds, given.steps)
-    print(report(rows), end="")  # noqa: T201 - the table is the answer
+    for ranks in [2] if given.real else given.ranks:
+        if given.real:
+            rows = compare_real(given.sequences or 8, given.steps)
+        else:
+            cases = grid(ranks, given.sequences or ranks)
+            rows = compare(cases, given.layer_seconds, given.steps)
+        print(report(rows), flush=True)  # noqa: T201 - the table is the answer
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def schedule_name(job: Job) -> str:
     return " ".join(words)
 
 
-def _alike(job: Job) -> tuple[object, ...]:
+def alike(job: Job) -> tuple[object, ...]:
     """What candidates share that differ in the ZeRO stage only: the next stage costs time where one fits."""
     return mesh_of(job), job.schedule, job.virtual, job.recompute
 
@@ -103,7 +103,6 @@ class _Search:
     leanest: dict[Mesh, tuple[float, Job]] = field(default_factory=dict)
     unseen: dict[Mesh, float] = field(default_factory=dict)
     fits: set[tuple[object, ...]] = field(default_factory=set)
-    examined: list[tuple[Job, float, float]] = field(default_factory=list)
     best: float = float("inf")
 
     def too_large(self, job: Job, needed: float) -> bool:
@@ -157,10 +156,11 @@ class Planner:
             self.workload, self.hardware, tuple(choices), tuple(sorted(rejected, key=lambda r: r.mesh))
         )
 
-    def examine(self) -> list[tuple[Job, float, float]]:
-        """Every job that the search looked at and that fits: job, bytes of its fullest rank, seconds."""
-        meshes = [m for m in all_meshes(self.workload.gpus) if impossible(self.workload, m) is None]
-        return self._search(meshes).examined
+    def jobs(self) -> Iterator[Job]:
+        """Every schedule of every mesh that the shapes allow."""
+        for mesh in all_meshes(self.workload.gpus):
+            if impossible(self.workload, mesh) is None:
+                yield from self._candidates(mesh)
 
     def _nothing_fits(self, search: _Search) -> str:
         if not search.leanest:
@@ -184,7 +184,7 @@ class Planner:
             mesh = mesh_of(job)
             if bound > (1 + HORIZON) * search.best:
                 search.unseen[mesh] = min(bound, search.unseen.get(mesh, bound))
-            elif _alike(job) not in search.fits and search.slowest(mesh) > bound:
+            elif alike(job) not in search.fits and search.slowest(mesh) > bound:
                 self._examine(job, search)
         return search
 
@@ -192,9 +192,8 @@ class Planner:
         needed = MemoryModel(job).peak()
         if search.too_large(job, needed):
             return
-        search.fits.add(_alike(job))
+        search.fits.add(alike(job))
         projection = project(job, self.hardware, self.pairs(job.mesh.cp))
-        search.examined.append((job, needed, projection.step_s))
         mesh = mesh_of(job)
         if mesh not in search.found or projection.step_s < search.found[mesh].projection.step_s:
             tflops = self.flops / self.workload.gpus / projection.step_s / 1e12

@@ -1,95 +1,133 @@
 """Whether the planner's choice holds when a hardware constant moves: `python -m reftrain.simulate.sensitivity`.
 
-The meshes near the choice are collected once, with a fifth more memory than the machine has; then every
-constant is moved down and up by a fifth, the collected jobs are replayed, and the decision is taken again.
-For a constant that flips the choice, the factor nearest to 1 that does is sought.
+Every constant is moved down and up by a fifth and the whole search is made again, over all meshes, on all
+machines at once: bounds and replays are arrays with one element a machine, and a job is looked at as long as
+it may come into the tie on one of them. For a constant that flips the choice, the factor nearest to 1 that
+does is found by a second search in steps of a hundredth.
 """
 
 import argparse
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
-from reftrain.schedule.actions import Schedule
+import numpy as np
+import numpy.typing as npt
+
+from reftrain.simulate.bounds import memory_bound, time_bound
 from reftrain.simulate.hardware import Hardware, load_hardware
 from reftrain.simulate.job import Job
+from reftrain.simulate.memory import MemoryModel
 from reftrain.simulate.meshes import Mesh, Workload
-from reftrain.simulate.plan import TIE, Planner, axes_of, mesh_of
+from reftrain.simulate.plan import TIE, Planner, alike, axes_of, mesh_of
 from reftrain.simulate.plan_report import mesh_text
 from reftrain.simulate.projection import cost_model, durations, network_bytes
 from reftrain.simulate.published import LLAMA_405B, TOKENS
-from reftrain.simulate.replay import replay
+from reftrain.simulate.replay import Durations, replay
 
+F64 = npt.NDArray[np.float64]
 FACTORS = (0.8, 1.2)
-MARGIN = 1.18
-"""Jobs further than this above the fastest cannot come into a tie when one constant moves by a fifth."""
+Moved = tuple[str, float]
+"""A constant and the factor it is moved by; ("", 1.0) moves nothing."""
+UNMOVED: Moved = ("", 1.0)
+
+
+def moved(hardware: Hardware, how: Moved) -> Hardware:
+    """The machine with one constant moved."""
+    name, factor = how
+    return hardware.with_constant(name, factor * hardware.constants()[name]) if name else hardware
 
 
 @dataclass(frozen=True)
-class Near:
-    """A job near the choice: what its memory is, what it sends, and its table."""
+class Decision:
+    """What is chosen on one machine, how much slower it is than the fastest mesh, and which that is."""
 
-    job: Job
-    memory: float
-    sent: float
-    table: Schedule
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A constant moved by a factor: the mesh then chosen, and how much slower it is than the fastest."""
-
-    constant: str
-    factor: float
     mesh: Mesh
     behind: float
+    fastest: Mesh
 
 
-class Sensitivity:
-    """The decision of one workload, taken again under changed hardware."""
+@dataclass
+class Search:
+    """All meshes of a workload on several machines: best seconds of each mesh and bytes it then sends, (machines,)."""
 
-    def __init__(self, workload: Workload, hardware: Hardware) -> None:
-        self.hardware = hardware
-        roomy = hardware.with_constant("device.memory_gib", 1.2 * hardware.device.memory_gib)
-        examined = Planner(workload, roomy).examine()
-        fastest = min(step for _, _, step in examined)
-        self.near = [
-            Near(job, memory, network_bytes(job, cost_model(job, hardware)), job.lowered)
-            for job, memory, step in examined
-            if step <= MARGIN * fastest
+    workload: Workload
+    machines: Sequence[Hardware]
+    seconds: dict[Mesh, F64] = field(default_factory=dict)
+    sent: dict[Mesh, F64] = field(default_factory=dict)
+    replays: int = 0
+
+    def __post_init__(self) -> None:
+        self._usable = np.array([machine.usable_bytes for machine in self.machines])
+        self._best = np.full(len(self.machines), np.inf)
+        self._leanest: dict[object, float] = {}
+        jobs = ((job, self._bounds(job)) for job in Planner(self.workload, self.machines[0]).jobs())
+        queue = [(job, bounds) for job, bounds in jobs if np.isfinite(bounds).any()]
+        for job, bounds in sorted(queue, key=lambda pair: float(pair[1].min())):
+            self._look(job, bounds)
+
+    def decide(self, machine: int) -> Decision:
+        """Take the planner's decision on one of the machines."""
+        rows = [
+            (mesh, float(s[machine]), float(self.sent[mesh][machine])) for mesh, s in self.seconds.items()
         ]
+        fastest, least, _ = min(rows, key=lambda row: (row[1], row[0]))
+        tied = [row for row in rows if row[1] <= (1 + TIE) * least]
+        mesh, seconds, _ = min(tied, key=lambda row: (axes_of(row[0]), row[2], row[1]))
+        return Decision(mesh, seconds / least - 1, fastest)
 
-    def seconds(self, near: Near, hardware: Hardware) -> float:
-        """Projected step of a job on changed hardware."""
-        return replay(near.table, durations(near.job, cost_model(near.job, hardware))).seconds
+    def _bounds(self, job: Job) -> F64:
+        """Bound on the seconds on every machine, infinite where the memory cannot do."""
+        fits = memory_bound(job) <= self._usable
+        if not fits.any():
+            return np.full(len(self.machines), np.inf)
+        bounds = [time_bound(job, cost_model(job, machine)) for machine in self.machines]
+        return np.where(fits, bounds, np.inf)
 
-    def choose(self, hardware: Hardware) -> tuple[Mesh, float]:
-        """Mesh that is chosen, and its step over the fastest's less 1."""
-        best: dict[Mesh, tuple[float, float]] = {}
-        for near in self.near:
-            if near.memory <= hardware.usable_bytes:
-                mesh = mesh_of(near.job)
-                step = self.seconds(near, hardware)
-                best[mesh] = min(best.get(mesh, (math.inf, 0.0)), (step, near.sent))
-        fastest = min(step for step, _ in best.values())
-        tied = [mesh for mesh, (step, _) in best.items() if step <= (1 + TIE) * fastest]
-        taken = min(tied, key=lambda mesh: (axes_of(mesh), best[mesh][1], best[mesh][0]))
-        return taken, best[taken][0] / fastest - 1
+    def _look(self, job: Job, bounds: F64) -> None:
+        """Replay a job on the machines where it may be chosen."""
+        mesh, kind = mesh_of(job), alike(job)
+        known = self.seconds.get(mesh, np.full(len(self.machines), np.inf))
+        wanted = (bounds <= (1 + TIE) * self._best) & (bounds < known)
+        wanted &= self._usable < self._leanest.get(kind, np.inf)
+        if not wanted.any():
+            return
+        needed = MemoryModel(job).peak()
+        wanted &= needed <= self._usable
+        if not wanted.any():
+            return
+        self._leanest[kind] = min(needed, self._leanest.get(kind, np.inf))
+        self.replays += 1
+        places = np.flatnonzero(wanted)
+        costs = [cost_model(job, self.machines[place]) for place in places.tolist()]
+        took = np.full(len(self.machines), np.inf)
+        took[places] = replay(job.lowered, together([durations(job, c) for c in costs])).seconds
+        better = took < known
+        self.seconds[mesh] = np.where(better, took, known)
+        sent = network_bytes(job, costs[0])
+        self.sent[mesh] = np.where(better, sent, self.sent.get(mesh, np.full(len(self.machines), np.inf)))
+        self._best = np.minimum(self._best, took)
 
-    def moved(self, constant: str, factor: float) -> Moved:
-        """Move one constant."""
-        value = self.hardware.constants()[constant] * factor
-        mesh, behind = self.choose(self.hardware.with_constant(constant, value))
-        return Moved(constant, factor, mesh, behind)
 
-    def flip(self, constant: str, factor: float, steps: int = 5) -> float:
-        """Factor between 1 and `factor` at which the choice turns."""
-        held, other = 1.0, factor
-        chosen, _ = self.choose(self.hardware)
-        for _ in range(steps):
-            middle = (held + other) / 2
-            held, other = (middle, other) if self.moved(constant, middle).mesh == chosen else (held, middle)
-        return other
+def together(alone: Sequence[Durations]) -> Durations:
+    """Durations of one job on several machines as arrays, one element a machine."""
+
+    def joined(name: str) -> object:
+        values = [getattr(one, name) for one in alone]
+        if name in {"every_use", "layers", "attention"}:
+            return values[0]
+        if isinstance(values[0], tuple):
+            known = {column: np.array(column) for column in set(zip(*values, strict=True))}
+            return tuple(known[column] for column in zip(*values, strict=True))
+        return np.array(values)
+
+    return Durations(**{f.name: joined(f.name) for f in fields(Durations)})  # type: ignore[arg-type]
+
+
+def decisions(workload: Workload, hardware: Hardware, ways: Iterable[Moved]) -> Mapping[Moved, Decision]:
+    """Decide under each of the moved constants."""
+    listed = list(ways)
+    search = Search(workload, [moved(hardware, how) for how in listed])
+    return {how: search.decide(i) for i, how in enumerate(listed)}
 
 
 def report(sequences: Sequence[int], hardware: Hardware, gpus: int = 16384) -> str:
@@ -97,26 +135,40 @@ def report(sequences: Sequence[int], hardware: Hardware, gpus: int = 16384) -> s
     lines = []
     for seq_len in sequences:
         workload = Workload(LLAMA_405B, gpus, seq_len, TOKENS // seq_len)
-        one = Sensitivity(workload, hardware)
-        chosen, behind = one.choose(hardware)
+        ways = [(name, factor) for name in hardware.constants() for factor in FACTORS]
+        taken = decisions(workload, hardware, [UNMOVED, *ways])
+        base = taken[UNMOVED]
+        first = first_flips(workload, hardware, base.mesh, [w for w in ways if taken[w].mesh != base.mesh])
+        slower = f"{100 * base.behind:.1f} % behind the fastest, {mesh_text(base.fastest)}"
         lines += [
-            f"{seq_len} tokens: {mesh_text(chosen)}, {100 * behind:.1f} % behind the fastest.",
+            f"{seq_len} tokens: {mesh_text(base.mesh)}, {slower}.",
             "",
             "| constant | x 0.8 | x 1.2 |",
             "|---|---|---|",
         ]
-        for constant in hardware.constants():
-            cells = [_cell(one, constant, factor, chosen) for factor in FACTORS]
-            lines.append(f"| {constant} | {cells[0]} | {cells[1]} |")
+        for name in hardware.constants():
+            cells = [_cell(taken[name, factor], first.get((name, factor))) for factor in FACTORS]
+            lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _cell(one: Sensitivity, constant: str, factor: float, chosen: Mesh) -> str:
-    moved = one.moved(constant, factor)
-    if moved.mesh == chosen:
-        return f"holds ({100 * moved.behind:.1f} % behind)"
-    return f"{mesh_text(moved.mesh)} from x {one.flip(constant, factor):.2f} on"
+def first_flips(
+    workload: Workload, hardware: Hardware, chosen: Mesh, flips: Sequence[Moved]
+) -> dict[Moved, float]:
+    """Factor nearest to 1, in hundredths, at which each of the constants turns the choice."""
+    if not flips:
+        return {}
+    steps = {how: np.round(np.linspace(1, how[1], 21), 2).tolist()[1:] for how in flips}
+    taken = decisions(workload, hardware, [(how[0], f) for how in flips for f in steps[how]])
+    return {how: next(f for f in steps[how] if taken[how[0], f].mesh != chosen) for how in flips}
+
+
+def _cell(one: Decision, flip: float | None) -> str:
+    behind = f"{100 * one.behind:.1f} % behind"
+    if flip is None:
+        return f"holds ({behind})"
+    return f"{mesh_text(one.mesh)} from x {flip:.2f} on ({behind})"
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ CASES = [
     (PIPELINE, ("late_data:rank=14,delay_ms=150",), "slow_rank", "dataloader", (14,)),
     (PIPELINE, ("slow_link:rank=6,delay_ms=1",), "slow_link", "network", (6,)),
     (FLAT, ("doc_imbalance:factor=4",), "imbalance", "data_imbalance", ()),
+    (PIPELINE, ("doc_imbalance:factor=4",), "imbalance", "data_imbalance", ()),
+    ({**PIPELINE, "cp": 2, "dp": 2}, ("doc_imbalance:factor=4,rank=5",), "imbalance", "data_imbalance", ()),
     (PIPELINE, ("long_stage:rank=4,factor=1.3",), "imbalance", "stage_imbalance", (0, 1, 4, 5, 8, 9, 12, 13)),
 ]
 
