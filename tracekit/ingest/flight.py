@@ -108,7 +108,7 @@ class _Handler:
     def __init__(self, *, timed: bool = False) -> None:
         self._timed = timed
         self._reducer = Reducer()
-        self._sent: dict[tuple[int, ...], int] = {}
+        self._sent: dict[int, int] = {}  # by identity: the reducer keeps one object for each list of members
 
     def __call__(self, path: str) -> Any:
         try:
@@ -134,9 +134,9 @@ class _Handler:
             return InputError(f"no usable dump ({type(error).__name__}: {str(error)[:120]})")
         fresh = []
         for group in dump.groups:
-            number = self._sent.get(group.ranks)
+            number = self._sent.get(id(group.ranks))
             if number is None:
-                number = self._sent[group.ranks] = len(self._sent)
+                number = self._sent[id(group.ranks)] = len(self._sent)
                 fresh.append(group.ranks)
             group.ranks = (number,)
         return os.getpid(), fresh, dump

@@ -8,7 +8,7 @@ the outstanding ones. Source of the fields: torch/csrc/distributed/c10d/FlightRe
 
 import json
 from bisect import bisect_right
-from itertools import pairwise
+from operator import itemgetter, lt
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class Reducer:
     """Turns decoded dumps into RankDumps; keeps what repeats from file to file."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._sets: dict[int, frozenset[int]] = {}  # by the identity of what `_ranks` keeps alive
         self._signatures = Signatures()
         self._p2p: dict[str, tuple[bool, int, int] | None] = {}
 
@@ -61,20 +62,19 @@ class Reducer:
         self._candidates(result)
         return result
 
-    def _members(self, text: Any) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]:
+    def _members(self, text: Any) -> tuple[int, ...]:
         key = text if isinstance(text, str) else repr(text)[: 1 << 20]
         known = self._ranks.get(key)
         if known is None:
             try:
                 value = json.loads(key) if isinstance(text, str) else text
-                ordered = tuple(value) if isinstance(value, (list, tuple)) else ()
+                ranks = tuple(value) if isinstance(value, (list, tuple)) else ()
             except (ValueError, RecursionError):
-                ordered = ()
-            if not all(type(r) is int and 0 <= r < 1 << 24 for r in ordered) or len(set(ordered)) != len(
-                ordered
-            ):
-                ordered = ()
-            known = self._ranks[key] = (ordered, tuple(sorted(ordered)), frozenset(ordered))
+                ranks = ()
+            if not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks) or len(set(ranks)) != len(ranks):
+                ranks = ()
+            known = self._ranks[key] = tuple(sorted(ranks))
+            self._sets[id(known)] = frozenset(known)
         return known
 
     def _config(self, result: RankDump, config: Any) -> dict[str, int]:
@@ -85,7 +85,7 @@ class Reducer:
             if not isinstance(value, dict):
                 continue
             name = str(value.get("name", key))[:200]
-            members = self._members(value.get("ranks", ""))[1]
+            members = self._members(value.get("ranks", ""))
             if not members or name in index:
                 continue
             index[name] = len(result.groups)
@@ -109,7 +109,7 @@ class Reducer:
                     group = self._unlisted(result, entry, index)
                 ids[entry["pg_id"]] = group
                 text = entry["profiling_name"]
-                state = state_of(entry)
+                state = DONE if entry["retired"] else state_of(entry)
                 is_p2p = entry["is_p2p"]
                 seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
                 if type(seq) is not int:
@@ -158,30 +158,33 @@ class Reducer:
         if coalesced:
             rows = [(s, coalesced.get((group, False, s), state), e) for s, state, e in rows]
         seqs = [r[0] for r in rows]
-        if any(b < a for a, b in pairwise(seqs)):
-            rows.sort(key=lambda r: r[0])
+        rising = all(map(lt, seqs, seqs[1:]))
+        if not rising:
+            rows.sort(key=itemgetter(0))
             seqs = [r[0] for r in rows]
         tail.entry_enqueued = int(seqs[-1])
         tail.entry_completed = min((s for s, state, _ in rows if state != DONE), default=seqs[-1] + 1) - 1
         tail.entry_seen_done = seqs[0] <= tail.entry_completed
         first = bisect_right(seqs, tail.entry_completed)  # the first unfinished call
         first = max(first, len(seqs) - MAX_OPEN)
-        kept: dict[int, Any] = {}
-        for seq, state, entry in rows[max(first - 4 * TAIL, 0) :]:
-            if seq in kept:
-                kept[seq] = (*kept[seq][:2], (*kept[seq][2], entry))
-            else:
-                kept[seq] = (seq, state, (entry,))
-        done = sum(s <= tail.entry_completed for s in kept)
-        last = list(kept.values())[max(done - TAIL, 0) :]
+        if rising:
+            last = rows[max(first - TAIL, 0) :]
+            tail.calls = tuple([self._signatures.one(entry) for _, _, entry in last])
+        else:
+            parts: dict[int, list[Any]] = {}
+            for row in rows[max(first - 4 * TAIL, 0) :]:
+                parts.setdefault(row[0], []).append(row)
+            kept = list(parts.values())[max(sum(s <= tail.entry_completed for s in parts) - TAIL, 0) :]
+            tail.calls = tuple([self._signatures.of(tuple([r[2] for r in p])) for p in kept])
+            last = [(*p[0][:2], p[-1][2]) for p in kept]
         tail.seq = np.array([k[0] for k in last], np.int64)
         tail.state = np.array([k[1] for k in last], np.int8)
-        tail.created = np.array([integer(k[2][0].get("time_created_ns")) or 0 for k in last], np.int64)
-        if any(k[2][-1].get("duration_ms") is not None for k in last):
-            tail.duration = np.array([number(k[2][-1].get("duration_ms")) for k in last], np.float64)
-        tail.calls = tuple(self._signatures.of(k[2]) for k in last)
+        tail.created = np.array([integer(k[2].get("time_created_ns")) or 0 for k in last], np.int64)
+        durations = [k[2].get("duration_ms") for k in last]
+        if durations.count(None) < len(durations):
+            tail.duration = np.array([number(d) for d in durations], np.float64)
         if not result.timed:
-            result.timed = any(e.get("time_discovered_started_ns") for k in last for e in k[2])
+            result.timed = any(r[2].get("time_discovered_started_ns") for r in last)
 
     def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
         finished: dict[tuple[int, str], int] = {}
@@ -249,16 +252,10 @@ class Reducer:
         if not known:
             return
         known.sort(key=len)
-        sets = {k: frozenset(k) if len(k) < 64 else self._big(k) for k in set(known[1:])}
-        left = tuple(r for r in known[0] if all(r in s for s in sets.values()))
+        sets = [self._sets[id(k)] for k in {id(k): k for k in known[1:]}.values()]  # hashing ranks takes long
+        left = tuple(r for r in known[0] if all(r in s for s in sets))
         for op in result.p2p:
             members = result.groups[op.group].ranks
             if len(left) > 1 and op.me < len(members) and members[op.me] in left:
                 left = (members[op.me],)
         result.candidates = left or None
-
-    def _big(self, ranks: tuple[int, ...]) -> frozenset[int]:
-        key = f"={hash(ranks)}"
-        if key not in self._ranks or self._ranks[key][1] != ranks:
-            self._ranks[key] = (ranks, ranks, frozenset(ranks))
-        return self._ranks[key][2]

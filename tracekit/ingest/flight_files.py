@@ -23,7 +23,10 @@ def read_bytes(path: str) -> bytes:
             data: bytes = file.read(unpickle.MAX_BYTES + 1)
     else:
         with Path(path).open("rb") as file:
-            data = file.read(unpickle.MAX_BYTES + 1)
+            size = os.fstat(
+                file.fileno()
+            ).st_size  # 0 of what is no file; to make room for the most takes long
+            data = file.read(min(size or unpickle.MAX_BYTES, unpickle.MAX_BYTES) + 1)
     if len(data) > unpickle.MAX_BYTES:
         raise InputError(
             f"refused: larger than {unpickle.MAX_BYTES >> 20} MiB; no flight recorder writes that much"

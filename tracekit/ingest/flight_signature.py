@@ -8,6 +8,7 @@ from typing import Any
 from tracekit.ingest.flight_dump import Signature
 
 _MANY = 100_000
+_RECENT = 4
 
 
 class Signatures:
@@ -16,6 +17,7 @@ class Signatures:
     def __init__(self) -> None:
         self._signatures: dict[Signature, Signature] = {}
         self._calls: dict[Any, Signature] = {}
+        self._recent: dict[str, list[tuple[Any, Any, Any, Any, Signature]]] = {}
 
     def of(self, entries: tuple[Any, ...]) -> Signature:
         """Give the signature of one call: of its entry, or of all entries of a coalesced one."""
@@ -27,7 +29,29 @@ class Signatures:
             texts = ["; ".join(p[i] for p in parts[:8]) for i in range(1, 5)]
             joined = (first[0], texts[0], texts[1], texts[2], texts[3])
             return self._signatures.setdefault(joined, joined)
-        entry = entries[0]
+        return self.one(entries[0])
+
+    def one(self, entry: Any) -> Signature:
+        """Give the signature of a call that is one entry."""
+        try:
+            name, sent, got = entry["profiling_name"], entry["input_sizes"], entry["output_sizes"]
+            sent_types, got_types = entry["input_dtypes"], entry["output_dtypes"]
+            for a, b, c, d, call in self._recent.get(
+                name, ()
+            ):  # to compare lists is quicker than to hash them
+                if a == sent and b == got and c == sent_types and d == got_types:
+                    return call
+        except (TypeError, KeyError):
+            return self._signature(entry)
+        call = self._known(entry)
+        recent = self._recent.setdefault(name, [])
+        recent.append((sent, got, sent_types, got_types, call))
+        del recent[:-_RECENT]
+        if len(self._recent) > _MANY:
+            self._recent.clear()
+        return call
+
+    def _known(self, entry: Any) -> Signature:
         try:
             key = (
                 entry["profiling_name"],
