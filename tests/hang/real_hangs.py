@@ -1,7 +1,8 @@
 """Real hangs of the reference trainer on Gloo: five kinds on every axis, answered by `tracekit hang`.
 
-`python -m tests.hang.real_hangs --out FOLDER [--kinds crash,skip_collective] [--axes tp,dp]` trains 16 ranks for a few
-steps each time, plants the hang, and prints a row a run, with what torchfrtrace says of the same dumps beside it.
+`python -m tests.hang.real_hangs --out FOLDER [--kinds crash,skip_collective] [--axes tp,dp] [--ranks tp=14]` trains 16
+ranks for a few steps each time, plants the hang, and prints a row a run, with what torchfrtrace says of the same dumps
+beside it.
 """
 
 import argparse
@@ -97,16 +98,18 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--axes", default=",".join(RANKS))
+    parser.add_argument("--ranks", default="", help="where to plant, by axis")
     parser.add_argument("--json", type=Path, help="append a line a run")
     args = parser.parse_args()
     rights = 0
+    ranks = RANKS | {a: int(r) for a, r in (part.split("=") for part in args.ranks.split(",") if part)}
     jobs = [(k, a) for k in args.kinds.split(",") for a in args.axes.split(",")]
     print("| kind | axis | planted | named | kind named | right | torchfrtrace names |")
     print("|---|---|---|---|---|---|---|")
     for kind, axis in jobs:
         folder = args.out / f"{kind}_{axis}"
         shutil.rmtree(folder, ignore_errors=True)
-        row = run(folder, kind, axis)
+        row = run(folder, kind, axis, ranks[axis])
         rights += row.right
         told = ", ".join(map(str, row.stock)) if row.stock != [-1] else "fails with a traceback"
         print(

@@ -1,5 +1,7 @@
 """Real hangs of the reference trainer, small: four ranks on Gloo. All kinds on all axes: tests.hang.real_hangs."""
 
+import pickle
+
 import pytest
 
 from tests.hang.real_hangs import KINDS, run
@@ -11,9 +13,27 @@ SMALL = {"step": 1, "timeout_s": 8.0}
     ("kind", "axis", "rank", "mesh"),
     [
         ("host_stall", "tp", 3, "tp=2,pp=2"),
+        ("wrong_size", "pp", 0, "pp=2,dp=2"),
+        ("wrong_size", "pp", 3, "pp=2,dp=2"),
     ],
 )
 def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
     outcome = run(tmp_path / "run", kind, axis, rank, mesh=mesh, **SMALL)
     assert outcome.named == [rank], outcome.reason
     assert set(outcome.kinds) <= KINDS[kind]
+
+
+def test_collectives_that_nobody_of_the_trainer_waits_for_are_recorded_as_done(tmp_path):
+    run(tmp_path / "run", "wrong_size", "pp", 1, mesh="pp=2,dp=2", **SMALL)
+    calls = {
+        "barrier": 0,
+        "all_reduce": 0,
+    }  # the launcher's barrier, and FSDP2's reduce-scatter as Gloo calls it
+    for path in sorted((tmp_path / "run" / "fr").iterdir()):
+        entries = [e for e in pickle.loads(path.read_bytes())["entries"] if not e["is_p2p"]]
+        for entry in entries[:-1]:  # the last may be that in which the job stopped
+            assert entry["retired"], (path.name, entry["profiling_name"], entry["collective_seq_id"])
+            name = entry["profiling_name"].removeprefix("gloo:")
+            calls[name] = calls.get(name, 0) + 1
+    assert calls["barrier"] == 4
+    assert calls["all_reduce"] >= 8
