@@ -106,13 +106,19 @@ def measured_lag(fault: str, overrides: dict[str, dict[str, Any]], pairs: int) -
 
 
 def run_case(
-    folder: Path, kind: str, fault: str | None, overrides: dict[str, dict[str, Any]], compute: str
+    folder: Path,
+    kind: str,
+    fault: str | None,
+    overrides: dict[str, dict[str, Any]],
+    compute: str,
+    *,
+    lag_too: bool,
 ) -> dict[str, Any]:
     """One run and what slowrank says of it, and one by which its lag is measured."""
     faults = [] if fault is None else [fault]
     apart = {**overrides, "evidence": {"measure_lag": False}}
     launch(sixteen(folder, STEPS[compute], faults, apart), lambda _: [])
-    lag = (None, None) if fault is None else measured_lag(fault, overrides, PAIRS[compute])
+    lag = measured_lag(fault, overrides, PAIRS[compute]) if fault and lag_too else (None, None)
     program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
     command = [sys.executable, "-c", program, "slowrank", str(folder), "--json", "-", "--quiet"]
     answer = json.loads(
@@ -154,6 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compute", choices=["emulated", "real"], action="append")
     parser.add_argument("--kinds", help="comma-separated; all if left out")
+    parser.add_argument("--no-lag", action="store_true", help="leave out the second run, which measures it")
     parser.add_argument("--keep", type=Path, help="folder to keep the runs in")
     parser.add_argument("--jsonl", type=Path, help="file to append each case to")
     given = parser.parse_args()
@@ -163,7 +170,8 @@ def main() -> None:
         for kind in given.kinds.split(",") if given.kinds else cases:
             scratch = Path(tempfile.mkdtemp(prefix="slow-faults-"))
             try:
-                case = run_case(scratch, kind, cases[kind], tables_of(compute, kind), compute)
+                tables = tables_of(compute, kind)
+                case = run_case(scratch, kind, cases[kind], tables, compute, lag_too=not given.no_lag)
                 print(row(compute, case), flush=True)
                 if given.keep:
                     shutil.rmtree(given.keep / f"{compute}_{kind}", ignore_errors=True)
