@@ -168,3 +168,25 @@ def test_of_two_unlike_messages_without_past_and_replicas_neither_end_is_blamed(
     assert finding.culprits == ()
     assert finding.verdict == "inconclusive"
     assert "ranks 0 and 1 send and receive different sizes" in finding.reason
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_on_gloo_a_call_whose_end_was_not_noted_is_no_stalled_device(judge, seed):
+    case = make(seed, "host_stall", "tp", MESH, timed=False)
+    rng = random.Random(seed)
+    forgetful = set(rng.sample([r for r in case.dumps if r != case.culprit], 5))
+    dumps = {}
+    for rank, dump in case.dumps.items():
+        entries = [
+            {**e, "profiling_name": e["profiling_name"].replace("nccl:", "gloo:")} for e in dump["entries"]
+        ]
+        world = [i for i, e in enumerate(entries) if e["process_group"][1] == "default_pg" and e["retired"]]
+        if rank in forgetful:
+            entries[world[-1]] |= {
+                "state": "scheduled",
+                "retired": False,
+                "time_discovered_completed_ns": None,
+            }
+        dumps[rank] = {**dump, "entries": entries}
+    finding = judge(Case(MESH, "host_stall", "tp", case.culprit, False, dumps))
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "host_stalled")], finding.reason

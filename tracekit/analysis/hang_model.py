@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import GroupTail, RankDump, Signature
+from tracekit.ingest.flight_dump import DONE, GroupTail, RankDump, Signature
 
 _SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 
@@ -143,6 +143,8 @@ def _group(
         _undo_timeouts(group)
         if any(r not in dumps.dumps for r in ranks):
             _undo_resets(group, uses)
+        for row in group.rows.values():
+            _pass_over(group, row)
     return group
 
 
@@ -186,6 +188,21 @@ def _undo_resets(group: Group, uses: list[tuple[RankDump, GroupTail]]) -> None:
         last = 0 <= dump.last_group < len(dump.groups) and dump.groups[dump.last_group] is tail
         if last and row.completed == row.enqueued == furthest and synchronising(row.call(furthest)):
             row.completed -= 1
+
+
+def _pass_over(group: Group, row: Row) -> None:
+    """Take calls that other members have done as done: Gloo has no device that could lag, but ends go unnoted.
+
+    A call that members do not agree on may end on one side only.
+    """
+    others = max((r.completed for r in group.rows.values() if r is not row and not r.stale), default=-1)
+    open_ = row.tail.seq[row.tail.state != DONE]
+    while row.waiting and row.front <= others and synchronising(row.call(row.front)):
+        calls = {agreement(c) for r in group.rows.values() if (c := r.call(row.front)) is not None}
+        if len(calls) > 1:
+            break
+        later = open_[open_ > row.front]
+        row.completed = int(later[0]) - 1 if len(later) else row.enqueued
 
 
 def synchronising(call: Signature | None) -> bool:

@@ -68,9 +68,10 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
         hubs = [h for h in waits if (graph.hubs[h].group, graph.hubs[h].seq) not in disputed]
         if not hubs:
             continue
-        if dumps.dumps[rank].backend == "gloo" and rank in graph.behind_in:
-            late = _first_lacking(groups, graph, dumps, rank)  # there is no device to stall
-            roots.where.setdefault(rank, ("host_stalled", late.group, late.seq))
+        if dumps.dumps[rank].backend == "gloo":  # there is no device to stall
+            if rank in graph.behind_in:
+                late = _first_lacking(groups, graph, dumps, rank)
+                roots.where.setdefault(rank, ("host_stalled", late.group, late.seq))
             continue
         at = graph.hubs[first_wait(groups, graph, hubs, rank)]
         roots.where.setdefault(rank, ("device_stalled", at.group, at.seq))
