@@ -2,8 +2,8 @@
 
 Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few
 cores, while schedule, messages, reductions and Python are real. Calibrated before: links by `calibrate`, and
-what a kernel costs besides its sleep by a run of one rank. With `--real` two ranks compute for real; the
-speed of their processes is then fitted to the run with p = 1 and d = 2, marked so. Source: the check of
+what a kernel costs besides its sleep by a run of one rank. With `--real` two ranks compute for real; their
+speed is fitted to the run of one rank, marked so. Source: the check of
 "Chimera" (SC'21), section 4.2, of its model against executed times, and of the (p, d) it picks.
 """
 
@@ -12,7 +12,7 @@ import json
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reftrain.config import RunConfig
@@ -148,20 +148,18 @@ def compare(cases: Sequence[Case], layer_s: float, steps: int = 3) -> list[Compa
 
 
 def compare_real(micro_batches: int, steps: int = 3) -> list[Compared]:
-    """Two ranks that compute for real: p = 1 and d = 2 fits the share of their speed, p = 2 is predicted."""
+    """Two ranks that compute for real; the share of their measured speed is fitted to a run of one rank."""
     link, measured = fit_link(measure_links(2)), measure_speed()
-    fitted = Case(FITTED, 1, 2, micro_batches // 2)
-    executed = execute(Case("1f1b", 1, 2, micro_batches // 2), 0.0, steps)
-    plain = Case("1f1b", 1, 2, micro_batches // 2)
-    share = bisect(
-        lambda x: projected(plain, 0.0, real_hardware(measured, link, x)) < executed, 1e-3, 10.0, steps=40
-    )
-    hardware = real_hardware(measured, link, share)
-    rows = [Compared(fitted, projected(plain, 0.0, hardware), executed)]
-    for name in SCHEDULES:
-        case = Case(name, 2, 1, micro_batches)
-        rows.append(Compared(case, projected(case, 0.0, hardware), execute(case, 0.0, steps)))
-    return rows
+    alone = Case("1f1b", 1, 1, micro_batches)
+    executed = execute(alone, 0.0, steps)
+
+    def slower(share: float) -> bool:
+        return projected(alone, 0.0, real_hardware(measured, link, share)) < executed
+
+    hardware = real_hardware(measured, link, bisect(slower, 1e-3, 10.0, steps=40))
+    rows = [Compared(replace(alone, schedule=FITTED), projected(alone, 0.0, hardware), executed)]
+    cases = [Case("1f1b", 1, 2, micro_batches // 2), *(Case(name, 2, 1, micro_batches) for name in SCHEDULES)]
+    return rows + [Compared(c, projected(c, 0.0, hardware), execute(c, 0.0, steps)) for c in cases]
 
 
 def grid(ranks: int, sequences: int) -> list[Case]:
