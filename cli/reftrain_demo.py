@@ -13,7 +13,7 @@ from reftrain.errors import ConfigError
 @click.option(
     "--out", default="demo_run", show_default=True, help="Folder to write; an earlier run there is replaced."
 )
-@click.option("--steps", type=click.IntRange(3, 200), default=6, show_default=True, help="Steps to trace.")
+@click.option("--steps", type=click.IntRange(3, 200), default=4, show_default=True, help="Steps to trace.")
 @click.option(
     "--fault", default=DEFAULT_FAULT, show_default=True, help="What to plant (see `reftrain run`), or none."
 )
