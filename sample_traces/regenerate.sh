@@ -63,7 +63,7 @@ for case in $cases; do
     demo_healthy) demo demo_healthy none ;;
     healthy) sixteen healthy ;;
     slow_compute) sixteen slow_compute slow_compute:rank=5,factor=1.3 ;;
-    slow_link) sixteen slow_link slow_link:rank=10,delay_ms=8 ;;
+    slow_link) sixteen slow_link slow_link:rank=10,delay_ms=20 ;;
     data_imbalance) sixteen data_imbalance doc_imbalance:factor=12 ;;
     hang_host_stall) hang hang_host_stall host_stall:rank=6,steps=2,axis=tp ;;
     *) echo "no such case: $case" >&2 && exit 2 ;;
