@@ -55,7 +55,8 @@ def main() -> int:
     print(
         f"top-1 right {summary['top1']:.1%} of {summary['faulty']} faulty cases; another rank blamed in "
         f"{summary['blamed_innocents']}; false alarms {summary['false_alarms']:.1%} of "
-        f"{summary['healthy']} healthy"
+        f"{summary['healthy']} healthy; what the fault costs is off by {summary['price_error_median']:.0%} (median), "
+        f"{summary['price_error_p90']:.0%} (90th percentile)"
     )
     if options.json:
         text = json.dumps({"summary": summary, "cases": [m.as_dict() for m in marks]}, indent=1)

@@ -39,6 +39,7 @@ class Mark:
     seconds: float
     truth: str
     answer: str
+    what_if: float = float("nan")  # the slowdown that the answer claims
     detail: dict[str, object] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
@@ -86,7 +87,7 @@ def mark(seed: int, **overrides: object) -> Mark:
     """Generate the case of `seed`, analyse it, mark the answer; tracekit's own errors are refusals."""
     case = generate(seed, **overrides)
     truth, began = case.truth, time.perf_counter()
-    cause_right, detail = False, {}
+    cause_right, claimed, detail = False, float("nan"), {}
     try:
         finding = answer_case(case)
     except TracekitError as error:
@@ -96,8 +97,8 @@ def mark(seed: int, **overrides: object) -> Mark:
     else:
         outcome, answer = judge(truth, finding), brief(finding)
         cause_right = finding.cause == truth.cause
+        claimed = finding.what_if.slowdown
         detail = {
-            "what_if": finding.what_if.slowdown,
             "order": list(finding.mesh.order),
             "sizes": finding.mesh.sizes,
             "suspects": [s.rank for s in finding.suspects],
@@ -114,6 +115,7 @@ def mark(seed: int, **overrides: object) -> Mark:
         seconds=time.perf_counter() - began,
         truth=describe(truth),
         answer=answer,
+        what_if=claimed,
         detail=detail,
     )
 
@@ -142,15 +144,21 @@ def table(marks: list[Mark]) -> str:
 
 
 def rates(marks: list[Mark]) -> dict[str, float | int]:
-    """Top-1 over faulty cases that cost at least 10 % of the step, and false alarms over healthy ones."""
+    """Top-1 over faulty cases that cost at least 10 % of the step, and false alarms over healthy ones.
+
+    A price's error is that of the claimed excess of the step, as a share of the true one.
+    """
     faulty = [m for m in marks if not m.kind.startswith("healthy") and m.slowdown >= 1.10]
     healthy = [m for m in marks if m.kind.startswith("healthy")]
     right = sum(m.outcome == "right" for m in faulty)
     alarms = sum(m.outcome == "false_alarm" for m in healthy)
+    errors = sorted(abs((m.what_if - 1) / (m.slowdown - 1) - 1) for m in faulty if m.outcome == "right")
     return {
         "faulty": len(faulty),
         "top1": right / len(faulty) if faulty else float("nan"),
         "blamed_innocents": sum(m.outcome == "wrong_rank" for m in faulty),
         "healthy": len(healthy),
         "false_alarms": alarms / len(healthy) if healthy else float("nan"),
+        "price_error_median": errors[len(errors) // 2] if errors else float("nan"),
+        "price_error_p90": errors[len(errors) * 9 // 10] if errors else float("nan"),
     }

@@ -54,8 +54,9 @@ def test_any_answer_but_healthy_is_a_false_alarm_on_a_healthy_job(truths):
 def test_rates_count_only_faults_that_cost_a_tenth():
     def marked(kind: str, outcome: str, slowdown: float) -> Mark:
         return Mark(
-            1, kind, "", outcome, cause_right=True, world=8, slowdown=slowdown, seconds=0, truth="", answer=""
-        )
+            1, kind, "", outcome, cause_right=True, world=8, slowdown=slowdown, seconds=0, truth="", answer="",
+            what_if=1.15,
+        )  # fmt: skip
 
     marks = [
         marked("slow_compute", "right", 1.2),
@@ -67,4 +68,5 @@ def test_rates_count_only_faults_that_cost_a_tenth():
     found = rates(marks)
     assert (found["faulty"], found["top1"], found["blamed_innocents"]) == (2, 0.5, 1)
     assert found["false_alarms"] == 0.5
+    assert found["price_error_median"] == pytest.approx(0.25)
     assert "wrong rank" in table(marks)

@@ -36,6 +36,9 @@ def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, 
     if faults:
         assert outcome.slowdown > 1.03
         assert finding.what_if.slowdown > 1.02
+    if ranks and verdict != "imbalance":
+        told = (finding.what_if.slowdown - 1) / (outcome.slowdown - 1)
+        assert 0.6 <= told <= 1.1
 
 
 def test_slowrank_finds_the_rank_in_a_trace_of_every_kernel(tmp_path):

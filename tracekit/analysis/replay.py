@@ -12,44 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.analysis.lanes import POST, Lane, lane_of, queue_of, runs_of
 from tracekit.tables.clock import Clocks
-from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
-_NEED, _POST = 0, 1  # at one moment what ends goes before what begins: streams run back to back
 Usual = Mapping[tuple[int, int], F64]
 """(run of steps, row) → own time of the row's peers in each part between its operations, ns."""
-
-BLOCKS = 8
-"""Parts of a step in which peers are compared where work moves between ranks within the step."""
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """One rank in one run of steps: events in the order they happened."""
-
-    row: int  # of the rank in Steps
-    kinds: list[int]
-    readings: npt.NDArray[np.float64]  # own time of each event
-    events: list[int]  # operation of each event
-    knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
-    blocks: F64  # the same, each step cut into BLOCKS parts with equally many operations
-    posts: F64  # the same, each step cut at each of its operations
-    starts: npt.NDArray[np.int64]  # where each step begins in `posts`
-    start: float  # aligned wall time at the begin of the run
 
 
 @dataclass(frozen=True)
 class Replayer:
     """Recorded steps, ready to be replayed under any own times. All times ns."""
 
-    runs: tuple[tuple[tuple[int, ...], tuple[_Lane, ...]], ...]  # (columns of Steps, lanes)
+    runs: tuple[tuple[tuple[int, ...], tuple[Lane, ...]], ...]  # (columns of Steps, lanes)
     instance: list[int]
     fixed: list[float]  # duration of an operation that completes by itself, -1 where it is matched
     transfer: list[float]  # per instance
     expected: list[int]  # posts per instance
+    before: list[
+        int
+    ]  # per instance: the one that its channel carries before it, -1 where it starts when posted
 
     def step_ns(
         self, own: F64, target: F64, transfer: Sequence[float] | None = None, usual: Usual | None = None
@@ -100,14 +84,12 @@ class Replayer:
             count += len(columns)
         return total / max(count, 1)
 
-    def _span(
-        self, lanes: Sequence[_Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
-    ) -> float:
+    def _span(self, lanes: Sequence[Lane], scaled: Sequence[list[float]], transfer: Sequence[float]) -> float:
         finish = self._run(lanes, scaled, transfer)
         return float(np.median(finish)) - float(np.median([lane.start for lane in lanes]))
 
     def _run(
-        self, lanes: Sequence[_Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
+        self, lanes: Sequence[Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
     ) -> list[float]:
         """Wall time at which each lane ends."""
         clock = [lane.start for lane in lanes]
@@ -142,17 +124,17 @@ class Replayer:
             posted[self.instance[lanes[n].events[place[n]]]] = 1 << 40
             ready.append(n)
 
-    def _posts(self, lanes: Sequence[_Lane]) -> dict[int, int]:
+    def _posts(self, lanes: Sequence[Lane]) -> dict[int, int]:
         posts: dict[int, int] = {}
         for lane in lanes:
             for kind, event in zip(lane.kinds, lane.events, strict=True):
                 number = self.instance[event]
-                if kind == _POST and number >= 0:
+                if kind == POST and number >= 0:
                     posts[number] = posts.get(number, 0) + 1
         return posts
 
     def _advance(
-        self, n: int, lane: _Lane, gaps: list[float], clock: list[float], place: list[int], posted: dict[int, int],
+        self, n: int, lane: Lane, gaps: list[float], clock: list[float], place: list[int], posted: dict[int, int],
         latest: dict[int, float], alone: dict[int, float], waiting: dict[int, list[int]], expected: dict[int, int],
         ready: list[int], transfer: Sequence[float],
     ) -> None:  # fmt: skip
@@ -165,13 +147,16 @@ class Replayer:
             number = instance[event]
             if fresh:
                 now += gaps[i]
-            if kinds[i] == _POST:
+            if kinds[i] == POST:
                 if fixed[event] >= 0:
                     alone[event] = now + fixed[event]
                 if number >= 0:
                     latest[number] = max(latest.get(number, now), now)
                     posted[number] = posted.get(number, 0) + 1
                     if posted[number] == expected.get(number, 0):
+                        earlier = self.before[number]
+                        if 0 < expected.get(earlier, 0) <= posted.get(earlier, 0):
+                            latest[number] = max(latest[number], latest[earlier] + transfer[earlier])
                         ready.extend(waiting.pop(number, ()))
             elif fixed[event] >= 0:
                 now = max(now, alone.get(event, now))
@@ -195,7 +180,7 @@ def _ratio(own: F64, target: F64) -> F64:
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
-def _trimmed(lane: _Lane, usual: F64, ratio: F64) -> F64:
+def _trimmed(lane: Lane, usual: F64, ratio: F64) -> F64:
     """By what each part between operations is stretched so that its step is stretched by `ratio`.
 
     A shorter step loses first what its parts take beyond `usual`, in proportion; what then remains is taken from all
@@ -214,7 +199,7 @@ def _trimmed(lane: _Lane, usual: F64, ratio: F64) -> F64:
     return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
 
 
-def _rescale(lane: _Lane, knots: F64, ratio: F64) -> list[float]:
+def _rescale(lane: Lane, knots: F64, ratio: F64) -> list[float]:
     """Own time between consecutive events, each part between `knots` stretched by `ratio`; the tail comes last."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
     points = np.concatenate([[knots[0]], np.clip(lane.readings, knots[0], knots[-1]), [knots[-1]]])
@@ -231,9 +216,10 @@ def prepare(ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eage
     if eager:
         sends = ops.op == "send"
         fixed[sends] = (ops.end - ops.start)[sends]
+    queue = queue_of(ops, waits, steps)
     runs = []
-    for columns in _runs(steps, ops):
-        lanes = [_lane(ops, steps, clocks, rank, columns) for rank in ops.ranks]
+    for columns in runs_of(steps, ops):
+        lanes = [lane_of(ops, steps, clocks, queue, rank, columns) for rank in ops.ranks]
         kept = tuple(lane for lane in lanes if lane is not None)
         if kept:
             runs.append((columns, kept))
@@ -243,6 +229,7 @@ def prepare(ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eage
         fixed.tolist(),
         transfer.tolist(),
         waits.members.tolist(),
+        queue.before.tolist(),
     )
 
 
@@ -256,62 +243,3 @@ def _usual_transfer(ops: Operations, waits: Waits) -> F64:
         t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])
     }
     return np.array([level.get(t, np.inf) for t in ops.token], np.float64)
-
-
-def _runs(steps: Steps, ops: Operations) -> list[tuple[int, ...]]:
-    """Columns of analysed steps that follow each other without a gap."""
-    if not steps.labelled:
-        return [tuple(range(len(steps.numbers)))] if steps.numbers else []
-    every = sorted({int(n) for n in np.unique(ops.step)})
-    whole = np.isfinite(steps.own)
-    runs: list[list[int]] = []
-    for column, number in enumerate(steps.numbers):
-        before = steps.numbers[column - 1] if column else number
-        follows = number == before + 1 and every.index(number) == every.index(before) + 1
-        if column and follows and (whole[:, column] == whole[:, column - 1]).all():
-            runs[-1].append(column)
-        else:
-            runs.append([column])
-    return [tuple(r) for r in runs]
-
-
-def _lane(ops: Operations, steps: Steps, clocks: Clocks, rank: int, columns: tuple[int, ...]) -> _Lane | None:
-    row = steps.row(rank)
-    if not np.isfinite(steps.own[row, list(columns)]).all():
-        return None
-    where = ops.of(rank)
-    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
-    rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
-    needed = rows[ops.exposed[rows] > 0]
-    wall = np.concatenate([ops.start[rows], ops.end[needed]])
-    kind = np.concatenate([np.full(len(rows), _POST), np.full(len(needed), _NEED)])
-    order = np.lexsort((kind, wall))
-    reading = np.concatenate([ops.at_start[rows], ops.at_end[needed]]).astype(np.float64)[order]
-    event = np.concatenate([rows, needed])[order]
-    begins = steps.begin[row, list(columns)]
-    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
-    knots = np.maximum.accumulate(knots)
-    posts = [ops.at_start[rows[labels[rows - where.start] == steps.numbers[c]]] for c in columns]
-    start = _begin_wall(ops, clocks, rank, rows, knots[0])
-    eighths = [p[np.linspace(0, len(p), BLOCKS, endpoint=False).astype(int)[1:]] for p in posts]
-    starts = np.cumsum([0, *(len(p) + 1 for p in posts[:-1])])
-    return _Lane(
-        row, kind[order].tolist(), reading, event.tolist(), knots, _cut(knots, eighths), _cut(knots, posts),
-        starts, start,
-    )  # fmt: skip
-
-
-def _cut(knots: F64, cuts: Sequence[I64]) -> F64:
-    """`knots` with every step cut at its `cuts` as well."""
-    parts = [
-        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
-        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
-    ]
-    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
-
-
-def _begin_wall(ops: Operations, clocks: Clocks, rank: int, rows: I64, reading: float) -> float:
-    """Aligned wall time at which the rank's own time read `reading`, just before its first operation `rows[0]`."""
-    first = int(rows[0])
-    lead = max(float(ops.at_start[first]) - reading, 0.0)
-    return float(clocks.align(rank, ops.start[first : first + 1])[0]) - lead
