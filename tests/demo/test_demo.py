@@ -1,5 +1,6 @@
 """The demo as users start it: what it leaves, and what it says when it cannot."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -80,19 +81,34 @@ def _processes_of(parent: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
-def _start(out):
-    process = subprocess.Popen(
-        [*COMMAND, "--out", str(out), "--steps", "200"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def started(tmp_path):
+    """A demo under way in `run` and its ranks' process numbers; whatever is left of it ends with the test."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run started in the background ignores it
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, "--out", str(tmp_path / "run"), "--steps", "200"],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        yield process, _ranks_of(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _ranks_of(process):
     deadline = time.monotonic() + 120
     while len(ranks := _processes_of(process.pid)) < 8:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.1)
-    return process, ranks
+    return ranks
 
 
 def _gone(pids):
@@ -100,8 +116,8 @@ def _gone(pids):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks through /proc")
-def test_a_killed_rank_is_named_and_the_others_end(tmp_path):
-    process, ranks = _start(tmp_path / "run")
+def test_a_killed_rank_is_named_and_the_others_end(started, tmp_path):
+    process, ranks = started
     os.kill(ranks[3], signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 3
@@ -111,8 +127,8 @@ def test_a_killed_rank_is_named_and_the_others_end(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ranks through /proc")
-def test_ctrl_c_leaves_nothing_behind(tmp_path):
-    process, ranks = _start(tmp_path / "run")
+def test_ctrl_c_leaves_nothing_behind(started, tmp_path):
+    process, ranks = started
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
