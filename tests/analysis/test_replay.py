@@ -1,5 +1,7 @@
 """The replay tells the measured step again, and what it would be with other work."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -113,3 +115,13 @@ def test_the_price_is_the_planted_one(tmp_path, seed, kind):
     found = analyse(load([str(tmp_path)]))
     assert [s.rank for s in found.suspects] == sorted(case.truth.suspects)
     assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)
+
+
+def test_what_is_usual_is_told_by_those_who_run_as_many_operations_as_the_rank(tmp_path):
+    """One step only: nothing but the number of its operations tells that a rank's recording is cut."""
+    case = prepared(job(tmp_path, MESH, steps=1, jitter=0), MESH)
+    ((columns, lanes),) = case.replayer.runs
+    cut = replace(lanes[1], posts=np.delete(lanes[1].posts, -2))
+    replayer = replace(case.replayer, runs=((columns, (lanes[0], cut, *lanes[2:])),))
+    usual = replayer.usual({row: np.arange(4) for row in range(4)})
+    assert set(usual) == {(0, 0), (0, 2), (0, 3)}

@@ -65,7 +65,7 @@ class Replayer:
             for row, others in peers.items():
                 mine = by_row.get(row)
                 alike = [by_row[o] for o in others if o in by_row and o != row]
-                alike = [a for a in alike if mine is not None and np.array_equal(a.starts, mine.starts)]
+                alike = [a for a in alike if mine is not None and _runs_alike(a, mine)]
                 if alike:
                     found[n, row] = np.median([np.diff(a.posts) for a in alike], axis=0)
         return found
@@ -172,6 +172,11 @@ class Replayer:
             return
         clock[n], place[n] = now, i
         gaps[i] = 0.0  # already spent on the way to this need
+
+
+def _runs_alike(lane: Lane, other: Lane) -> bool:
+    """Whether both ranks run equally many operations in each step of a run: their parts can be compared one by one."""
+    return np.array_equal(lane.starts, other.starts) and len(lane.posts) == len(other.posts)
 
 
 def _ratio(own: F64, target: F64) -> F64:
