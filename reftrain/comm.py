@@ -5,12 +5,30 @@ each call to the hooks with the axis and the name of the tensor it is for.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from reftrain.hooks import CollectiveCall, Hooks
+
+# How torch before 2.13 calls the two; looked up at each call, so that whoever wraps the functions sees them.
+_GATHER: Final = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+_SCATTER: Final = (
+    "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+)
+
+
+def gather_flat(out: torch.Tensor, part: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Gather the flat `part` of every rank of `group` into the flat `out`."""
+    getattr(dist, _GATHER)(out, part, group=group)
+
+
+def reduce_scatter_flat(
+    out: torch.Tensor, whole: torch.Tensor, group: dist.ProcessGroup | None = None
+) -> None:
+    """Sum the flat `whole` over `group` and keep this rank's part in the flat `out`."""
+    getattr(dist, _SCATTER)(out, whole, group=group)
 
 
 def reduction_name(op: Any) -> str:
@@ -72,7 +90,7 @@ class Axis:
         out = tensor.new_empty((self.size, *tensor.shape))
         call = CollectiveCall(self.name, "all_gather", label, tensor, self.group, out.numel(), output=out)
         self.hooks.collective_begin(call)
-        dist.all_gather_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
+        gather_flat(out.view(-1), tensor.contiguous().view(-1), self.group)
         self.hooks.collective_end(call)
         return out
 
@@ -83,7 +101,7 @@ class Axis:
         out = tensor.new_empty(tensor.shape[1:])
         call = CollectiveCall(self.name, "reduce_scatter", label, tensor, self.group, out.numel(), output=out)
         self.hooks.collective_begin(call)
-        dist.reduce_scatter_single(out.view(-1), tensor.contiguous().view(-1), group=self.group)
+        reduce_scatter_flat(out.view(-1), tensor.contiguous().view(-1), self.group)
         self.hooks.collective_end(call)
         return out
 

@@ -207,6 +207,9 @@ class RunConfig:
     seed: int = knob(0, "seed of the weights")
     out: str = knob("run", "folder the run is written to")
     device: str = knob("auto", "cpu, cuda, or auto")
+    share_gpus: bool = knob(
+        False, "let ranks take turns on a GPU where they are more than the GPUs: slow, for tests and samples"
+    )
     threads: int = knob(1, "CPU threads a rank")
     compute: str = knob(
         "real", "real, or emulated: every segment also sleeps its time on the emulated device"

@@ -39,17 +39,30 @@ MakeHooks = Callable[[int], Sequence[Hooks]]
 
 
 def choose_device(config: RunConfig, local_rank: int) -> torch.device:
-    """Return the device of a rank; raises `ConfigError` when the machine has too few."""
+    """Return the device of a rank; raises `ConfigError` when the machine has too few and they are not shared."""
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count()
-    if local_rank >= count:
+    if count == 0 or (local_rank >= count and not config.share_gpus):
         raise ConfigError(
-            "run.device", f"rank {local_rank} of this machine has no GPU of {count}", "use device = cpu"
+            "run.device",
+            f"rank {local_rank} of this machine has no GPU of {count}",
+            "use device = cpu" + (", or for a test run.share_gpus = true" if count else ""),
         )
-    device = torch.device("cuda", local_rank)
+    device = torch.device("cuda", local_rank % count)
     torch.cuda.set_device(device)
     return device
+
+
+def let_ranks_share_gpus(rank: int) -> None:
+    """Let NCCL take the ranks of this machine for hosts of their own, which speak through sockets.
+
+    It refuses two ranks of one host on one GPU. What the user has set stays.
+    """
+    os.environ.setdefault("NCCL_HOSTID", f"reftrain-{rank}")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_IB_DISABLE", "1")
+    os.environ.setdefault("NCCL_MAX_CTAS", "2")  # kernels of all ranks wait on one GPU at once
 
 
 @contextlib.contextmanager
@@ -112,7 +125,7 @@ def own_hooks(config: RunConfig) -> list[Hooks]:
     memory = MemoryByKind()
     hooks: list[Hooks] = [Manifest([*faults, *read_bugs(config)]), MetricsLog(memory), memory]
     if config.evidence.records_flight:
-        hooks.append(FlightRecording())
+        hooks.append(FlightRecording(config.out))
     if config.evidence.trace_steps:
         hooks.append(StepTrace(config.evidence.trace_steps))
     if config.evidence.memory_snapshot:
@@ -131,6 +144,8 @@ def train_rank(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
     """Run the whole job on one rank."""
     torch.set_num_threads(config.threads)
     device = choose_device(config, world.local_rank)
+    if device.type == "cuda" and config.share_gpus:
+        let_ranks_share_gpus(world.rank)
     hooks = [*own_hooks(config), *make_hooks(world.rank)]
     with plant(config, world.rank), process_group(world, device, config.evidence.waiting_s):
         listed = HookList(hooks)

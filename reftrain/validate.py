@@ -25,6 +25,7 @@ def validate(config: RunConfig) -> None:
     _check_stages(config)
     _check_schedule(config)
     _check_shadow(config)
+    _check_shared_gpus(config)
     _check_snapshot(config)
     _check_traced_steps(config)
 
@@ -111,6 +112,13 @@ def _check_shadow(config: RunConfig) -> None:
             "evidence.shadow_gradients",
             f"zero {config.mesh.zero} reduces before it accumulates: there is no whole buffer to shadow",
             "choose mesh.zero = 0 or 1",
+        )
+
+
+def _check_shared_gpus(config: RunConfig) -> None:
+    if config.share_gpus and config.device == "cpu":
+        raise ConfigError(
+            "run.share_gpus", "device = cpu has no GPUs to share", "set it to false, or run.device = cuda"
         )
 
 

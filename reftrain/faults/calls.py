@@ -10,10 +10,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+_OLDER = not hasattr(dist.ProcessGroup, "all_gather_single")  # torch before 2.13
+
 METHODS: Final = {
     "all_reduce": "allreduce",
-    "all_gather": "all_gather_single",
-    "reduce_scatter": "reduce_scatter_single",
+    "all_gather": "_allgather_base" if _OLDER else "all_gather_single",
+    "reduce_scatter": "_reduce_scatter_base" if _OLDER else "reduce_scatter_single",
     "send": "send",
     "recv": "recv",
 }

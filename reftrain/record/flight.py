@@ -6,6 +6,9 @@ writes it once a second, so that the last state is there after a crash or when t
 never released. When a call has been pending for most of its timeout, the thread keeps the file as it is:
 after the timeout's exception torch counts the stuck call as completed.
 
+On NCCL torch records all of it; its dump is written as it is, once a second likewise, and at the timeout torch's own
+watchdog writes once more, which needs no interpreter.
+
 The recorder must be switched on before the process group exists: call `enable` first.
 """
 
@@ -34,9 +37,16 @@ WATCHER: Final = (
 _KEEP_AFTER: Final = 0.6  # share of its timeout after which a pending call is taken for a hang
 
 
-def enable() -> None:
-    """Switch torch's recorder on; to be called before the process group is made."""
+def enable(folder: Path) -> None:
+    """Switch torch's recorder on; to be called before the process group is made.
+
+    On NCCL the watchdog's dump goes to `folder` too, and durations on the device are recorded.
+    """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES))
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
+    prefix = f"{folder.absolute() / 'rank_'}"
+    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", prefix)
 
 
 class FlightRecorder:
@@ -49,6 +59,7 @@ class FlightRecorder:
         self.path = folder / f"rank_{dist.get_rank()}"
         self.timeout_s = timeout_s
         self.every_s = every_s
+        self._on_nccl = dist.get_backend() == "nccl"
         self.ring = P2PRing(ENTRIES, self._note_p2p)
         self.tail: Tail | None = None
         self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
@@ -63,14 +74,14 @@ class FlightRecorder:
     def start(self) -> None:
         """Begin to record sends and receives and to write dumps. Raises OSError where the folder cannot be made."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if dist.get_backend() == "gloo":
+        if not self._on_nccl:
             self.tail = Tail(tail_of(self.path))
             numbers: dict[str, int] = {}
             for entry in _native().get("entries", []):
                 numbers[entry["process_group"][0]] = entry["collective_seq_id"]
             watching = watch(numbers, self._note_collective, self._made, self._waited)
             self._installed.enter_context(watching)
-        self._installed.enter_context(install(self.ring))
+            self._installed.enter_context(install(self.ring))
         self.write()
         self._thread.start()
 
@@ -137,7 +148,12 @@ class FlightRecorder:
     def write(self) -> None:
         """Write the dump now; the file appears whole or not at all. Raises OSError."""
         with self._writing:
-            self._put(complete(_native(), self.ring.entries(), pg_config()))
+            self._put(self._dump())
+
+    def _dump(self) -> dict[str, Any]:
+        if self._on_nccl:
+            return nccl_dump()
+        return complete(_native(), self.ring.entries(), pg_config())
 
     def _put(self, dump: dict[str, Any]) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
@@ -154,7 +170,7 @@ class FlightRecorder:
             return
         self._note_completed()
         with self._writing:
-            dump = complete(_native(), self.ring.entries(), pg_config())
+            dump = self._dump()
             pending_s = oldest_pending_s(dump["entries"], time.time_ns())
             if pending_s >= _KEEP_AFTER * self.timeout_s:
                 # a job that recovers is recorded again when this call's timeout is surely over
@@ -250,6 +266,15 @@ def oldest_pending_s(entries: list[dict[str, Any]], now_ns: int) -> float:
         elif key not in done:
             oldest = min(oldest, entry["time_created_ns"])
     return (now_ns - oldest) / 1e9
+
+
+def nccl_dump() -> dict[str, Any]:
+    """Torch's own dump of NCCL's calls, with file names as Python imports them."""
+    dumped = torch._C._distributed_c10d._dump_nccl_trace  # type: ignore[attr-defined]  # noqa: SLF001 - no public name
+    found: dict[str, Any] = pickle.loads(dumped())  # noqa: S301 - written by this process a moment ago
+    for entry in found.get("entries", []):
+        entry["frames"] = relative(entry.get("frames", []))
+    return found
 
 
 def _native() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from reftrain.record.flight import FlightRecorder, enable
 class FlightRecording(Hooks):
     """Keeps a flight-recorder dump of this rank. To be made before the process group is."""
 
-    def __init__(self) -> None:
-        enable()
+    def __init__(self, out: str | Path) -> None:
+        enable(Path(out) / "fr")
         self._recorder: FlightRecorder | None = None
 
     def setup(self, context: RunContext) -> None:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
+from reftrain.comm import gather_flat, reduce_scatter_flat
 from reftrain.errors import MachineError
 from reftrain.simulate.links import AxisLinks, collective_seconds
 
@@ -132,8 +133,8 @@ def _collective(op: str, ranks: int, nbytes: int) -> float:
     count = max(nbytes // 4 // ranks, 1)
     part, whole = torch.zeros(count), torch.zeros(count * ranks)
     calls: dict[str, Callable[[], object]] = {
-        "all_gather": lambda: dist.all_gather_single(whole, part),
-        "reduce_scatter": lambda: dist.reduce_scatter_single(part, whole),
+        "all_gather": lambda: gather_flat(whole, part),
+        "reduce_scatter": lambda: reduce_scatter_flat(part, whole),
         "all_reduce": lambda: dist.all_reduce(whole),
     }
     dist.barrier()

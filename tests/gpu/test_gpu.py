@@ -1,6 +1,7 @@
 """What only a GPU can show: NCCL, FSDP2, flash and Flex attention, MFU, a recorded trace, the allocator's snapshot.
 
-Skipped, with the reason, where there is none (`make gpu` says so); with two or more, sharded layouts run too.
+Skipped, with the reason, where there is none (`make gpu` says so). Where there are fewer than a layout's ranks,
+the ranks share them, and NCCL runs between them through sockets.
 """
 
 import gzip
@@ -24,7 +25,7 @@ from reftrain.throughput import flops_per_token, peak_flops
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs an NVIDIA GPU; torch finds none here")
-two = pytest.mark.skipif(GPUS < 2, reason=f"NCCL between ranks needs two GPUs; torch finds {GPUS} here")
+TINY = ["--preset", "tiny", "--set", "data.seq_len=64", "--set", "data.batch_size=8"]
 SMALL = ["--preset", "small", "--steps", "3", "--set", "data.batch_size=4", "--set", "data.seq_len=512"]
 
 
@@ -36,6 +37,10 @@ def command(program, *arguments):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
+
+
+def shared(ranks):
+    return ["--set", f"run.share_gpus={str(ranks > GPUS).lower()}"]
 
 
 def train(out, *arguments):
@@ -162,17 +167,27 @@ def test_a_rank_without_a_gpu_is_told(tmp_path):
     assert f"rank {GPUS} of this machine has no GPU of {GPUS}" in done.stderr
 
 
-@two
 @pytest.mark.parametrize("mesh", ["tp=2", "cp=2", "pp=2", "dp=2"])
 def test_layouts_on_nccl(alone, tmp_path, mesh):
     _, usual, _ = alone
-    together, _ = train(tmp_path, "--mesh", mesh, "--set", "mesh.zero=3")
+    together, _ = train(tmp_path, "--mesh", mesh, "--set", "mesh.zero=3", *shared(2))
     assert together == pytest.approx(usual, rel=2e-3)
 
 
-@two
+def test_sixteen_ranks_on_nccl_learn_what_one_does(tmp_path):
+    mesh = ["--mesh", "tp=2,cp=2,pp=2,dp=2", "--set", "mesh.zero=2", *shared(16)]
+    losses = []
+    for name, extra in (("sixteen", mesh), ("one", [])):
+        said = command(
+            "reftrain", "run", *TINY, "--set", "model.layers=4", "--steps", 3,
+            "--set", "numerics.policy=fp32", "--out", tmp_path / name, *extra,
+        ).stderr  # fmt: skip
+        losses.append([float(loss) for loss in re.findall(r"loss (\d+\.\d+)", said)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_nccl_names_every_collective_of_a_trace_once_a_rank(tmp_path):
-    train(tmp_path, "--mesh", "dp=2", "--set", "mesh.zero=2", "--trace", "1:3")
+    train(tmp_path, "--mesh", "dp=2", "--set", "mesh.zero=2", "--trace", "1:3", *shared(2))
     seen = []
     for rank in range(2):
         calls = [
@@ -192,10 +207,29 @@ def test_nccl_names_every_collective_of_a_trace_once_a_rank(tmp_path):
     assert answer["mesh"]["sizes"]["dp"] == 2
 
 
-@two
 def test_a_slow_rank_on_gpus_is_found(tmp_path):
-    train(tmp_path, "--mesh", "dp=2", "--steps", "6", "--trace", "2:6",
-          "--fault", "slow_compute:rank=1,factor=2", "--set", "evidence.measure_lag=false")  # fmt: skip
+    train(tmp_path, "--mesh", "dp=2", "--steps", "6", "--trace", "2:6", *shared(2),
+          "--fault", "slow_compute:rank=1,factor=3", "--set", "evidence.measure_lag=false")  # fmt: skip
     answer = json.loads(command("tracekit", "slowrank", tmp_path, "--json", "-", "--quiet").stdout)
     assert answer["verdict"] == "slow_rank"
     assert [suspect["rank"] for suspect in answer["suspects"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("skip_collective", "host_stalled"), ("host_stall", "host_stalled"), ("hold_gil", "host_stalled")],
+)
+def test_a_hang_on_nccl_is_found_in_its_dumps(tmp_path, kind, said):
+    """Four ranks; torch's watchdog ends the job."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, "--mesh", "dp=4", "--steps", "5",
+         "--fault", f"{kind}:rank=2,axis=dp,steps=2", "--set", "evidence.timeout_s=15", *shared(4),
+         "--out", str(tmp_path)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr[-2000:]
+    dumps = sorted((tmp_path / "fr").iterdir())
+    assert dumps, done.stderr[-2000:]
+    answer = json.loads(command("tracekit", "hang", tmp_path / "fr", "--json", "-", "--quiet").stdout)
+    assert answer["verdict"] == "hang", answer
+    assert [(c["rank"], c["kind"]) for c in answer["culprits"]] == [(2, said)], answer

@@ -165,7 +165,9 @@ def test_emulated_compute_sleeps_the_work():
 
 @pytest.mark.parametrize(("name", "operator"), [("attention", "attention"), ("ffn", "matmul")])
 def test_a_profiler_sees_emulated_computing_as_an_operator(name, operator):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+    ) as profiler:
         EmulatedCompute(gflops=1.0).segment_end(Segment(name, 0, "forward", 5_000_000))
     times = {e.key: e.cpu_time_total for e in profiler.key_averages()}
     assert 5e3 <= times[f"reftrain::emulated_{operator}"] < 5e4  # microseconds

@@ -21,7 +21,7 @@ from reftrain.faults.spec import parse_fault
 from reftrain.hooks import CollectiveCall, RunContext
 from reftrain.planted import fault_hooks, read_faults
 from reftrain.ranks import Ranks, describe_error, refusal
-from reftrain.train import _check_resumed, stderr_unless_it_fails
+from reftrain.train import _check_resumed, choose_device, let_ranks_share_gpus, stderr_unless_it_fails
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 
@@ -44,11 +44,36 @@ def run(out, *arguments, before=None):
         ({"optimizer": {"learning_rate": float("nan")}}, r"optimizer\.learning_rate: nan is no size"),
         ({"run": {"emulated_gflops": float("inf")}}, r"run\.emulated_gflops: inf is no size"),
         ({"data": {"padding": float("nan")}}, r"data\.padding: nan is no size"),
+        (
+            {"run": {"device": "cpu", "share_gpus": True}},
+            r"run\.share_gpus: device = cpu has no GPUs to share",
+        ),
     ],
 )
 def test_configurations(tables, words):
     with pytest.raises(ConfigError, match=words):
         load(None, tables)
+
+
+def test_ranks_take_turns_on_gpus_only_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    with pytest.raises(ConfigError, match=r"rank 2 of this machine has no GPU of 2; .*share_gpus"):
+        choose_device(load(None, {}), 2)
+    shared = load(None, {"run": {"share_gpus": True}})
+    assert [choose_device(shared, rank).index for rank in range(5)] == [0, 1, 0, 1, 0]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="no GPU of 0"):
+        choose_device(shared, 0)
+
+
+def test_sharing_gives_nccl_a_host_a_rank_and_keeps_what_the_user_set(monkeypatch):
+    for name in [n for n in os.environ if n.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", dict(os.environ, NCCL_SOCKET_IFNAME="eth0"))
+    let_ranks_share_gpus(3)
+    assert (os.environ["NCCL_HOSTID"], os.environ["NCCL_SOCKET_IFNAME"]) == ("reftrain-3", "eth0")
 
 
 @pytest.mark.parametrize(

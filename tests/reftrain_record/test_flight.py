@@ -45,8 +45,8 @@ def _hang(rank, folder):
 
 @pytest.fixture(scope="module")
 def hang(tmp_path_factory):
-    enable()
     folder = tmp_path_factory.mktemp("hang")
+    enable(folder / "fr")
     codes = run_ranks(_hang, 4, folder)
     assert codes == [1, -signal.SIGKILL, 1, 1]
     return folder / "fr"
@@ -137,5 +137,32 @@ def _full_disk(rank, folder):
 
 
 def test_a_dump_that_cannot_be_written_does_not_end_the_job(tmp_path):
-    enable()
+    enable(tmp_path / "fr")
     assert run_ranks(_full_disk, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
+
+
+def test_on_nccl_torchs_own_dump_is_written_as_it_is(tmp_path, monkeypatch):
+    """NCCL's recorder holds sends, receives and groups itself; only file names are shortened."""
+    entry = {
+        "frames": [{"name": "all_reduce", "filename": f"{tmp_path}/train.py", "line": 7}],
+        "process_group": ("0", "default_pg"), "collective_seq_id": 3, "profiling_name": "nccl:all_reduce",
+        "state": "started", "retired": False, "is_p2p": False, "time_created_ns": 5,
+    }  # fmt: skip
+    native = {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0"}},
+        "pg_status": {"0": {}},
+        "entries": [entry],
+    }
+    module = torch._C._distributed_c10d
+    monkeypatch.setattr(module, "_dump_nccl_trace", lambda: pickle.dumps(native), raising=False)
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist, "get_rank", lambda: 5)
+    monkeypatch.syspath_prepend(tmp_path)
+    recorder = FlightRecorder(tmp_path / "fr", TIMEOUT_S)
+    (tmp_path / "fr").mkdir()
+    recorder.write()
+    found = _dump(tmp_path / "fr", 5)
+    assert found["entries"][0].pop("frames") == [{"name": "all_reduce", "filename": "train.py", "line": 7}]
+    del native["entries"][0]["frames"]
+    assert found == native
