@@ -28,6 +28,8 @@ SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce")
 REPEATS: Final = 15
 TIMEOUT_S: Final = 120.0
+CARRIED: Final = 1.0
+"""Of a transfer's time by which computation beside it is delayed where processors carry the transfers: all of it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class LinkFit:
-    """Alpha in seconds, beta in seconds a byte, and the samples' time over the fitted one by operation."""
+    """Alpha in seconds, beta in seconds a byte, and by operation the samples' time over the fitted one, all sizes."""
 
     alpha: float
     beta: float
@@ -148,10 +150,12 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
     rows = [_coefficients(sample) for sample in samples]
     matrix = np.array([[a / s.seconds, b / s.seconds] for (a, b), s in zip(rows, samples, strict=True)])
     (alpha, beta), _ = nnls(matrix, np.ones(len(samples)))
-    ratios: dict[str, list[float]] = {}
-    for (a, b), sample in zip(rows, samples, strict=True):
-        ratios.setdefault(sample.op, []).append(sample.seconds / max(a * alpha + b * beta, 1e-12))
-    return LinkFit(float(alpha), float(beta), {op: float(np.median(values)) for op, values in ratios.items()})
+    ratios = {}
+    for op in dict.fromkeys(sample.op for sample in samples):
+        of_op = [(row, sample.seconds) for row, sample in zip(rows, samples, strict=True) if sample.op == op]
+        fitted = sum(a * alpha + b * beta for (a, b), _ in of_op)
+        ratios[op] = sum(seconds for _, seconds in of_op) / max(fitted, 1e-12)
+    return LinkFit(float(alpha), float(beta), {op: float(ratio) for op, ratio in ratios.items()})
 
 
 def _coefficients(sample: Sample) -> tuple[float, float]:
@@ -208,15 +212,16 @@ def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
     """The hardware file of this machine: its ranks are one node, peaks are what was measured."""
     share = memory_gib() / ranks
     link = f"latency_us = {fit.alpha * 1e6:.3f}\ngb_s = {1e-9 / max(fit.beta, 1e-12):.4f}\nefficiency = 1.0\n"
-    spread = ", ".join(f"{op} {ratio:.2f}" for op, ratio in fit.ratios.items())
+    operations = "".join(f"{op} = {ratio:.3f}\n" for op, ratio in fit.ratios.items())
     return (
-        f"# Measured by reftrain calibrate --ranks {ranks}; measured over fitted times: {spread}.\n"
+        f"# Measured by reftrain calibrate --ranks {ranks}.\n"
         f'name = "this-machine"\nsource = "measured by reftrain calibrate with {ranks} processes"\n'
         f"node_size = {ranks}\n\n[device]\npeak_tflops = {speed.matmul / 1e12:.9g}\n"
         f"memory_gib = {share:.3f}\nreserved_gib = {min(0.3, share / 4):.3f}\n"
         f"memory_gb_s = {speed.memory / 1e9:.3f}\n\n[efficiency]\nmatmul = 1.0\n"
         f"attention_forward = {speed.attention_forward / speed.matmul:.4f}\n"
         f"attention_backward = {speed.attention_backward / speed.matmul:.4f}\nmemory = 1.0\n"
+        f"overlap = {CARRIED}          # processors carry their transfers themselves\n"
         f"\n[host]\nlaunch_us = {speed.kernel_s * 1e6:.3f}\nkernel_us = {speed.kernel_s * 1e6:.3f}\n"
-        f"\n[node]\n{link}\n[network]\n{link}"
+        f"\n[node]\n{link}\n[network]\n{link}\n[operations]\n{operations}"
     )

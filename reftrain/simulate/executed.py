@@ -3,23 +3,26 @@
 Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few
 cores, while schedule, messages, reductions and Python are real. Calibrated before: links by `calibrate`, and
 what a kernel costs besides its sleep by a run of one rank. With `--real` two ranks compute for real; their
-speed is fitted to the run of one rank, marked so. Source: the check of
+speed is fitted to a run of one rank beside another such run, marked so: two processes that compute at once
+are each slower than one alone, caches and memory being shared. Source: the check of
 "Chimera" (SC'21), section 4.2, of its model against executed times, and of the (p, d) it picks.
 """
 
 import argparse
 import json
+import multiprocessing as mp
 import statistics
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reftrain.config import RunConfig
 from reftrain.config_file import load
 from reftrain.launcher import launch
-from reftrain.simulate.calibrate import LinkFit, Speed, fit_link, measure_links, measure_speed
-from reftrain.simulate.hardware import Device, Efficiency, Hardware, Host, Link
+from reftrain.simulate.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
+from reftrain.simulate.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.simulate.job import job_of_run
 from reftrain.simulate.projection import project
 from reftrain.simulate.published import bisect
@@ -84,10 +87,13 @@ def real_hardware(speed: Speed, link: LinkFit, share: float) -> Hardware:
             reserved_gib=0.1,
             memory_gb_s=share * speed.memory / 1e9,
         ),
-        efficiency=Efficiency(attention_forward=of_matmul[0], attention_backward=of_matmul[1]),
+        efficiency=Efficiency(
+            attention_forward=of_matmul[0], attention_backward=of_matmul[1], overlap=CARRIED
+        ),
         host=Host(launch_us=0.0, kernel_us=speed.kernel_s * 1e6),
         node=way,
         network=way,
+        operations=Operations(**link.ratios),
     )
 
 
@@ -119,6 +125,12 @@ def execute(case: Case, gflops: float, steps: int) -> float:
     return statistics.median(seconds for step, seconds in slowest.items() if step)
 
 
+def execute_side_by_side(case: Case, steps: int, runs: int = 2) -> float:
+    """Seconds of a step of `case` computed for real while `runs` - 1 other such runs compute, without messages."""
+    with ProcessPoolExecutor(runs, mp.get_context("spawn")) as pool:
+        return statistics.mean(pool.map(execute, [case] * runs, [0.0] * runs, [steps] * runs))
+
+
 def projected(case: Case, gflops: float, hardware: Hardware) -> float:
     """Seconds of a step by projection."""
     return project(job_of_run(configure(case, gflops, "run", 1)), hardware).step_s
@@ -148,10 +160,10 @@ def compare(cases: Sequence[Case], layer_s: float, steps: int = 3) -> list[Compa
 
 
 def compare_real(micro_batches: int, steps: int = 3) -> list[Compared]:
-    """Two ranks that compute for real; the share of their measured speed is fitted to a run of one rank."""
+    """Two ranks that compute for real; the share of their measured speed is fitted to two runs of one rank at once."""
     link, measured = fit_link(measure_links(2)), measure_speed()
     alone = Case("1f1b", 1, 1, micro_batches)
-    executed = execute(alone, 0.0, steps)
+    executed = execute_side_by_side(alone, steps)
 
     def slower(share: float) -> bool:
         return projected(alone, 0.0, real_hardware(measured, link, share)) < executed

@@ -5,11 +5,11 @@ section 3.4; rings in Thakur et al. 2005, "Optimization of Collective Communicat
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from reftrain.config import MeshConfig
-from reftrain.simulate.hardware import Hardware, Link
+from reftrain.simulate.hardware import Hardware, Link, Operations
 
 SPANS: Final = {
     "tp": ("tp",),
@@ -27,7 +27,8 @@ class AxisLinks:
     """How the groups of an axis lie on the nodes.
 
     `size` members in all, `inside` of them in one node; `latency_s` a step; `bytes_per_s` of one member's
-    way through a ring; `message_bytes_per_s` of one member's way to its neighbour.
+    way through a ring; `message_bytes_per_s` of one member's way to its neighbour; `operations`: how much longer
+    than these say each operation takes.
     """
 
     size: int
@@ -35,6 +36,7 @@ class AxisLinks:
     latency_s: float
     bytes_per_s: float
     message_bytes_per_s: float
+    operations: Operations = field(default_factory=Operations)
 
     @property
     def in_node(self) -> bool:
@@ -59,7 +61,7 @@ def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
     rate = link.bytes_per_s
     if inside < size:
         rate = min(hardware.node.bytes_per_s, inside * link.bytes_per_s)
-    return AxisLinks(size, inside, link.latency_s, rate, link.bytes_per_s)
+    return AxisLinks(size, inside, link.latency_s, rate, link.bytes_per_s, hardware.operations)
 
 
 def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
@@ -74,14 +76,17 @@ def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
     seconds = nbytes / links.bytes_per_s
     if op == "all_reduce":
         steps = min(2 * (n - 1), 2 * math.ceil(math.log2(n)))
-        return steps * links.latency_s + 2 * (n - 1) / n * seconds
+        return links.operations.all_reduce * (steps * links.latency_s + 2 * (n - 1) / n * seconds)
     if op == "barrier":
         return 2 * math.ceil(math.log2(n)) * links.latency_s
     if op in {"all_gather", "reduce_scatter", "all_to_all", "broadcast"}:
-        return (n - 1) * links.latency_s + (n - 1) / n * seconds
+        longer: float = getattr(links.operations, op, 1.0)
+        return longer * ((n - 1) * links.latency_s + (n - 1) / n * seconds)
     raise ValueError(f"collective {op!r} has no cost")
 
 
 def message_seconds(links: AxisLinks, nbytes: float) -> float:
     """Time of a message between neighbours of an axis: alpha + bytes · beta, one port's."""
-    return links.latency_s + nbytes / links.message_bytes_per_s if links.size > 1 else 0.0
+    if links.size <= 1:
+        return 0.0
+    return links.operations.message * (links.latency_s + nbytes / links.message_bytes_per_s)

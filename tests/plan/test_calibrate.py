@@ -2,6 +2,7 @@
 
 import pytest
 
+from reftrain.config import MeshConfig
 from reftrain.simulate.calibrate import (
     COLLECTIVES,
     SIZES,
@@ -13,7 +14,7 @@ from reftrain.simulate.calibrate import (
     measure_speed,
 )
 from reftrain.simulate.hardware import parse_hardware
-from reftrain.simulate.links import AxisLinks, collective_seconds, message_seconds
+from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
 
 
 def made(alpha, beta, ranks=4, slower=1.0):
@@ -58,6 +59,15 @@ def test_the_machine_computes_and_its_file_loads():
     assert hardware.node.bytes_per_s == pytest.approx(1e9)
 
 
-def test_the_file_says_how_far_each_operation_lies_from_the_fit():
-    text = hardware_toml(2, fit_link(made(1e-5, 1e-9, 2)), Speed(1e10, 1e9, 1e9, 1e9, 1e-6))
-    assert "message 1.00" in text.splitlines()[0]
+@pytest.mark.parametrize("op", COLLECTIVES)
+def test_the_file_prices_each_operation_as_it_was_measured(op):
+    """Three ranks; every collective takes twice what the links say."""
+    samples = made(1e-5, 1e-9, ranks=3, slower=2.0)
+    text = hardware_toml(3, fit_link(samples), Speed(1e10, 1e9, 1e9, 1e9, 1e-6))
+    hardware = parse_hardware(text, "measured")
+    links = axis_links(hardware, MeshConfig(dp=3), "dp")
+    largest = next(s for s in samples if s.op == op and s.nbytes == SIZES[-1])
+    assert collective_seconds(links, op, SIZES[-1]) == pytest.approx(largest.seconds, rel=0.1)
+    message = next(s for s in samples if s.op == "message" and s.nbytes == SIZES[-1])
+    assert message_seconds(links, SIZES[-1]) == pytest.approx(message.seconds, rel=0.1)
+    assert hardware.efficiency.overlap == 1.0

@@ -75,6 +75,16 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Operations:
+    """How much longer than latency and bandwidth say an operation takes; a library's algorithms, measured."""
+
+    message: float = knob(1.0, "times alpha + bytes · beta, a message to a neighbour")
+    all_gather: float = knob(1.0, "times a ring's, all-gather")
+    reduce_scatter: float = knob(1.0, "times a ring's, reduce-scatter")
+    all_reduce: float = knob(1.0, "times the model's, all-reduce")
+
+
+@dataclass(frozen=True)
 class Hardware:
     """A cluster of equal nodes of equal devices."""
 
@@ -86,6 +96,7 @@ class Hardware:
     host: Host
     node: Link
     network: Link
+    operations: Operations = dataclasses.field(default_factory=Operations)
 
     @property
     def flops_per_s(self) -> float:
@@ -98,8 +109,12 @@ class Hardware:
         return (self.device.memory_gib - self.device.reserved_gib) * GIB
 
     def constants(self) -> dict[str, float]:
-        """All numbers but the node's size, by `table.field`."""
-        return {name: value for name, value in _numbers(self) if value}
+        """All numbers but the node's size, by `table.field`; of operations those that are not as modelled."""
+        return {
+            name: value
+            for name, value in _numbers(self)
+            if value and not (name.startswith("operations.") and value == 1.0)
+        }
 
     def with_constant(self, name: str, value: float) -> "Hardware":
         """Return the same hardware with one constant changed; raises `KeyError` when there is none such."""
@@ -116,7 +131,9 @@ TABLES: Final[Mapping[str, type[Any]]] = {
     "host": Host,
     "node": Link,
     "network": Link,
+    "operations": Operations,
 }
+OPTIONAL: Final = frozenset({"operations"})
 
 
 def _numbers(hardware: Hardware) -> Iterator[tuple[str, float]]:
@@ -171,7 +188,7 @@ def parse_hardware(text: str, where: str) -> Hardware:
             raise ConfigError(
                 "--hardware", f"{where}: unknown {key!r}", f"choose among {', '.join(sorted(expected))}"
             )
-    for key in sorted(expected):
+    for key in sorted(expected - OPTIONAL):
         if key not in data:
             raise ConfigError("--hardware", f"{where}: {key!r} is missing", "add it")
     size = data["node_size"]
@@ -179,7 +196,7 @@ def parse_hardware(text: str, where: str) -> Hardware:
         raise ConfigError(
             "--hardware", f"{where}: node_size {size!r} is no count", "give a number of devices"
         )
-    parts = {table: _table(data[table], table, kind, where) for table, kind in TABLES.items()}
+    parts = {table: _table(data.get(table, {}), table, kind, where) for table, kind in TABLES.items()}
     hardware = Hardware(str(data["name"]), str(data["source"]), size, **parts)
     _check(hardware, where)
     return hardware
