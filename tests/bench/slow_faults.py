@@ -30,7 +30,7 @@ EMULATED = {
     "slow_compute": f"slow_compute:rank={RANK},factor=1.2",
     "launch_bound": f"launch_bound:rank={RANK},delay_us=300",
     "pauses": f"pauses:rank={RANK},pause_ms=60,every=8",
-    "late_data": f"late_data:rank={RANK},delay_ms=250",
+    "late_data": f"late_data:rank={RANK},delay_ms=600",
     "slow_link": f"slow_link:rank={RANK},delay_ms=5",
     "long_stage": "long_stage:factor=1.2",
     "doc_imbalance": "doc_imbalance:factor=12",
