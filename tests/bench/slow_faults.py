@@ -45,7 +45,7 @@ REAL = {
     "late_data": f"late_data:rank={RANK},delay_ms=250",
     "slow_link": f"slow_link:rank={RANK},delay_ms=5",
     "long_stage": "long_stage:factor=1.25",
-    "doc_imbalance": "doc_imbalance:factor=4",
+    "doc_imbalance": "doc_imbalance:factor=8",
 }
 """Faults whose measured lag is about a tenth of the step, where sixteen ranks really compute on two cores."""
 
@@ -59,7 +59,7 @@ REAL_TABLES: dict[str, dict[str, Any]] = {
 REAL_LONG_SEQUENCES: dict[str, dict[str, Any]] = {
     **REAL_TABLES,
     "model": {"dim": 128, "ffn_dim": 128, "vocab_size": 64},
-    "data": {"seq_len": 1024, "mean_document": 64},
+    "data": {"seq_len": 2048, "mean_document": 256},
 }
 """Where pairs of tokens decide what attention costs, and not the number of documents: fewer are cheaper to start."""
 
