@@ -62,6 +62,7 @@ class FlightRecorder:
         self._on_nccl = dist.get_backend() == "nccl"
         self.ring = P2PRing(ENTRIES, self._note_p2p)
         self.tail: Tail | None = None
+        self._before: dict[str, int] = {}  # newest collective by group name when the recording began
         self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
         self._running: dict[int, tuple[int, Any]] = {}  # works of collectives by identity, with that number
         self.error: OSError | None = None  # why the last dump could not be written
@@ -72,14 +73,16 @@ class FlightRecorder:
         self._thread = threading.Thread(target=self._watch, name="flight-recorder", daemon=True)
 
     def start(self) -> None:
-        """Begin to record sends and receives and to write dumps. Raises OSError where the folder cannot be made."""
+        """Begin to record sends and receives and to write dumps. Raises OSError where the folder cannot be made.
+
+        What was called before has ended: a job that sets itself up waits for each of its calls.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._on_nccl:
             self.tail = Tail(tail_of(self.path))
-            numbers: dict[str, int] = {}
             for entry in _native().get("entries", []):
-                numbers[entry["process_group"][0]] = entry["collective_seq_id"]
-            watching = watch(numbers, self._note_collective, self._made, self._waited)
+                self._before[entry["process_group"][0]] = entry["collective_seq_id"]
+            watching = watch(dict(self._before), self._note_collective, self._made, self._waited)
             self._installed.enter_context(watching)
             self._installed.enter_context(install(self.ring))
         self.write()
@@ -153,7 +156,7 @@ class FlightRecorder:
     def _dump(self) -> dict[str, Any]:
         if self._on_nccl:
             return nccl_dump()
-        return complete(_native(), self.ring.entries(), pg_config())
+        return complete(_native(), self.ring.entries(), pg_config(), self._before)
 
     def _put(self, dump: dict[str, Any]) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
@@ -183,11 +186,22 @@ class FlightRecorder:
 
 
 def complete(
-    native: dict[str, Any], p2p: list[dict[str, Any]], groups: list[dict[str, object]]
+    native: dict[str, Any],
+    p2p: list[dict[str, Any]],
+    groups: list[dict[str, object]],
+    ended: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Torch's dump with sends and receives, process groups and completion filled in."""
+    """Torch's dump with sends and receives, process groups and completion filled in.
+
+    `ended` has the number, by group name, up to which all collectives are known to have ended: on a busy machine torch
+    now and then forgets to retire one.
+    """
+    upto = ended or {}
     collectives = [
-        {**entry, "state": "completed"} if entry["retired"] else entry for entry in native.get("entries", [])
+        {**entry, "state": "completed", "retired": True}
+        if entry["retired"] or entry["collective_seq_id"] <= upto.get(entry["process_group"][0], 0)
+        else entry
+        for entry in native.get("entries", [])
     ]
     ids = {entry["process_group"][0]: entry["pg_id"] for entry in collectives}
     for row in groups:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from reftrain.record import flight
 from reftrain.record.flight import FlightRecorder, complete, enable, oldest_pending_s
 from tests.reftrain_record.fork import run_ranks, wait_for
 
@@ -124,6 +125,29 @@ def test_complete_orders_and_numbers_all_calls():
     assert dump["entries"][1]["state"] == "completed"
     assert dump["pg_config"] == {"1": {"name": "1", "desc": "mesh_tp", "ranks": "[0, 1]"}}
     assert dump["pg_status"]["4"]["last_completed_collective"] == 1
+
+
+def _forgotten(rank, folder):
+    """A rank whose torch forgets to retire two collectives: one of the set-up, one that may be stuck."""
+    entries = [_entry(n, retired=n == 2, created=n, group="0") for n in (1, 2)]
+    flight._native = lambda: {"version": "2.10", "entries": entries, "pg_status": {}}
+    recorder = FlightRecorder(folder / "fr", TIMEOUT_S, every_s=60.0)
+    recorder.start()
+    entries.append(_entry(3, retired=False, created=3, group="0"))
+    recorder.write()
+    recorder.stop(failed=True)
+
+
+def test_what_torch_forgot_to_retire_before_the_recording_has_ended(tmp_path):
+    enable(tmp_path / "fr")
+    assert run_ranks(_forgotten, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
+    dump = pickle.loads((tmp_path / "fr" / "rank_0").read_bytes())
+    assert [(e["retired"], e["state"]) for e in dump["entries"]] == [
+        (True, "completed"),
+        (True, "completed"),
+        (False, "scheduled"),
+    ]
+    assert dump["pg_status"]["4"]["last_completed_collective"] == 2
 
 
 def _full_disk(rank, folder):
