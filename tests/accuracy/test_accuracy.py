@@ -31,3 +31,16 @@ def test_nearly_all_faults_are_found(marks):
 def test_no_innocent_rank_is_blamed(marks):
     wrong = [m for m in marks if m.outcome in ("wrong_rank", "false_alarm")]
     assert not wrong, table(wrong)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        4000034,  # every second message of the slow link is asked for too late to wait for it
+        5000265,  # the same in a pipeline of four stages
+        5000227,  # of two links between the stages one is slow: the other says how far clocks can be trusted
+    ],
+)
+def test_a_slow_link_between_stages_is_found(seed):
+    found = mark(seed, kind="slow_link")
+    assert found.outcome == "right", found.answer

@@ -128,6 +128,24 @@ def test_one_pair_with_mispaired_messages_moves_no_clock():
     assert abs(moved) <= 10_000
 
 
+def test_a_slow_link_leaves_the_clocks_no_more_in_doubt_than_its_neighbour():
+    """Of two links between two stages one takes 2 ms: the quick one says how far the clocks may be off."""
+    made = {}
+    for rank in range(4):
+        own, stage, peer = [], rank // 2, rank % 2
+        lasts = 2000.0 if peer else 100.0
+        for i in range(20):
+            begin = i * 10_000.0
+            own += [step(i, begin, 9_950), comm(begin + 10 * rank, 100 - 10 * rank, stage)]
+            for n, (src, dst) in enumerate([(peer, peer + 2), (peer + 2, peer)]):
+                at = begin + 1_000 + 4_000 * n
+                mine = send(at, lasts, src, dst) if src == rank else recv(at - 50, lasts + 50, src, dst)
+                own.append(mine)
+        made[rank] = own if stage == 0 else shifted(own, 250_000.0)
+    clocks = align(matched(made, group(0, 0, 1), group(1, 2, 3)))
+    assert 0 < max(clocks.doubt.values()) < 700_000  # half of the slow link's 2 ms would hide it
+
+
 def test_ranks_that_nothing_links_stay_on_islands_of_their_own():
     ops = matched({0: rows(0), 1: rows(1), 2: [gemm(0, 10)]}, group(0, 0, 1))
     assert align(ops).island == {0: 0, 1: 0, 2: 2}

@@ -39,6 +39,9 @@ LINK_RATIO = 1.25
 LINK_RATIO_OF_TWO = 1.6
 """The same where there is one peer only, whose own spread is unknown."""
 
+LINK_REPEATS = 3
+"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
+
 ROLE_SHARE = 0.1
 """Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
 

@@ -111,7 +111,8 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
         bounds = np.array([(min(delays[p]), min(delays[p[::-1]])) for p in linked[home, other]])
         # how far the other island's clock is ahead, give or take half the round trip
         gap = float(np.median(bounds[:, 0] - bounds[:, 1])) / 2
-        trip = max(float(np.median(bounds.sum(axis=1))), 0.0)
+        # a slow link lengthens its own pairs' trips only: the quicker pairs say what the clocks leave open
+        trip = max(float(np.percentile(bounds.sum(axis=1), 25)), 0.0)
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
             clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + trip / 2
