@@ -9,6 +9,7 @@ import pytest
 
 from tests.hang.conftest import REAL
 from tests.hang.simulate import Case, make
+from tests.hang.sweep import answer
 from tracekit.analysis.hang import analyse
 from tracekit.ingest.flight import load_dumps
 
@@ -156,3 +157,32 @@ def test_real_hangs_with_files_missing_on_disk(real, name, cut, tmp_path):
         finding = analyse(loaded({n: d for n, d in files.items() if n not in gone}, tmp_path / f"t{turn}"))
         assert {c.rank for c in finding.culprits} <= culprits, finding.reason
         assert len(finding.ranks.missing) == len(gone)
+
+
+@pytest.mark.parametrize(
+    ("seed", "shown"),
+    [
+        (7000018, "ring"),  # the skipped call has fallen out of the pair's rings, not out of its sisters'
+        (7100137, "ring"),
+        (7100137, "active"),  # nothing but outstanding calls tells what was called before
+        (7000043, "dropped"),  # the other end of the message that has another size left no dump
+        (7200145, "cut"),
+        (7000059, "dropped"),  # the only partner in the call left out left no dump
+        (7200028, "dropped"),
+        (7200098, "dropped"),
+        (7200146, "dropped_ring"),
+        (7200115, "cut"),
+        (7200075, "dropped_ring"),  # for most ranks the job has ended
+        (7000024, "dropped"),  # the rank without a dump finished later calls with its peers
+        (7000094, "dropped"),
+        (7200132, "dropped"),  # a device that has not begun, beside a rank without a dump
+        (7200148, "cut"),
+    ],
+)
+def test_what_a_missing_partner_would_have_told_blames_nobody_innocent(seed, shown):
+    found = answer((seed, shown))
+    assert found.outcome in {"right", "inconclusive"}, found.told
+
+
+def test_the_partner_of_a_missing_rank_is_named_where_its_peers_show_the_call_it_left_out():
+    assert {answer((seed, "dropped")).outcome for seed in (7000043, 7000059, 7200028, 7200098)} == {"right"}

@@ -46,12 +46,12 @@ def first_of(groups: list[Group], items: Iterable[Item]) -> Item:
     kept = list(dict.fromkeys(items))
     for item in kept:
         for row in groups[item.group].rows.values() if item.rank < 0 and len(kept) > 1 else ():
-            if (seen := _sight(row, item.seq)) is not None:
+            if (seen := sight(row, item.seq)) is not None:
                 sights[row.rank].append((item, seen))
     votes: dict[tuple[Item, Item], int] = defaultdict(int)
     for several in sights.values():
         for (one, mine), (other, theirs) in combinations(several, 2):
-            votes[one, other] += _earlier(mine, theirs)
+            votes[one, other] += earlier(mine, theirs)
     return _winner(groups, kept, votes)
 
 
@@ -70,7 +70,7 @@ def first_lacking(groups: list[Group], dumps: DumpSet, rank: int, items: Sequenc
     for pair in combinations(items, 2):
         exact = [] if max(i.rank for i in pair) >= 0 else [groups[i.group].rows for i in pair]
         shared = exact[0].keys() & exact[1].keys() if exact else set()
-        vote = sum(_vote(_sight(exact[0][r], pair[0].seq), _sight(exact[1][r], pair[1].seq)) for r in shared)
+        vote = sum(_vote(sight(exact[0][r], pair[0].seq), sight(exact[1][r], pair[1].seq)) for r in shared)
         for other in () if vote else sorted(places.keys() - {rank}):
             vote += _vote(*(_seen(groups, dumps, places[other], other, item) for item in pair))
         votes[pair] = vote
@@ -104,7 +104,7 @@ def _seen(
         return None
     row = groups[number].rows[rank]
     if item.rank < 0:
-        return _sight(row, item.seq)
+        return sight(row, item.seq)
     same = item.rank in groups[item.group].ranks and groups[number].ranks.index(rank) == groups[
         item.group
     ].ranks.index(item.rank)
@@ -118,17 +118,18 @@ def _seen(
     return int(numbers.max()) >= item.seq, int(log.created[at]) or None if at is not None else None
 
 
-def _sight(row: Row, seq: int) -> Sight | None:
+def sight(row: Row, seq: int) -> Sight | None:
+    """How the rank of `row` sees its own call with this number; None where its dump does not tell."""
     if row.enqueued < 0 or row.stale:
         return None
     return row.enqueued >= seq, row.created(seq)
 
 
 def _vote(one: Sight | None, other: Sight | None) -> int:
-    return 0 if one is None or other is None else _earlier(one, other)
+    return 0 if one is None or other is None else earlier(one, other)
 
 
-def _earlier(one: Sight, other: Sight) -> int:
+def earlier(one: Sight, other: Sight) -> int:
     """1 where the first was issued before the second, -1 the other way round, 0 where that is not told."""
     if one[0] != other[0]:
         return 1 if one[0] else -1

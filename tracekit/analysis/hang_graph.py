@@ -117,7 +117,8 @@ def _hub(
         for row in rows:
             if _device(group, row, max(group.rows[r].proven for r in done)):
                 graph.device[row.rank].append(at)
-    if hub.in_flight:
+    # a device that has not begun what others began tells so even if some member left no dump
+    if not (hub.behind or hub.done) and graph.stale.issuperset(hub.unknown):
         states = {r.rank: r.state(seq) for r in rows if r.rank in timed}
         if STARTED in states.values():
             for rank, state in states.items():

@@ -36,7 +36,10 @@ class Unlike:
 
 
 def unlike_messages(groups: list[Group], dumps: DumpSet) -> list[Unlike]:
-    """Find pairs of messages that differ, the first of every channel; at least one end is unfinished."""
+    """Find pairs of messages that differ, the first of every channel; at least one end is unfinished.
+
+    An end that no other is known of is compared with its replicas and with what the pair sent before.
+    """
     found: dict[tuple[tuple[int, ...], int, int], Unlike] = {}
     channels: dict[int, dict[_Channel, dict[int, _End]]] = {}
     for rank, dump in dumps.dumps.items():
@@ -50,10 +53,15 @@ def unlike_messages(groups: list[Group], dumps: DumpSet) -> list[Unlike]:
                 continue
             peer = members[op.peer]
             key = (members, *((rank, peer) if op.send else (peer, rank)))
-            if key in found or peer not in dumps.dumps:
+            if key in found:
                 continue
-            other = _counterpart(dump, op, place, dumps.dumps[peer], channels)
-            if other is not None and _differ(op.call, other[3]):
+            known = dumps.dumps.get(peer)
+            other = None if known is None else _counterpart(dump, op, place, known, channels)
+            if other is None and (known is None or known.truncated):
+                alone = _judge_alone(groups, dumps, members, peer, (rank, op.seq, op.text, op.call))
+                if alone is not None:
+                    found[key] = alone
+            elif other is not None and _differ(op.call, other[3]):
                 ends = ((rank, op.seq, op.text, op.call), other)
                 found[key] = _judge(groups, dumps, dump.groups[op.group].desc, members, ends)
     return [found[k] for k in sorted(found)]
@@ -144,6 +152,22 @@ def _judge(
     return Unlike((ends[0][0], ends[1][0]), end[0] if wrong is not None else None, mismatch)
 
 
+def _judge_alone(
+    groups: list[Group], dumps: DumpSet, members: tuple[int, ...], peer: int, end: _End
+) -> Unlike | None:
+    """Judge a message whose other end left no dump: odd if its replicas and all else that it sends there agree."""
+    number = next((i for i, g in enumerate(groups) if g.ranks == members and end[0] in g.rows), None)
+    usual = _usual(dumps, groups[number].desc, members, end) if number is not None else []
+    calls = [*usual, *_past(dumps.dumps[end[0]], end, later=True)]
+    steady = len(calls) > 1 and not any(_differ(calls[0], call) for call in calls)
+    if number is None or not steady or _known(end, calls):
+        return None
+    mismatch = Mismatch(
+        number, end[1], {(0,): [end[0]]}, [end[0]], skipped=False, expected=calls[0], calls={end[0]: end[3]}
+    )
+    return Unlike((end[0], peer), end[0], mismatch)
+
+
 def _known(end: _End, calls: Iterable[Signature]) -> bool:
     return any(not _differ(end[3], call) for call in calls)
 
@@ -161,12 +185,16 @@ def _usual(dumps: DumpSet, desc: str, members: tuple[int, ...], end: _End) -> li
     return found if not any(_differ(found[0], call) for call in found[1:]) else []
 
 
-def _past(dump: RankDump, end: _End) -> list[Signature]:
-    """Give what this rank sent or received on this channel before."""
+def _past(dump: RankDump, end: _End, *, later: bool = False) -> list[Signature]:
+    """Give what this rank sent or received on this channel before, or `later` too."""
     log = dump.messages
     rows = list(zip(log.group.tolist(), log.seq.tolist(), log.names, log.calls, strict=True))
     group = {g for g, seq, name, _ in rows if (seq, name) == end[1:3]}
-    return [call for g, seq, name, call in rows if g in group and name == end[2] and seq < end[1]]
+    return [
+        call
+        for g, seq, name, call in rows
+        if g in group and name == end[2] and (seq < end[1] or (later and seq != end[1]))
+    ]
 
 
 def lost_message(

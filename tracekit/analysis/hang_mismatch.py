@@ -16,6 +16,10 @@ _CONTEXT = 12
 """Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""
 
 
+_ASKED = 64
+"""Groups in the same place of other replicas that are asked: all have one program."""
+
+
 @dataclass(slots=True)
 class Mismatch:
     """Calls that do not match. `odd` is empty where nothing tells which side is right."""
@@ -46,8 +50,10 @@ def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:
         sides = _sides(group, hub.seq)
         if len(sides) > 1:
             found.append(_judge(hub.group, group, hub.seq, sides, roles[group.role]))
-        elif len(sides) == 1 and hub.missing and not hub.behind:
-            alone = _alone(hub.group, group, hub.seq, sides, roles[group.role])
+        elif len(sides) == 1 and (hub.missing or graph.stale.intersection(hub.unknown)) and not hub.behind:
+            alone = _alone(hub.group, group, hub.seq, sides, roles[group.role]) or _alone_beside(
+                groups, hub.group, hub.seq, sides
+            )
             if alone is not None:
                 found.append(alone)
     return found
@@ -74,8 +80,9 @@ def _judge(
     right = next((k for k, n in counts.items() if n > total / 2 and n > 1), None)
     if right is None:
         right = (
-            _by_history(group, seq, sides)
-            or _by_sisters(group, seq, sides, sisters)
+            _by_sisters(group, seq, sides, sisters, alike=True)
+            or _by_history(group, seq, sides, sisters)
+            or _by_sisters(group, seq, sides, sisters, alike=False)
             or _by_pattern(group, seq, sides)
         )
     if right is None:
@@ -97,14 +104,16 @@ def _history(group: Group, seq: int) -> Counter[tuple[object, ...]]:
 
 
 def _by_history(
-    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]]
+    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
 ) -> tuple[object, ...] | None:
-    """Find the one version that this group has called before."""
+    """Find the one version that this group has called before, if no other group in its place has called another."""
     past = _history(group, seq)
     known = [k for k in sides if past[k]]
-    if len(known) == 1:
-        return known[0]
-    return None
+    if len(known) != 1:
+        return None
+    # of a short ring the usual may have fallen out: then others have called both
+    elsewhere = [_history(other, seq) for other in sisters[:_ASKED]]
+    return None if any(h[k] for h in elsewhere for k in sides if k != known[0]) else known[0]
 
 
 def _by_pattern(
@@ -123,24 +132,28 @@ def _by_pattern(
 
 
 def _by_sisters(
-    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group]
+    group: Group, seq: int, sides: dict[tuple[object, ...], list[int]], sisters: list[Group], *, alike: bool
 ) -> tuple[object, ...] | None:
-    """Find the version that groups in the same place call: those with the same past, where there are any."""
-    votes: Counter[tuple[object, ...]] = Counter()
-    close: Counter[tuple[object, ...]] = Counter()
+    """Find the version that groups in the same place call; `alike`: only those whose calls before are the same.
+
+    The latter tell more than what this group called before, of which a short ring holds but a part.
+    """
+    votes: set[tuple[object, ...]] = set()
     past = _past(group, seq)
     for other in sisters:
-        if other is not group:
-            theirs = _sides(other, seq)
-            if len(theirs) == 1:
-                version = next(iter(theirs))
-                votes[version] += 1
-                close[version] += bool(past) and _past(other, seq) == past
-    for counted in (close, votes):
-        fitting = [k for k in sides if counted[k]]
-        if len(fitting) == 1:
-            return fitting[0]
-    return None
+        if other is group or (alike and not _same_end(past, _past(other, seq))):
+            continue
+        theirs = _sides(other, seq)
+        if len(theirs) == 1:
+            votes.update(theirs)
+    fitting = [k for k in sides if k in votes]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _same_end(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> bool:
+    """Whether two pasts agree as far back as both rings reach."""
+    both = min(len(one), len(other))
+    return both > 0 and one[-both:] == other[-both:]
 
 
 def _past(group: Group, seq: int) -> list[tuple[object, ...]]:
@@ -171,11 +184,34 @@ def _alone(
     return Mismatch(number, seq, sides, ranks, skipped=False, expected=expected)
 
 
+def _alone_beside(
+    groups: list[Group], number: int, seq: int, sides: dict[tuple[object, ...], list[int]]
+) -> Mismatch | None:
+    """Judge the same by groups of the rank's own peers: two and more with the same past all call something else."""
+    group = groups[number]
+    key, ranks = next(iter(sides.items()))
+    if group.mixed or len(ranks) != 1:
+        return None
+    world = max(len(g.ranks) for g in groups)
+    peers = {
+        r for g in groups if ranks[0] in g.ranks and not g.mixed and len(g.ranks) < world for r in g.ranks
+    }
+    sisters = [g for g in groups if g.role == group.role and g is not group and peers & set(g.ranks)]
+    past = _past(group, seq)
+    alike = [g for g in sisters[:_ASKED] if _same_end(past, _past(g, seq)) and _sides(g, seq)]
+    versions = {v for g in alike for v in _sides(g, seq)}
+    if len(alike) < 2 or len(versions) != 1 or key in versions:
+        return None
+    (right,) = versions
+    skipped = _follows(group, seq, right, key, alike)
+    return Mismatch(number, seq, sides, ranks, skipped, alike[0].call(seq))
+
+
 def _follows(
     group: Group, seq: int, first: tuple[object, ...], then: tuple[object, ...], sisters: list[Group]
 ) -> bool:
     """Tell whether `then` comes after `first`: among the others' later calls, or where the pattern ran before."""
-    for other in [group, *(s for s in sisters if s is not group)][:64]:
+    for other in [group, *(s for s in sisters if s is not group)][:_ASKED]:
         for row in other.rows.values():
             keys = [agreement(c) for c in row.tail.calls]
             seqs = [int(s) for s in row.tail.seq]

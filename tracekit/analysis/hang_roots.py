@@ -8,6 +8,7 @@ explains the standstill, a single rank without a dump. Fourth step of `hang`.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang_absent import Absent
 from tracekit.analysis.hang_chains import all_explained
 from tracekit.analysis.hang_first import Item, first_lacking, first_wait
 from tracekit.analysis.hang_graph import Graph
@@ -153,9 +154,12 @@ def _idle_beside_missing(groups: list[Group], graph: Graph, dumps: DumpSet) -> d
 
     Had they come to their next call, it would be outstanding, whether or not a rank without a dump keeps
     it from
-    finishing. Those who wait for them directly may be among the ranks without a dump.
+    finishing. Those who wait for them directly may be among the ranks without a dump. Where most ranks have nothing
+    outstanding the job has ended for them.
     """
     found: dict[int, tuple[int, int]] = {}
+    if sum(graph.idle(r) for r in dumps.dumps) > len(graph.stuck):
+        return found
     absent = {r for h in graph.hubs for r in h.missing}
     for number, group in enumerate(groups):
         if len(group.ranks) == len(dumps.world) or absent.isdisjoint(group.ranks):
@@ -226,25 +230,33 @@ def _missing(groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots) ->
         return
     common = set.intersection(*fits)
     if len(common) == 1:
-        (rank,) = common
-        absent = set(dumps.world) - dumps.dumps.keys()
-        fits_all = rank in places and all_explained(groups, graph, dumps, {rank, *absent})
-        cut = {
-            r for r, d in dumps.dumps.items() if d.truncated
-        }  # where several files are, that tells nothing
-        if fits_all and (rank not in dumps.dumps or (rank in graph.stale and cut <= {rank})):
-            dump = dumps.dumps.get(rank)
-            kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
-            first = first_lacking(groups, dumps, rank, places[rank])
-            roots.where[rank] = (kind, first.group, first.seq)
-            return
-    if len(common) == 1:
-        roots.doubts.append(
-            f"rank {min(common)} left no whole dump, and some of the waiting does not start from it; nothing tells who "
-            "stopped first"
-        )
+        _only(groups, graph, dumps, roots, min(common), places[min(common)])
         return
     names = ", ".join(str(r) for r in sorted(set().union(*fits))[:16])
     roots.doubts.append(
         f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
     )
+
+
+def _only(
+    groups: list[Group], graph: Graph, dumps: DumpSet, roots: Roots, rank: int, places: list[Item]
+) -> None:
+    """Blame the only rank without a whole dump that fits, if all waiting starts from it and nothing speaks against."""
+    seen = Absent(groups, dumps, rank)
+    if passed := seen.passed():
+        roots.skipped(passed)
+        return
+    against = seen.objection(places)
+    if against is None:
+        absent = set(dumps.world) - dumps.dumps.keys()
+        fits = bool(places) and all_explained(groups, graph, dumps, {rank, *absent})
+        # where several files are cut, that tells nothing
+        cut = {r for r, d in dumps.dumps.items() if d.truncated}
+        if fits and (rank not in dumps.dumps or (rank in graph.stale and cut <= {rank})):
+            dump = dumps.dumps.get(rank)
+            kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
+            first = first_lacking(groups, dumps, rank, places)
+            roots.where[rank] = (kind, first.group, first.seq)
+            return
+        against = "some of the waiting does not start from it; nothing tells who stopped first"
+    roots.doubts.append(f"rank {rank} left no whole dump, but {against}")
