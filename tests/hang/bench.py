@@ -46,13 +46,11 @@ def template(sizes, entries, kind, axis):
     live = ["world", *[a for a in AXES if sizes[a] > 1]]
     seqs = dict.fromkeys(live, 0)
     rows = []
-    for number in range(entries):
-        last = number == entries - 1
-        name = live[1:][number % len(live[1:])]
-        if last and kind == "culprit":
-            break
-        if last:
-            name = axis if kind == "stuck" else "world"
+    # one program: `axis`, then the world; the culprit stops before the first, who waits for it in the first
+    ends = {"culprit": [], "stuck": [axis], "waiting": [axis, "world"]}[kind]
+    names = [live[1:][number % len(live[1:])] for number in range(entries - 2)] + ends
+    for number, name in enumerate(names):
+        last = number == len(names) - 1 and kind != "culprit"
         seqs[name] += 1
         rows.append(
             {
@@ -163,21 +161,18 @@ def main():
     parser.add_argument("--entries", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--axis", choices=AXES, action="append")
+    parser.add_argument("--gone", action="store_true", help="the culprit left no dump")
     parser.add_argument("--fuzz", type=int, default=0)
     args = parser.parse_args()
     if args.fuzz:
         fuzz(args.fuzz)
         return
     sizes, culprit = grid(args.ranks), args.ranks * 5 // 7
-    folder, before = Path(tempfile.mkdtemp(prefix="hangbench")), None
+    folder = Path(tempfile.mkdtemp(prefix="hangbench"))
     try:
         for axis in args.axis or AXES:
-            changed = set(range(args.ranks))
-            if before is not None:  # who waits in the world looks alike whatever the axis
-                changed = {r for a in (before, axis) for r in members(sizes, culprit)[1][a]}
-            write_all(folder, sizes, sorted(changed), args.entries, culprit, axis)
+            write_all(folder, sizes, range(args.ranks), args.entries, culprit, axis)
             measure(folder, args, culprit, axis)
-            before = axis
     finally:
         shutil.rmtree(folder)
 
@@ -196,6 +191,8 @@ def write_all(folder, sizes, ranks, entries, culprit, axis):
 
 
 def measure(folder, args, culprit, axis):
+    if args.gone:
+        (folder / f"dump_{culprit:05d}").unlink(missing_ok=True)
     paths = sorted(folder.iterdir())
     size = sum(p.stat().st_size for p in paths)
     sample = paths[:: max(1, len(paths) // 512)]

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.hang.bench import grid, write_all
 from tests.hang.conftest import REAL
 from tests.hang.simulate import Case, make
 from tests.hang.sweep import answer
@@ -186,3 +187,12 @@ def test_what_a_missing_partner_would_have_told_blames_nobody_innocent(seed, sho
 
 def test_the_partner_of_a_missing_rank_is_named_where_its_peers_show_the_call_it_left_out():
     assert {answer((seed, "dropped")).outcome for seed in (7000043, 7000059, 7200028, 7200098)} == {"right"}
+
+
+def test_a_rank_without_a_dump_among_a_thousand(tmp_path):
+    sizes, culprit = grid(1024), 731
+    write_all(tmp_path, sizes, range(1024), 20, culprit, "dp")
+    (tmp_path / f"dump_{culprit:05d}").unlink()
+    finding = analyse(load_dumps([str(tmp_path)]))
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(culprit, "missing_dump")]
+    assert len(finding.victims) == 1023

@@ -74,12 +74,9 @@ class Absent:
         for number, group in enumerate(self.groups):
             if number == item.group or group.mixed or self.rank not in group.ranks:
                 continue
-            done = [
-                row.proven
-                for row in group.rows.values()
-                if not row.stale and synchronising(row.call(row.proven) or group.call(row.proven))
-            ]
-            if done and self._before(item, Item(number, max(done))):
+            proven = sorted({row.proven for row in group.rows.values() if not row.stale}, reverse=True)
+            done = next((seq for seq in proven if seq > 0 and synchronising(group.call(seq))), None)
+            if done is not None and self._before(item, Item(number, done)):
                 return True
         return False
 

@@ -4,52 +4,62 @@ A rank waits first of all for its oldest outstanding call; what it issued after 
 `hang_roots` and `hang_stale`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group
 from tracekit.ingest.flight import DumpSet
 
+_Wait = tuple[bool, int]
+"""An outstanding call (False, number of the hub) or a message (True, the rank at its other end)."""
+
 
 def all_explained(groups: list[Group], graph: Graph, dumps: DumpSet, culprits: Iterable[int]) -> bool:
-    """Whether every waiting rank waits first of all for a culprit, or for a rank that does."""
+    """Whether every waiting rank waits first of all for a culprit, or for a rank that does.
+
+    Linear in ranks and hubs: each is reached once.
+    """
     first = {rank: _first_waits(groups, graph, dumps, rank) for rank in graph.stuck}
-    reached = set(culprits)
-    grown = True
-    while grown:
-        grown = False
-        for rank, waits in first.items():
-            if rank in reached or not waits:
-                continue
-            if all(_starts_from(graph, first, reached, wait) for wait in waits):
-                reached.add(rank)
-                grown = True
-    return all(rank in reached for rank in graph.stuck)
+    users: dict[_Wait, list[int]] = defaultdict(list)
+    for rank, waits in first.items():
+        for wait in waits:
+            users[wait].append(rank)
+    lacked: dict[int, list[int]] = defaultdict(list)  # rank → hubs that it has not come to
+    for at, hub in enumerate(graph.hubs):
+        for rank in {*hub.behind, *hub.missing, *hub.unknown}:
+            lacked[rank].append(at)
+    open_ = {rank: len(waits) for rank, waits in first.items()}
+    reached: set[int] = set()
+    explained: set[_Wait] = set()
+    news = list(culprits)
+    while news:
+        rank = news.pop()
+        if rank in reached:
+            continue
+        reached.add(rank)
+        own = first.get(rank, set())
+        beside = {(False, at) for at in graph.waits.get(rank, ())} - own if own else set()
+        for wait in {(True, rank), *((False, at) for at in lacked[rank])} | beside:
+            if wait not in explained:
+                explained.add(wait)
+                for user in users.get(wait, ()):
+                    open_[user] -= 1
+                    if not open_[user]:
+                        news.append(user)
+    return graph.stuck <= reached
 
 
-_Wait = tuple[int, frozenset[int]]
-"""Hub of an outstanding call (-1 for a message), and who has not come to it."""
-
-
-def _starts_from(graph: Graph, first: dict[int, list[_Wait]], reached: set[int], wait: _Wait) -> bool:
-    hub, lacking = wait
-    return bool(lacking & reached) or any(
-        peer in reached and bool(first.get(peer)) and wait not in first[peer]
-        for peer in (graph.hubs[hub].waiting if hub >= 0 else ())
-    )
-
-
-def _first_waits(groups: list[Group], graph: Graph, dumps: DumpSet, rank: int) -> list[_Wait]:
+def _first_waits(groups: list[Group], graph: Graph, dumps: DumpSet, rank: int) -> set[_Wait]:
     """Give a rank's oldest outstanding call; several where the ring has lost them: any may be the oldest."""
     waits: list[tuple[int, _Wait]] = []
     for at in graph.waits.get(rank, ()):
         hub = graph.hubs[at]
-        made = groups[hub.group].rows[rank].created(hub.seq)
-        waits.append((made or 0, (at, frozenset((*hub.behind, *hub.missing, *hub.unknown)))))
+        waits.append((groups[hub.group].rows[rank].created(hub.seq) or 0, (False, at)))
     dump = dumps.dumps[rank]
     for op in dump.p2p:
         members = dump.groups[op.group].ranks
         if op.peer < len(members) and members[op.peer] in graph.pairs.get(rank, ()):
-            waits.append((op.created, (-1, frozenset({members[op.peer]}))))
+            waits.append((op.created, (True, members[op.peer])))
     oldest = min((made for made, _ in waits), default=0)
-    return [wait for made, wait in sorted(waits, key=lambda w: (w[0], w[1][0])) if made == oldest]
+    return {wait for made, wait in waits if made == oldest}
