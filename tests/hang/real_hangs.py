@@ -7,6 +7,7 @@ beside it.
 
 import argparse
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -93,6 +94,20 @@ def run(folder, kind, axis, rank=None, **options):
     return Outcome(kind, axis, rank, finding.verdict, named, kinds, finding.reason, stock(dumps), seconds)
 
 
+def dropped(dumps, rank, times):
+    """How often (right, inconclusive, an innocent named) with one to three victims' files gone, `times` each."""
+    rng = random.Random(5)
+    files = sorted(dumps.iterdir())
+    victims = [path for path in files if path.name != f"rank_{rank}"]
+    counts = [0, 0, 0]
+    for number in range(3 * times):
+        gone = rng.sample(victims, 1 + number % 3)
+        finding = analyse(load_dumps([str(path) for path in files if path not in gone]))
+        named = {c.rank for c in finding.culprits}
+        counts[2 if named - {rank} else 0 if named else 1] += 1
+    return counts
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
@@ -100,8 +115,11 @@ def main():
     parser.add_argument("--axes", default=",".join(RANKS))
     parser.add_argument("--ranks", default="", help="where to plant, by axis")
     parser.add_argument("--json", type=Path, help="append a line a run")
+    parser.add_argument(
+        "--drops", type=int, default=0, help="also judge so often with 1, 2 and 3 victims' files gone"
+    )
     args = parser.parse_args()
-    rights = 0
+    rights, without = 0, [0, 0, 0]
     ranks = RANKS | {a: int(r) for a, r in (part.split("=") for part in args.ranks.split(",") if part)}
     jobs = [(k, a) for k in args.kinds.split(",") for a in args.axes.split(",")]
     print("| kind | axis | planted | named | kind named | right | torchfrtrace names |")
@@ -119,10 +137,17 @@ def main():
         )
         if not row.right:
             print(f"    {row.reason}", file=sys.stderr, flush=True)
+        if args.drops:
+            found = dropped(folder / "fr", row.rank, args.drops)
+            without = [a + b for a, b in zip(without, found, strict=True)]
         if args.json:
             with args.json.open("a") as file:
                 file.write(json.dumps(vars(row)) + "\n")
     print(f"{rights} of {len(jobs)} right")
+    if args.drops:
+        print(
+            "with victims' files gone: {} right, {} inconclusive, {} with an innocent named".format(*without)
+        )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Real hangs of the reference trainer, small: four ranks on Gloo. All kinds on all axes: tests.hang.real_hangs."""
 
 import pickle
+from itertools import combinations
 
 import pytest
 
 from tests.hang.real_hangs import KINDS, run
+from tracekit.analysis.hang import analyse
+from tracekit.ingest.flight import load_dumps
 
 SMALL = {"step": 1, "timeout_s": 8.0}
 
@@ -15,12 +18,18 @@ SMALL = {"step": 1, "timeout_s": 8.0}
         ("host_stall", "tp", 3, "tp=2,pp=2"),
         ("wrong_size", "pp", 0, "pp=2,dp=2"),
         ("wrong_size", "pp", 3, "pp=2,dp=2"),
+        ("host_stall", "pp", 2, "pp=2,dp=2"),
     ],
 )
 def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
     outcome = run(tmp_path / "run", kind, axis, rank, mesh=mesh, **SMALL)
     assert outcome.named == [rank], outcome.reason
     assert set(outcome.kinds) <= KINDS[kind]
+    dumps = sorted((tmp_path / "run" / "fr").iterdir())
+    victims = [path for path in dumps if path.name != f"rank_{rank}"]
+    for gone in [*combinations(victims, 1), *combinations(victims, 2)]:
+        finding = analyse(load_dumps([str(path) for path in dumps if path not in gone]))
+        assert {c.rank for c in finding.culprits} <= {rank}, ([path.name for path in gone], finding.reason)
 
 
 def test_collectives_that_nobody_of_the_trainer_waits_for_are_recorded_as_done(tmp_path):

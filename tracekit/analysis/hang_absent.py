@@ -20,7 +20,7 @@ class Absent:
     """One rank that left no whole dump, seen from its partners."""
 
     def __init__(self, groups: list[Group], dumps: DumpSet, rank: int) -> None:
-        self.groups, self.rank = groups, rank
+        self.groups, self.rank, self.dumps = groups, rank, dumps.dumps
         self.gone = rank not in dumps.dumps
         self.world = len(dumps.world)
         self.places = places_of(groups, set(dumps.dumps))
@@ -58,12 +58,41 @@ class Absent:
                 "the rings have lost the calls that wait for it, so that they may not match; record more "
                 "(TORCH_FR_BUFFER_SIZE)"
             )
+        if (beside := self._beside()) is not None:
+            return (
+                f"rank {beside} neither, and the two share a group: which of them did not come would stand in either "
+                "dump"
+            )
+        if (alone := self._witness_only(items)) is not None:
+            return (
+                f"rank {alone} may have finished their last call and stopped by itself: Gloo notes a call as done, "
+                "too, when a member dies in it"
+            )
         if self.gone and any(self._issued(item) for item in items):
             return (
                 "it finished a later call with its peers: a device is stuck or a call was left out, and its dump may "
                 "tell where"
             )
         return None
+
+    def _beside(self) -> int | None:
+        """A rank that left no whole dump either, and may keep this one waiting in a call that no dump shows."""
+        for group in self.groups:
+            others = [r for r in group.ranks if r != self.rank] if self.rank in group.ranks else []
+            if others and all(r not in self.dumps or self.dumps[r].truncated for r in others):
+                return others[0]
+        return None
+
+    def _witness_only(self, items: Sequence[Item]) -> int | None:
+        """The one rank that waits for this one, if its call reads as done."""
+        waiting = {
+            row.rank: row.reset
+            for item in items
+            for row in self.groups[item.group].rows.values()
+            if row.waiting and row.front == item.seq
+        }
+        doubted = [rank for rank, reset in waiting.items() if reset]
+        return doubted[0] if len(doubted) == 1 else None
 
     def _narrow(self, group: Group) -> bool:
         """Whether members run one program: no pipeline, not all ranks."""

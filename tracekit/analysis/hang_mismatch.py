@@ -187,7 +187,10 @@ def _alone(
 def _alone_beside(
     groups: list[Group], number: int, seq: int, sides: dict[tuple[object, ...], list[int]]
 ) -> Mismatch | None:
-    """Judge the same by groups of the rank's own peers: two and more with the same past all call something else."""
+    """Judge the same by groups of the rank's own peers with the same past: two and more that call something else.
+
+    With one alone nothing tells who is right.
+    """
     group = groups[number]
     key, ranks = next(iter(sides.items()))
     if group.mixed or len(ranks) != 1:
@@ -200,9 +203,12 @@ def _alone_beside(
     past = _past(group, seq)
     alike = [g for g in sisters[:_ASKED] if _same_end(past, _past(g, seq)) and _sides(g, seq)]
     versions = {v for g in alike for v in _sides(g, seq)}
-    if len(alike) < 2 or len(versions) != 1 or key in versions:
+    if len(versions) != 1 or key in versions:
         return None
     (right,) = versions
+    if len(alike) < 2:
+        both = {key: ranks, right: [r for at in _sides(alike[0], seq).values() for r in at]}
+        return Mismatch(number, seq, both, [], skipped=False, expected=None)
     skipped = _follows(group, seq, right, key, alike)
     return Mismatch(number, seq, sides, ranks, skipped, alike[0].call(seq))
 

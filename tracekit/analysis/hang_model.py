@@ -27,6 +27,7 @@ class Row:
     enqueued: int
     completed: int
     tail: GroupTail
+    reset: bool = False  # its last call reads as done, but may have ended by a member's death
     stale: bool = False  # its dump was written before its peers' last calls: later ones are unknown
 
     @property
@@ -186,8 +187,10 @@ def _undo_resets(group: Group, uses: list[tuple[RankDump, GroupTail]]) -> None:
     for dump, tail in uses:
         row = group.rows[dump.rank]
         last = 0 <= dump.last_group < len(dump.groups) and dump.groups[dump.last_group] is tail
+        last = last and dump.last_created <= (row.created(furthest) or 0)  # no message after it
         if last and row.completed == row.enqueued == furthest and synchronising(row.call(furthest)):
             row.completed -= 1
+            row.reset = True
 
 
 def _pass_over(group: Group, row: Row) -> None:

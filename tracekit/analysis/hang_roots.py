@@ -53,9 +53,12 @@ def find_roots(groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | N
         if not mismatch.odd:
             group = groups[mismatch.group]
             names = " and ".join(str(r) for side in mismatch.sides.values() for r in side[:4])
-            roots.doubts.append(
-                f"ranks {names} call differently in group {group.name} and nothing tells who is right"
+            where = (
+                f"group {group.name}"
+                if all(r in group.ranks for side in mismatch.sides.values() for r in side)
+                else f"groups like {group.name}"
             )
+            roots.doubts.append(f"ranks {names} call differently in {where} and nothing tells who is right")
         for rank in mismatch.odd:
             kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
             roots.where.setdefault(rank, (kind, mismatch.group, mismatch.seq))
