@@ -141,7 +141,7 @@ def _forgotten(rank, folder):
 def test_what_torch_forgot_to_retire_before_the_recording_has_ended(tmp_path):
     enable(tmp_path / "fr")
     assert run_ranks(_forgotten, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
-    dump = pickle.loads((tmp_path / "fr" / "rank_0").read_bytes())
+    dump = _dump(tmp_path / "fr", 0)
     assert [(e["retired"], e["state"]) for e in dump["entries"]] == [
         (True, "completed"),
         (True, "completed"),

@@ -5,15 +5,12 @@ went through such a call also issued what its peers issue before it. Used by `ha
 """
 
 from collections.abc import Sequence
-from typing import Final
 
-from tracekit.analysis.hang_first import Item, earlier, places_of, sight
+from tracekit.analysis.hang_first import ASKED, Item, earlier, peers_of, places_of, sight
 from tracekit.analysis.hang_model import Group, synchronising
 from tracekit.ingest.flight import DumpSet
 
 _Role = tuple[str, int]
-_ASKED: Final = 64
-"""Peers that are asked about the order of calls, those of the smallest groups first."""
 
 
 class Absent:
@@ -113,7 +110,7 @@ class Absent:
         """Whether members of these two groups make the first call before the second, each in its own place."""
         pair = [self.groups[i.group] for i in (one, other)]
         asked = {r for g in pair if len(g.ranks) < self.world for r in g.rows}
-        votes = [self._vote(rank, one, other) for rank in sorted(asked)[:_ASKED]]
+        votes = [self._vote(rank, one, other) for rank in sorted(asked)[:ASKED]]
         return votes.count(1) > votes.count(-1)
 
     def _vote(self, rank: int, one: Item, other: Item) -> int:
@@ -132,11 +129,7 @@ class Absent:
         return number if number in alike else alike[0] if len(alike) == 1 else None
 
     def _peers(self, rank: int) -> list[int]:
-        """Ranks that left a dump and run this one's program."""
-        numbers = [n for alike in self.places[rank].values() for n in alike if self._narrow(self.groups[n])]
-        numbers.sort(key=lambda n: len(self.groups[n].ranks))
-        found = dict.fromkeys(r for n in numbers for r in sorted(self.groups[n].rows) if r != rank)
-        return list(found)[:_ASKED]
+        return peers_of(self.groups, self.places, rank, self.world)
 
     def _ran_past(self, rank: int, lacks: Item, witnesses: int) -> bool:
         """Whether `rank` made a call in another group that all its peers make after the one it lacks."""

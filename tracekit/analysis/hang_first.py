@@ -9,10 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Final
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, Row
 from tracekit.ingest.flight import DumpSet
+
+ASKED: Final = 64
+"""Peers, or groups in the same place of other replicas, that are asked: all run one program."""
 
 Places = dict[int, dict[tuple[str, int], list[int]]]
 """Groups of ranks by what groups in the same place of other replicas share."""
@@ -92,6 +96,18 @@ def places_of(groups: list[Group], ranks: set[int]) -> Places:
         for rank in ranks.intersection(group.rows):
             found[rank][group.role].append(number)
     return found
+
+
+def peers_of(groups: list[Group], places: Places, rank: int, world: int) -> list[int]:
+    """Ranks that left a dump and run this one's program, those of the smallest groups first, at most `ASKED`.
+
+    They share a group with it that is neither a pipeline's nor that of all `world` ranks.
+    """
+    near = [n for alike in places[rank].values() for n in alike]
+    near = [n for n in near if not groups[n].mixed and len(groups[n].ranks) < world]
+    near.sort(key=lambda n: len(groups[n].ranks))
+    found = dict.fromkeys(r for n in near for r in sorted(groups[n].rows) if r != rank)
+    return list(found)[:ASKED]
 
 
 def _seen(

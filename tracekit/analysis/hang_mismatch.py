@@ -8,16 +8,13 @@ should come next has left one out: its host never issued the call the others wai
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang_first import ASKED, Places, peers_of, places_of
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, agreement
 from tracekit.ingest.flight_dump import Signature
 
 _CONTEXT = 12
 """Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""
-
-
-_ASKED = 64
-"""Groups in the same place of other replicas that are asked: all have one program."""
 
 
 @dataclass(slots=True)
@@ -42,6 +39,8 @@ def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:
     for group in groups:
         roles[group.role].append(group)
     seen: set[tuple[int, int]] = set()
+    places = places_of(groups, {rank for group in groups for rank in group.rows})
+    world = max((len(group.ranks) for group in groups), default=0)
     for hub in graph.hubs:
         if (hub.group, hub.seq) in seen:
             continue
@@ -52,7 +51,7 @@ def mismatches(groups: list[Group], graph: Graph) -> list[Mismatch]:
             found.append(_judge(hub.group, group, hub.seq, sides, roles[group.role]))
         elif len(sides) == 1 and (hub.missing or graph.stale.intersection(hub.unknown)) and not hub.behind:
             alone = _alone(hub.group, group, hub.seq, sides, roles[group.role]) or _alone_beside(
-                groups, hub.group, hub.seq, sides
+                groups, places, world, hub.group, hub.seq, sides
             )
             if alone is not None:
                 found.append(alone)
@@ -112,7 +111,7 @@ def _by_history(
     if len(known) != 1:
         return None
     # of a short ring the usual may have fallen out: then others have called both
-    elsewhere = [_history(other, seq) for other in sisters[:_ASKED]]
+    elsewhere = [_history(other, seq) for other in sisters[:ASKED]]
     return None if any(h[k] for h in elsewhere for k in sides if k != known[0]) else known[0]
 
 
@@ -185,7 +184,12 @@ def _alone(
 
 
 def _alone_beside(
-    groups: list[Group], number: int, seq: int, sides: dict[tuple[object, ...], list[int]]
+    groups: list[Group],
+    places: Places,
+    world: int,
+    number: int,
+    seq: int,
+    sides: dict[tuple[object, ...], list[int]],
 ) -> Mismatch | None:
     """Judge the same by groups of the rank's own peers with the same past: two and more that call something else.
 
@@ -195,13 +199,10 @@ def _alone_beside(
     key, ranks = next(iter(sides.items()))
     if group.mixed or len(ranks) != 1:
         return None
-    world = max(len(g.ranks) for g in groups)
-    peers = {
-        r for g in groups if ranks[0] in g.ranks and not g.mixed and len(g.ranks) < world for r in g.ranks
-    }
-    sisters = [g for g in groups if g.role == group.role and g is not group and peers & set(g.ranks)]
+    peers = peers_of(groups, places, ranks[0], world)
+    near = dict.fromkeys(n for peer in peers for n in places[peer].get(group.role, []) if n != number)
     past = _past(group, seq)
-    alike = [g for g in sisters[:_ASKED] if _same_end(past, _past(g, seq)) and _sides(g, seq)]
+    alike = [g for n in near if _same_end(past, _past(g := groups[n], seq)) and _sides(g, seq)]
     versions = {v for g in alike for v in _sides(g, seq)}
     if len(versions) != 1 or key in versions:
         return None
@@ -217,7 +218,7 @@ def _follows(
     group: Group, seq: int, first: tuple[object, ...], then: tuple[object, ...], sisters: list[Group]
 ) -> bool:
     """Tell whether `then` comes after `first`: among the others' later calls, or where the pattern ran before."""
-    for other in [group, *(s for s in sisters if s is not group)][:_ASKED]:
+    for other in [group, *(s for s in sisters if s is not group)][:ASKED]:
         for row in other.rows.values():
             keys = [agreement(c) for c in row.tail.calls]
             seqs = [int(s) for s in row.tail.seq]
