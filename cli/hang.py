@@ -10,9 +10,9 @@ from tracekit_cli.output import emit
 from tracekit_cli.progress import reading
 
 from tracekit.analysis.hang import analyse
+from tracekit.dumps.load import load_dumps
 from tracekit.hang_findings import HangVerdict
 from tracekit.ingest import ProgressEvent
-from tracekit.ingest.flight import load_dumps
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.json import dumps
 

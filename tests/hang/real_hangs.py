@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.analysis.hang import analyse
-from tracekit.ingest.flight import load_dumps
+from tracekit.dumps.load import load_dumps
 
 KINDS = {
     "skip_collective": {"host_stalled"},

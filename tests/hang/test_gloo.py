@@ -9,7 +9,7 @@ import pytest
 
 from tests.hang.gloo_job import CULPRIT
 from tracekit.analysis.hang import analyse
-from tracekit.ingest.flight import load_dumps
+from tracekit.dumps.load import load_dumps
 
 KINDS = {
     "host_stall": "host_stalled",

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hang.real_hangs import KINDS, run
 from tracekit.analysis.hang import analyse
-from tracekit.ingest.flight import load_dumps
+from tracekit.dumps.load import load_dumps
 
 SMALL = {"step": 1, "timeout_s": 8.0}
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.hang.simulate import make
 from tracekit.analysis.hang import analyse
+from tracekit.dumps import unpickle
+from tracekit.dumps.dump import RankDump
+from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.salvage import salvage
+from tracekit.dumps.unpickle import RefusedError
+from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
-from tracekit.ingest import unpickle
-from tracekit.ingest.flight import _Handler, load_dumps
-from tracekit.ingest.flight_dump import RankDump
-from tracekit.ingest.flight_pool import decode_all
-from tracekit.ingest.salvage import salvage
-from tracekit.ingest.unpickle import RefusedError
 
 MARK = "tracekit_was_run"
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.ingest.sample import document, event, put
 from tracekit.errors import InputError
+from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest import read as read_module
-from tracekit.ingest.source import Source
 from tracekit.store import open_run
 
 

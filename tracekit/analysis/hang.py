@@ -16,9 +16,9 @@ from tracekit.analysis.hang_late import late_ranks
 from tracekit.analysis.hang_model import Group, build
 from tracekit.analysis.hang_roots import Roots
 from tracekit.analysis.hang_stale import judged
+from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.hang_findings import Culprit, HangFinding, HangVerdict
-from tracekit.ingest.flight import DumpSet
 
 
 def analyse(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tracekit.analysis.hang_first import ASKED, Item, earlier, peers_of, places_of, sight
 from tracekit.analysis.hang_model import Group, synchronising
-from tracekit.ingest.flight import DumpSet
+from tracekit.dumps.load import DumpSet
 
 _Role = tuple[str, int]
 

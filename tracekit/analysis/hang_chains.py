@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group
-from tracekit.ingest.flight import DumpSet
+from tracekit.dumps.load import DumpSet
 
 _Wait = tuple[bool, int]
 """An outstanding call (False, number of the hub) or a message (True, the rank at its other end)."""

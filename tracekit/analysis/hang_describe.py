@@ -9,11 +9,11 @@ from tracekit.analysis.hang_first import Item, first_of
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_mismatch import Mismatch
 from tracekit.analysis.hang_model import Group, sizes
+from tracekit.dumps.dump import Signature
+from tracekit.dumps.load import DumpSet
 from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.hang_findings import CallRef, Culprit, CulpritKind, GroupFrontier, GroupRef, LastDone, Side
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import Signature
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 
 _KINDS = {

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, Row
-from tracekit.ingest.flight import DumpSet
+from tracekit.dumps.load import DumpSet
 
 ASKED: Final = 64
 """Peers, or groups in the same place of other replicas, that are asked: all run one program."""

@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from tracekit.analysis.hang_model import Group, Row, synchronising
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import SCHEDULED, STARTED
+from tracekit.dumps.dump import SCHEDULED, STARTED
+from tracekit.dumps.load import DumpSet
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ from tracekit.analysis.hang_first import Item
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_mismatch import Mismatch
 from tracekit.analysis.hang_model import Group, numel
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import P2P, RankDump, Signature
-from tracekit.ingest.flight_fields import P2P_NAME
+from tracekit.dumps.dump import P2P, RankDump, Signature
+from tracekit.dumps.fields import P2P_NAME
+from tracekit.dumps.load import DumpSet
 
 _Form = tuple[int, str]
 """Elements and dtypes of a message."""

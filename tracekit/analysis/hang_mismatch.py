@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tracekit.analysis.hang_first import ASKED, Places, peers_of, places_of
 from tracekit.analysis.hang_graph import Graph
 from tracekit.analysis.hang_model import Group, agreement
-from tracekit.ingest.flight_dump import Signature
+from tracekit.dumps.dump import Signature
 
 _CONTEXT = 12
 """Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""

@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import DONE, GroupTail, RankDump, Signature
+from tracekit.dumps.dump import DONE, GroupTail, RankDump, Signature
+from tracekit.dumps.load import DumpSet
 
 _SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 

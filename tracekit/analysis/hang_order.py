@@ -10,8 +10,8 @@ from itertools import combinations
 from tracekit.analysis.hang_first import Places, places_of
 from tracekit.analysis.hang_graph import Graph, Hub
 from tracekit.analysis.hang_model import Group, Row
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import Signature
+from tracekit.dumps.dump import Signature
+from tracekit.dumps.load import DumpSet
 
 
 def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:

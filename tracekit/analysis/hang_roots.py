@@ -16,9 +16,9 @@ from tracekit.analysis.hang_messages import lost_message, unlike_messages
 from tracekit.analysis.hang_mismatch import Mismatch, mismatches
 from tracekit.analysis.hang_model import Group
 from tracekit.analysis.hang_order import left_out, out_of_step
+from tracekit.dumps.dump import STARTED, Signature
+from tracekit.dumps.load import DumpSet
 from tracekit.hang_findings import CulpritKind
-from tracekit.ingest.flight import DumpSet
-from tracekit.ingest.flight_dump import STARTED, Signature
 from tracekit.mesh import Mesh
 
 

@@ -10,8 +10,8 @@ from tracekit.analysis.hang_chains import all_explained
 from tracekit.analysis.hang_graph import Graph, build_graph
 from tracekit.analysis.hang_model import Group
 from tracekit.analysis.hang_roots import Roots, find_roots
+from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality
-from tracekit.ingest.flight import DumpSet
 from tracekit.mesh import Mesh
 
 _MOST = 0.25

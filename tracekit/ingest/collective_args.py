@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.ingest.arrays import MINUS_ONE, from_numpy, to_numpy
+from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 
 MAX_RANKS = 1 << 20  # members of a group; more is a fault of the file
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")

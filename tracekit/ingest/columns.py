@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.arrays import (
+from tracekit.arrays import (
     FALSE,
     NO_INT64,
     NO_STRING,

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tracekit.arrays import from_numpy, from_strings
+from tracekit.dumps.dump import RankDump, TimedCalls
+from tracekit.dumps.load import DumpSet, Progress, load_dumps
 from tracekit.errors import InputError
 from tracekit.findings import Quality
-from tracekit.ingest.arrays import from_numpy, from_strings
-from tracekit.ingest.flight import DumpSet, Progress, load_dumps
-from tracekit.ingest.flight_dump import RankDump, TimedCalls
 from tracekit.ingest.flight_window import MAX_TWINS, Marks, Members, common_parts, find_marks, twins
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
 from tracekit.ingest.write import in_order, write_table

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.ingest.flight_dump import Int64, Kind, RankDump, TimedCalls
+from tracekit.dumps.dump import Int64, Kind, RankDump, TimedCalls
 
 Members = tuple[int, ...]
 Channel = tuple[str, Members, int]

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracekit.errors import InputError
+from tracekit.files.discover import Found, discover
+from tracekit.files.source import Source
 from tracekit.findings import Quality
-from tracekit.ingest.discover import Found, discover
 from tracekit.ingest.flight_run import read_dumps
 from tracekit.ingest.kineto import FLIGHT_RECORDER
 from tracekit.ingest.merge import merge
 from tracekit.ingest.read import is_flight_recorder, quality_of_foreign, read_file
 from tracekit.ingest.result import FileResult
-from tracekit.ingest.source import Source
 from tracekit.store import Run, is_run, open_run
 
 

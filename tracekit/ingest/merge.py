@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from tracekit.arrays import from_ints
 from tracekit.findings import Quality, Rejected
-from tracekit.ingest.arrays import from_ints
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
 from tracekit.ingest.write import CHUNK_ROWS, EventWriter
 from tracekit.schema import EVENTS

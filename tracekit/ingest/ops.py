@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracekit.arrays import MINUS_ONE, ZERO, from_ints, from_numpy, from_strings, to_numpy
+from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality
-from tracekit.ingest.arrays import MINUS_ONE, ZERO, from_ints, from_numpy, from_strings, to_numpy
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
-from tracekit.ingest.source import ByteStream, Source
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
 from tracekit.units import NS_PER_MS, NS_PER_S

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.arrays import from_strings
+from tracekit.arrays import from_strings
 from tracekit.ingest.columns import from_rows
 
 COMPLETE = from_strings(["X"])[0]

@@ -5,12 +5,12 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from tracekit.files.source import ByteStream, Source, sniff
 from tracekit.findings import Quality
 from tracekit.ingest.identify import rank_of_name
 from tracekit.ingest.kineto import FLIGHT_RECORDER, read_kineto
 from tracekit.ingest.ops import read_operations
 from tracekit.ingest.result import FileResult
-from tracekit.ingest.source import ByteStream, Source, sniff
 
 NOT_OURS = {
     "empty": "it is empty; the recorder wrote nothing",

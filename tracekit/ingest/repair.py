@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.ingest.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
+from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
 from tracekit.units import NS_PER_S
 
 LONGEST = (

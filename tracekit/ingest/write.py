@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.ingest.arrays import NO_INT64, ZERO, from_numpy, to_numpy
+from tracekit.arrays import NO_INT64, ZERO, from_numpy, to_numpy
 from tracekit.schema import DICT, EVENTS
 
 RUN_ROWS = 1 << 19  # rows sorted at a time: some 100 MB

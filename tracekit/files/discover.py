@@ -14,8 +14,8 @@ from typing import Any
 import fsspec
 
 from tracekit.errors import InputError
+from tracekit.files.source import Source
 from tracekit.findings import Rejected
-from tracekit.ingest.source import Source
 from tracekit.store import is_run
 
 TRACE_ENDS = (".json", ".json.gz", ".json.zst", ".json.zstd", ".parquet", ".trace", ".trace.gz", ".trace.zst")

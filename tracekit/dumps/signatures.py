@@ -5,7 +5,7 @@ Part of `flight_entry`.
 
 from typing import Any
 
-from tracekit.ingest.flight_dump import Signature
+from tracekit.dumps.dump import Signature
 
 _MANY = 100_000
 _RECENT = 4

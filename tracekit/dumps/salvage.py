@@ -13,7 +13,7 @@ import re
 import struct
 from typing import Any, NoReturn, cast
 
-from tracekit.ingest.unpickle import RefusedError, refuse_global, refuse_persistent
+from tracekit.dumps.unpickle import RefusedError, refuse_global, refuse_persistent
 
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""

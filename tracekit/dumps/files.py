@@ -10,8 +10,8 @@ from pathlib import Path
 
 import fsspec
 
+from tracekit.dumps import unpickle
 from tracekit.errors import InputError
-from tracekit.ingest import unpickle
 
 _SKIP_ENDS = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 

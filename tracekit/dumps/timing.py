@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.ingest.flight_dump import DONE, Int64, Kind, RankDump, TimedCalls
-from tracekit.ingest.flight_fields import P2P_NAME, completed_entry, integer, number, state_of
+from tracekit.dumps.dump import DONE, Int64, Kind, RankDump, TimedCalls
+from tracekit.dumps.fields import P2P_NAME, completed_entry, integer, number, state_of
 
 _LONGEST_MS = 86_400_000.0
 _MAX_SEQ = 1 << 40

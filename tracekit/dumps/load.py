@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tracekit.dumps import unpickle
+from tracekit.dumps.dump import RankDump, without_end
+from tracekit.dumps.entries import Reducer
+from tracekit.dumps.files import find_files, read_bytes, size_of
+from tracekit.dumps.salvage import salvage, salvage_json
+from tracekit.dumps.timing import timed_calls
+from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
-from tracekit.ingest import unpickle
-from tracekit.ingest.flight_dump import RankDump, without_end
-from tracekit.ingest.flight_entry import Reducer
-from tracekit.ingest.flight_files import find_files, read_bytes, size_of
-from tracekit.ingest.flight_pool import decode_all
-from tracekit.ingest.flight_timing import timed_calls
-from tracekit.ingest.salvage import salvage, salvage_json
 
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.errors import InputError
-from tracekit.ingest.flight_dump import (
+from tracekit.dumps.dump import (
     DONE,
     MAX_GROUPS,
     MAX_OPEN,
@@ -25,7 +24,7 @@ from tracekit.ingest.flight_dump import (
     Messages,
     RankDump,
 )
-from tracekit.ingest.flight_fields import (
+from tracekit.dumps.fields import (
     P2P_NAME,
     completed_entry,
     fill_status,
@@ -35,7 +34,8 @@ from tracekit.ingest.flight_fields import (
     number,
     state_of,
 )
-from tracekit.ingest.flight_signature import Signatures
+from tracekit.dumps.signatures import Signatures
+from tracekit.errors import InputError
 
 
 class Reducer:

@@ -1,0 +1,1 @@
+"""Flight-recorder dumps: reads a folder of them safely into one `DumpSet`."""
