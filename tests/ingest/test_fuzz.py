@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.ingest.sample import LAYOUTS, document, event, kernel, noise, ns, scanned
 from tracekit.errors import InputError
-from tracekit.ingest import events as events_module
 from tracekit.ingest import load
+from tracekit.ingest.kineto import events as events_module
 
 TOKENS = [
     b'"',

@@ -15,7 +15,7 @@ from tests.ingest.sample import document, event, put
 from tracekit.errors import InputError
 from tracekit.files.source import Source
 from tracekit.ingest import load
-from tracekit.ingest import read as read_module
+from tracekit.ingest import readers as read_module
 from tracekit.store import open_run
 
 

@@ -15,10 +15,10 @@ from tracekit.errors import InputError
 from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
-from tracekit.ingest.flight_run import read_dumps
-from tracekit.ingest.kineto import FLIGHT_RECORDER
+from tracekit.ingest.flight_recorder.run import read_dumps
+from tracekit.ingest.kineto.trace import FLIGHT_RECORDER
 from tracekit.ingest.merge import merge
-from tracekit.ingest.read import is_flight_recorder, quality_of_foreign, read_file
+from tracekit.ingest.readers import is_flight_recorder, quality_of_foreign, read_file
 from tracekit.ingest.result import FileResult
 from tracekit.store import Run, is_run, open_run
 

@@ -14,11 +14,11 @@ from tracekit.arrays import NO_INT32, ZERO, from_ints, from_numpy, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality
 from tracekit.ingest import identify
-from tracekit.ingest.collective_args import ListedGroup, MembershipCodes, listed_groups, members_of
-from tracekit.ingest.pairs import Pairing
-from tracekit.ingest.repair import LIMIT, Repair
+from tracekit.ingest.kineto.collective_args import ListedGroup, MembershipCodes, listed_groups, members_of
+from tracekit.ingest.kineto.pairs import Pairing
+from tracekit.ingest.kineto.repair import LIMIT, Repair
+from tracekit.ingest.kineto.scan import ScanRecord, scan
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
-from tracekit.ingest.scan import ScanRecord, scan
 from tracekit.ingest.write import EventWriter, to_int32
 from tracekit.schema import EVENTS
 

@@ -17,7 +17,7 @@ from tracekit.dumps.dump import RankDump, TimedCalls
 from tracekit.dumps.load import DumpSet, Progress, load_dumps
 from tracekit.errors import InputError
 from tracekit.findings import Quality
-from tracekit.ingest.flight_window import MAX_TWINS, Marks, Members, common_parts, find_marks, twins
+from tracekit.ingest.flight_recorder.window import MAX_TWINS, Marks, Members, common_parts, find_marks, twins
 from tracekit.ingest.result import FileGroup, FileResult, RankTable
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tracekit.ingest.events import EventBuffer
-from tracekit.ingest.layout import MAX_HEADER, HeaderScanner
+from tracekit.ingest.kineto.events import EventBuffer
+from tracekit.ingest.kineto.layout import MAX_HEADER, HeaderScanner
 
 HOPELESS = 100_000  # array elements that are no events, before the first that is
 

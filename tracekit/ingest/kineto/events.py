@@ -15,9 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.columns import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, from_rows, text_key, typed
-from tracekit.ingest.lenient import EventReader
-from tracekit.ingest.redelimit import Redelimiter
+from tracekit.ingest.kineto.columns import (
+    COMMS_MARKS,
+    INTEGER_KEYS,
+    SCALES,
+    Dialect,
+    from_rows,
+    text_key,
+    typed,
+)
+from tracekit.ingest.kineto.lenient import EventReader
+from tracekit.ingest.kineto.redelimit import Redelimiter
 
 WINDOW = 1 << 22  # bytes handed to pyarrow at a time
 SMALL = 1 << 12  # bytes below which narrowing down costs more than reading event by event

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import from_strings
-from tracekit.ingest.columns import from_rows
+from tracekit.ingest.kineto.columns import from_rows
 
 COMPLETE = from_strings(["X"])[0]
 

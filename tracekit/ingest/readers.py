@@ -8,8 +8,8 @@ from pathlib import Path
 from tracekit.files.source import ByteStream, Source, sniff
 from tracekit.findings import Quality
 from tracekit.ingest.identify import rank_of_name
-from tracekit.ingest.kineto import FLIGHT_RECORDER, read_kineto
-from tracekit.ingest.ops import read_operations
+from tracekit.ingest.kineto.trace import FLIGHT_RECORDER, read_kineto
+from tracekit.ingest.operation_table import read_operations
 from tracekit.ingest.result import FileResult
 
 NOT_OURS = {

@@ -9,7 +9,7 @@ from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from tracekit.ingest.columns import ARGS, KEPT_PHASES, TOP, Field
+from tracekit.ingest.kineto.columns import ARGS, KEPT_PHASES, TOP, Field
 from tracekit.schema import DICT
 
 INT64 = range(-(2**63), 2**63)

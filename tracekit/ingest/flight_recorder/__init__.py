@@ -1,0 +1,1 @@
+"""Flight-recorder dumps with timing as the same event tables as traces."""
