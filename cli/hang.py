@@ -14,7 +14,7 @@ from tracekit.dumps.load import load_dumps
 from tracekit.hang_findings import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
-from tracekit.report.json import dumps
+from tracekit.report.slowrank_json import dumps
 
 
 @click.command(short_help="Who never came, in which collective, host or device stalled.")

@@ -13,7 +13,7 @@ import click
 from tracekit_cli import exit_codes
 
 from tracekit.errors import TracekitError, UsageError
-from tracekit.report.text import plain
+from tracekit.report.slowrank_text import plain
 
 DEBUG = "TRACEKIT_DEBUG"
 

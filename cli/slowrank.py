@@ -10,11 +10,11 @@ from tracekit_cli import exit_codes, options
 from tracekit_cli.output import emit
 from tracekit_cli.progress import reading
 
-from tracekit.analysis.slow_rank import analyse
 from tracekit.findings import Verdict
 from tracekit.ingest import load
-from tracekit.report.json import dumps, slowrank_document
-from tracekit.report.text import slowrank_text
+from tracekit.report.slowrank_json import dumps, slowrank_document
+from tracekit.report.slowrank_text import slowrank_text
+from tracekit.slowrank.analyse import analyse
 from tracekit.store import Run
 
 _PARALLEL_FROM = 64_000_000

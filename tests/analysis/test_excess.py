@@ -5,9 +5,9 @@ import pytest
 
 from tests.analysis.events import Timeline, write_run
 from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
-from tracekit.analysis.excess import dispersion, rank_excess, segments, stage_rows, typical
-from tracekit.analysis.robust import Z_LIMIT
-from tracekit.analysis.slow_rank import analyse
+from tracekit.slowrank.analyse import analyse
+from tracekit.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
+from tracekit.slowrank.statistics import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
 CALLS = 3 * 2

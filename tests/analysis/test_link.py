@@ -3,7 +3,7 @@
 import pytest
 
 from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job
-from tracekit.analysis.slow_rank import analyse
+from tracekit.slowrank.analyse import analyse
 
 MESH = grid(tp=2, dp=4)
 COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1

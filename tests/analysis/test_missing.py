@@ -3,8 +3,8 @@
 import pytest
 
 from tests.analysis.jobs import grid, job, prepared
-from tracekit.analysis.missing import waited_for_missing
-from tracekit.analysis.slow_rank import analyse
+from tracekit.slowrank.analyse import analyse
+from tracekit.slowrank.unrecorded import waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 

@@ -4,9 +4,9 @@ import pytest
 
 from tests.analysis.jobs import grid, job, prepared
 from tests.generator import generate
-from tracekit.analysis.habits import by_role
-from tracekit.analysis.slow_rank import analyse
 from tracekit.ingest import load
+from tracekit.slowrank.analyse import analyse
+from tracekit.slowrank.suspect_work import by_role
 
 MESH = grid(tp=2, dp=3)
 

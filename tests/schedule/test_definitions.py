@@ -217,7 +217,7 @@ def test_zero_goes_with_the_number_of_micro_batches():
 
 def test_groups_of_replicas_are_no_axis_of_the_mesh():
     """tracekit reads these descriptions in traces and dumps of a bidirectional run."""
-    from tracekit.mesh.names import hinted_dims, is_foreign
+    from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 
     assert is_foreign(["mesh_replicas_0"])
     assert hinted_dims(["mesh_replicas_0"]) == frozenset()

@@ -4,9 +4,9 @@ import pytest
 
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.hang import analyse as find_hang
-from tracekit.analysis.slow_rank import analyse as find_slow
 from tracekit.dumps.load import load_dumps
 from tracekit.ingest import load
+from tracekit.slowrank.analyse import analyse as find_slow
 
 PIPELINE = {"tp": 2, "pp": 2, "dp": 4}
 FLAT = {"tp": 2, "cp": 2, "dp": 4}

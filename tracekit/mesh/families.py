@@ -6,7 +6,7 @@ A family is one partition into groups of one size, formed by description, by ran
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tracekit.mesh.names import hinted_dims, is_foreign
+from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 
 Blocks = dict[int, int]
 """rank → number of its block."""

@@ -13,7 +13,7 @@ from tracekit.errors import MeshError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import DIMS, Mesh
-from tracekit.mesh.names import hinted_dims
+from tracekit.mesh.group_descriptions import hinted_dims
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracekit.hang_findings import Culprit, GroupRef, HangFinding
-from tracekit.report.json import quality_document, ranks_document
+from tracekit.report.slowrank_json import quality_document, ranks_document
 
 HANG_SCHEMA = "tracekit.hang/1"
 _FRAMES = 12

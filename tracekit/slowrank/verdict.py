@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.candidates import Hypothesis, long_stage, slow_ranks
-from tracekit.analysis.case import Case
-from tracekit.analysis.cause import explain
-from tracekit.analysis.descent import descend
-from tracekit.analysis.excess import stage_rows
-from tracekit.analysis.habits import by_role, features_of, late_loaders, only_attention, peers_of
-from tracekit.analysis.link import SlowLink, slow_link
-from tracekit.analysis.missing import waited_for_missing
-from tracekit.analysis.robust import MIN_LOST_SHARE, ROLE_SHARE, STEP_SHARE, confidence
-from tracekit.analysis.uneven import uneven_data
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.slowrank.candidates import Hypothesis, long_stage, slow_ranks
+from tracekit.slowrank.case import Case
+from tracekit.slowrank.causes import explain
+from tracekit.slowrank.data_imbalance import uneven_data
+from tracekit.slowrank.descent import descend
+from tracekit.slowrank.excess import stage_rows
+from tracekit.slowrank.slow_link import SlowLink, slow_link
+from tracekit.slowrank.statistics import MIN_LOST_SHARE, ROLE_SHARE, STEP_SHARE, confidence
+from tracekit.slowrank.suspect_work import by_role, features_of, late_loaders, only_attention, peers_of
+from tracekit.slowrank.unrecorded import waited_for_missing
 from tracekit.units import ms
 
 _DOUBLE = 2.0

@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import DIMS, GroupUse, Mesh, from_sizes, infer
-from tracekit.mesh.names import is_foreign
+from tracekit.mesh.group_descriptions import is_foreign
 from tracekit.store import Run
 from tracekit.tables.match import WORLD, Operations
 

@@ -9,8 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, norm
 
-from tracekit.analysis.robust import MIN_LOST_SHARE, NOISE_FLOOR, ONE_STEP_P, Excess, excess, median_of_others
 from tracekit.mesh import Mesh
+from tracekit.slowrank.statistics import (
+    MIN_LOST_SHARE,
+    NOISE_FLOOR,
+    ONE_STEP_P,
+    Excess,
+    excess,
+    median_of_others,
+)
 from tracekit.tables.clock import Clocks
 from tracekit.tables.match import Operations
 from tracekit.tables.operations import NO_STEP

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tracekit.analysis.candidates import everybody
-from tracekit.analysis.case import Case
-from tracekit.analysis.excess import dispersion, stage_rows
-from tracekit.analysis.robust import DATA_VARIATION, IMBALANCE_LIMIT, MIN_LOST_SHARE
+from tracekit.slowrank.candidates import everybody
+from tracekit.slowrank.case import Case
+from tracekit.slowrank.excess import dispersion, stage_rows
+from tracekit.slowrank.statistics import DATA_VARIATION, IMBALANCE_LIMIT, MIN_LOST_SHARE
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
 

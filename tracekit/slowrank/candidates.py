@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.excess import Rows, stage_rows, typical
-from tracekit.analysis.replay import Replayer, Usual
-from tracekit.analysis.robust import (
+from tracekit.mesh import Mesh
+from tracekit.slowrank.excess import Rows, stage_rows, typical
+from tracekit.slowrank.statistics import (
     MIN_LOST_SHARE,
     NOISE_FLOOR,
     STAGE_MIN_PEERS,
@@ -20,7 +20,7 @@ from tracekit.analysis.robust import (
     Excess,
     excess,
 )
-from tracekit.mesh import Mesh
+from tracekit.slowrank.what_if import Replayer, Usual
 from tracekit.tables.steps import F64, Steps
 
 
