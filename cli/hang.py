@@ -9,9 +9,9 @@ from tracekit_cli import exit_codes, options
 from tracekit_cli.output import emit
 from tracekit_cli.progress import reading
 
-from tracekit.analysis.hang import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang_findings import HangVerdict
+from tracekit.findings.hang import HangVerdict
+from tracekit.hang.analyse import analyse
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.slowrank_json import dumps

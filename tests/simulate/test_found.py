@@ -3,8 +3,8 @@
 import pytest
 
 from tests.simulate.case import setup_of, written
-from tracekit.analysis.hang import analyse as find_hang
 from tracekit.dumps.load import load_dumps
+from tracekit.hang.analyse import analyse as find_hang
 from tracekit.ingest import load
 from tracekit.slowrank.analyse import analyse as find_slow
 

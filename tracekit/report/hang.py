@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tracekit.hang_findings import Culprit, GroupRef, HangFinding
+from tracekit.findings.hang import Culprit, GroupRef, HangFinding
 from tracekit.report.slowrank_json import quality_document, ranks_document
 
 HANG_SCHEMA = "tracekit.hang/1"

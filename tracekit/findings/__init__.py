@@ -1,0 +1,1 @@
+"""What an analysis says, as data: text and JSON come from these objects alone."""

@@ -1,0 +1,1 @@
+"""Who hung the job: pure functions from flight-recorder dumps to one finding."""
