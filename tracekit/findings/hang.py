@@ -6,7 +6,7 @@ Text and JSON come from these objects alone.
 from dataclasses import dataclass
 from typing import Literal
 
-from tracekit.findings import MeshFinding, Quality, RankCoverage
+from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
 CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "missing_dump"]

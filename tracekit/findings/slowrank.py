@@ -1,11 +1,12 @@
-"""What an analysis says, as data: the text and the JSON of a report come from these objects alone.
+"""What `tracekit slowrank` says, as data (contract `tracekit.slowrank/1`).
 
-Field names, meanings and order are the public contract `tracekit.slowrank/1`; a change of meaning needs a new
-schema number.
+A change of meaning needs a new schema number.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 
 Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"]
 Cause = Literal[
@@ -19,46 +20,6 @@ Cause = Literal[
     "memory",
     "unknown",
 ]
-MeshSource = Literal["process_groups", "flag", "manifest", "flat_world"]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A file that could not be used, and why."""
-
-    path: str
-    reason: str
-    rank: int | None = None
-
-
-@dataclass(frozen=True)
-class Quality:
-    """One kind of repair or doubt about one file (or, with `path` None, about the run)."""
-
-    kind: str
-    path: str | None = None
-    count: int = 0
-    detail: str = ""
-    kept_events: int | None = None
-
-
-@dataclass(frozen=True)
-class RankCoverage:
-    """Which ranks the answer rests on."""
-
-    expected: int
-    read: int
-    missing: tuple[int, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
-
-
-@dataclass(frozen=True)
-class MeshFinding:
-    """Axes from inner to outer, their sizes, and where they were learned."""
-
-    order: tuple[str, ...]
-    sizes: dict[str, int]
-    source: MeshSource
 
 
 @dataclass(frozen=True)

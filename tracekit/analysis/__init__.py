@@ -1,1 +1,0 @@
-"""Who waited for whom, and why: pure functions from tables to findings."""

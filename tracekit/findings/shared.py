@@ -1,0 +1,45 @@
+"""What every finding of tracekit has in common: the ranks read, rejected files, doubts, and the mesh."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+MeshSource = Literal["process_groups", "flag", "manifest", "flat_world"]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A file that could not be used, and why."""
+
+    path: str
+    reason: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One kind of repair or doubt about one file (or, with `path` None, about the run)."""
+
+    kind: str
+    path: str | None = None
+    count: int = 0
+    detail: str = ""
+    kept_events: int | None = None
+
+
+@dataclass(frozen=True)
+class RankCoverage:
+    """Which ranks the answer rests on."""
+
+    expected: int
+    read: int
+    missing: tuple[int, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeshFinding:
+    """Axes from inner to outer, their sizes, and where they were learned."""
+
+    order: tuple[str, ...]
+    sizes: dict[str, int]
+    source: MeshSource
