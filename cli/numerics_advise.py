@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 from tracekit_cli.output import emit
 
-from numerics.advise import BUDGET
-from numerics.advise import advise as judge
+from numerics.precision.advise import BUDGET
+from numerics.precision.advise import advise as judge
 from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
 

@@ -7,9 +7,9 @@ import click
 from tracekit_cli import exit_codes
 from tracekit_cli.output import emit, write_file
 
-from numerics.compare import Options
-from numerics.compare import compare as compare_runs
-from numerics.replay import make_replay
+from numerics.compare.run import Options
+from numerics.compare.run import compare as compare_runs
+from numerics.order.replay import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
@@ -50,7 +50,7 @@ def compare(
 ) -> int:
     """Say whether a run differs from a baseline by the order of its sums alone, or by a bug, and prove it.
 
-    Both folders hold a capture (reftrain run --capture digest, or numerics.capture in any trainer). Their meshes
+    Both folders hold a capture (reftrain run --capture digest, or numerics.record.capture in any trainer). Their meshes
     may differ. The proof is the matched replay: one process that repeats the run's own order of sums.
 
     \b

@@ -7,8 +7,8 @@ import click
 from tracekit_cli import exit_codes
 from tracekit_cli.output import emit
 
-from numerics.ladder import LadderFinding, climb
-from numerics.ladder import ladder as judge
+from numerics.precision.ladder import LadderFinding, climb
+from numerics.precision.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
 

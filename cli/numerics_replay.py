@@ -7,8 +7,8 @@ import click
 from tracekit_cli import exit_codes
 from tracekit_cli.output import emit
 
-from numerics.plan import plan_finding
-from numerics.replay import make_replay
+from numerics.order.differences import plan_finding
+from numerics.order.replay import make_replay
 from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from numerics.errors import CaptureError
+from numerics.record.values import ValuesFile
 from numerics.schema import AXES, CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, STAMP, values_file
-from numerics.values import ValuesFile
 from tracekit.errors import InputError
 
 RUN_SCHEMA: Final = "reftrain.run/1"

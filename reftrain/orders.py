@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from numerics.orders import OrderPlan, Reduction, merged, write_plan
+from numerics.order.plan import OrderPlan, Reduction, merged, write_plan
 from reftrain.hooks import CollectiveCall, Hooks, StepMetrics
 from reftrain.moments import moment
 from reftrain.parallel.data import ShardedStage

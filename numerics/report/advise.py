@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from numerics.advise import ADVICE_SCHEMA, Advice, Buffer
+from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
 from numerics.report.ladder import number
 from numerics.report.text import plain
 

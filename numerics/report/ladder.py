@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from numerics.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
+from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
 from numerics.report.text import plain
 
 _WORDS = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from numerics.orders import OrderPlan, Reduction
+from numerics.order.plan import OrderPlan, Reduction
 from reftrain.config import RunConfig
 from reftrain.replay.gradients import (
     between_replicas,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from numerics.capture import Recorder
+from numerics.record.capture import Recorder
 from numerics.schema import Level, Phase
 from reftrain.config import RunConfig
 from reftrain.replay.batch import Share

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from numerics.capture import CaptureError, Recorder
+from numerics.record.capture import CaptureError, Recorder
 from numerics.schema import Kind, Phase
 from reftrain.replay.grid import Seat
 from reftrain.replay.lockstep import sequence_order

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from numerics.advise import advise
-from numerics.bound import HOP, running_sum_error
+from numerics.precision.advise import advise
+from numerics.precision.bound import HOP, running_sum_error
 from reftrain.config_file import load
 from reftrain.hooks import HookList
 from reftrain.shadow import Shadow, Sums

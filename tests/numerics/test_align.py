@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from numerics.align import by_tensor
-from numerics.frame import Names, frame
+from numerics.columns import Names, frame
+from numerics.compare.align import by_tensor
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

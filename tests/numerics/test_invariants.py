@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from numerics.capture import Recorder
-from numerics.frame import Names, frame
-from numerics.invariants import broken_invariants
+from numerics.columns import Names, frame
+from numerics.compare.invariants import broken_invariants
+from numerics.record.capture import Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

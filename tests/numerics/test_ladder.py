@@ -9,8 +9,8 @@ from click import UsageError
 from click.testing import CliRunner
 from tracekit_cli.numerics import numerics as program
 
-from numerics.capture import Recorder
-from numerics.ladder import ladder
+from numerics.precision.ladder import ladder
+from numerics.record.capture import Recorder
 from numerics.report.ladder import ladder_document, ladder_text
 from reftrain.config_file import load
 from tests.reftrain.workers import whole_run

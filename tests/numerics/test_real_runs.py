@@ -2,9 +2,9 @@
 
 import pytest
 
-from numerics.compare import Options, compare
-from numerics.frame import Names, frame
-from numerics.invariants import broken_invariants
+from numerics.columns import Names, frame
+from numerics.compare.invariants import broken_invariants
+from numerics.compare.run import Options, compare
 from numerics.report.html import compare_html
 from numerics.store import open_capture
 from tests.numerics.replay_runs import captured, replayed

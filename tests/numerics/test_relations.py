@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from numerics.coverage import blind_spots
-from numerics.dataflow import _sorted, layer_of
-from numerics.frame import Names, frame, join, keys_of, occurrence
-from numerics.positions import few_places, moved, places_in_words
-from numerics.relations import addends, factor, named_factor, named_logarithm
+from numerics.columns import Names, frame, join, keys_of, occurrence
+from numerics.compare.coverage import blind_spots
+from numerics.compare.dataflow import _sorted, layer_of
+from numerics.compare.positions import few_places, moved, places_in_words
+from numerics.compare.relations import addends, factor, named_factor, named_logarithm
+from numerics.compare.sums import grouped, partial_words
+from numerics.compare.ulp import distance, ordered
 from numerics.store import open_capture
-from numerics.sums import grouped, partial_words
-from numerics.ulp import distance, ordered
 from tests.numerics.synthetic import Plan, write
 
 SIZES = {"tp": 2, "cp": 3, "pp": 1, "dp": 4, "micro-batches": 6}

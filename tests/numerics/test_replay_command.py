@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.numerics_replay import plan, replay
 
-from numerics.orders import read_plan
-from numerics.replay import make_replay, replayer
+from numerics.order.plan import read_plan
+from numerics.order.replay import make_replay, replayer
 from numerics.store import open_capture
 from reftrain.baseline import two_dimensional
 from reftrain.errors import ReftrainError

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from numerics.compare import compare
-from numerics.placement import _chunk, boxes_of
+from numerics.compare.run import compare
+from numerics.record.placement import _chunk, boxes_of
+from numerics.record.watch import clean_name, watch
 from numerics.schema import Box
 from numerics.store import open_capture
-from numerics.watch import clean_name, watch
 
 TRAINER = """
 import os, sys
@@ -25,7 +25,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from numerics.watch import watch
+from numerics.record.watch import watch
 
 kind, out = sys.argv[1], sys.argv[2]
 torch.set_num_threads(1)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.first_diff import axis_sizes
-from numerics.frame import Frame
+from numerics.columns import Frame
+from numerics.compare.first_diff import axis_sizes
 
 _AXIS_WORDS: Final = {
     "tp": "tensor parallelism (row and column sums, vocabulary shards, sequence parallelism)",

@@ -11,24 +11,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.align import Status, TensorTable, by_tensor
-from numerics.comparable import difference, other_model, thread_note
-from numerics.coverage import blind_spots
+from numerics.columns import Frame, Names, frame, keys_of
+from numerics.compare.align import Status, TensorTable, by_tensor
+from numerics.compare.comparable import difference, other_model, thread_note
+from numerics.compare.coverage import blind_spots
+from numerics.compare.evidence import Evidence
+from numerics.compare.first_diff import Found, at_row, first_divergence, first_of, plain_axis
+from numerics.compare.invariants import Broken, broken_invariants
+from numerics.compare.rows import RowTable, by_row
+from numerics.compare.solve import by_collective, by_copies, explain, format_of_plan
+from numerics.compare.sums import Explanation
+from numerics.compare.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
+from numerics.compare.worst import picture, worst_tensors
 from numerics.errors import CaptureError
-from numerics.evidence import Evidence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, Worst
-from numerics.first_diff import Found, at_row, first_divergence, first_of, plain_axis
-from numerics.frame import Frame, Names, frame, keys_of
-from numerics.invariants import Broken, broken_invariants
-from numerics.matched import MakeReplay, NoReplay, find_replay, narrower_format, plan_differences
-from numerics.orders import read_plan
-from numerics.reach import reach
-from numerics.rows import RowTable, by_row
-from numerics.solve import by_collective, by_copies, explain, format_of_plan
+from numerics.order.matched import MakeReplay, NoReplay, find_replay, narrower_format, plan_differences
+from numerics.order.plan import read_plan
+from numerics.order.reach import reach
 from numerics.store import open_capture
-from numerics.sums import Explanation
-from numerics.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
-from numerics.worst import picture, worst_tensors
 from tracekit.errors import InputError
 
 WORST: Final = 10

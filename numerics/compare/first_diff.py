@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from numerics.align import Status
-from numerics.dataflow import slots, topological
+from numerics.columns import Frame, Ints
+from numerics.compare.align import Status
+from numerics.compare.dataflow import slots, topological
+from numerics.compare.rows import RowTable
 from numerics.findings import Divergence
-from numerics.frame import Frame, Ints
-from numerics.rows import RowTable
 from numerics.schema import AXES, parse_boxes
 
 COPYING: Final = ("dp", "dp_cp", "kv", "embedding")

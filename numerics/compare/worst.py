@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.align import Status, TensorTable
+from numerics.columns import Frame, Ints
+from numerics.compare.align import Status, TensorTable
+from numerics.compare.ulp import distance
 from numerics.findings import Cell, Worst
-from numerics.frame import Frame, Ints
 from numerics.schema import parse_boxes, parse_shape
-from numerics.ulp import distance
 
 _MOST_ELEMENTS: Final = 1 << 22
 _MODULES: Final = 120

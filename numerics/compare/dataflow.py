@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from numerics.frame import Frame, Ints, Keys, keys_of, occurrence
+from numerics.columns import Frame, Ints, Keys, keys_of, occurrence
 from numerics.schema import PHASES
 
 _LAYER: Final = re.compile(r"\.(\d+)(?:\.|$)")

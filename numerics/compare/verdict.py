@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 
-from numerics.align import Status, TensorTable
+from numerics.columns import Frame
+from numerics.compare.align import Status, TensorTable
+from numerics.compare.invariants import Broken
+from numerics.compare.rows import RowTable
+from numerics.compare.sums import Explanation
 from numerics.findings import Proof, Verdict
-from numerics.frame import Frame
-from numerics.invariants import Broken
-from numerics.orders import PlanDifference
-from numerics.rows import RowTable
-from numerics.sums import Explanation
+from numerics.order.plan import PlanDifference
 
 _JUMP: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""

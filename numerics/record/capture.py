@@ -8,7 +8,7 @@
 Each call computes the fingerprint of the local tensor at once; nothing is communicated and nothing kept but a
 row (and the values, at level `tensors`, for the names asked for). While it records, `rankNNNNN.parquet.partial`
 stands in the folder; `close` renames it. A run that broke off so is recognised by what it left. For whole
-PyTorch models see `numerics.watch`.
+PyTorch models see `numerics.record.watch`.
 """
 
 import fnmatch
@@ -22,8 +22,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from numerics.digest import fingerprint, pieces
 from numerics.errors import CaptureError
+from numerics.record.digest import fingerprint, pieces
+from numerics.record.stamp import environment
+from numerics.record.values import ValuesWriter
 from numerics.schema import (
     AXES,
     CAPTURE_SCHEMA,
@@ -43,8 +45,6 @@ from numerics.schema import (
     values_file,
     whole,
 )
-from numerics.stamp import environment
-from numerics.values import ValuesWriter
 
 __all__ = ["Box", "CaptureError", "Recorder", "whole"]
 

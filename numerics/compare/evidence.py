@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.frame import Frame
-from numerics.relations import Vector
-from numerics.rows import RowTable
+from numerics.columns import Frame
+from numerics.compare.relations import Vector
+from numerics.compare.rows import RowTable
 from numerics.schema import Box, parse_boxes
 from tracekit.errors import InputError
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from numerics.digest import splitmix
+from numerics.record.digest import splitmix
 from numerics.schema import AXES, SKETCH
 from numerics.store import Capture
 from tracekit.errors import InputError

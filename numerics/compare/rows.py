@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from numerics.align import Status
-from numerics.frame import Frame, Ints, Keys, join, keys_of, occurrence
+from numerics.columns import Frame, Ints, Keys, join, keys_of, occurrence
+from numerics.compare.align import Status
 
 COLLECTIVES: Final = ("collective_in", "collective_out")
 

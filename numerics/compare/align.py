@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from numerics.frame import Frame, Ints, Keys, join, keys_of, occurrence
+from numerics.columns import Frame, Ints, Keys, join, keys_of, occurrence
 from numerics.schema import Box, parse_boxes, parse_shape, whole
 from tracekit.errors import InputError
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from numerics.evidence import Evidence
-from numerics.first_diff import Found
-from numerics.frame import Frame
-from numerics.relations import Vector, addends, near, roundoff
+from numerics.columns import Frame
+from numerics.compare.evidence import Evidence
+from numerics.compare.first_diff import Found
+from numerics.compare.relations import Vector, addends, near, roundoff
 
 _MOST_ADDENDS: Final = 64
 _MOST_ROWS: Final = 16

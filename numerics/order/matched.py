@@ -7,21 +7,21 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from numerics.align import Status
-from numerics.comparable import difference
+from numerics.columns import Frame, Names, frame
+from numerics.compare.align import Status
+from numerics.compare.comparable import difference
+from numerics.compare.first_diff import Found
+from numerics.compare.rows import RowTable, by_row
+from numerics.compare.sums import Explanation
 from numerics.errors import CaptureError
-from numerics.first_diff import Found
-from numerics.frame import Frame, Names, frame
-from numerics.orders import PlanDifference, differences, read_plan
-from numerics.rows import RowTable, by_row
+from numerics.order.plan import PlanDifference, differences, read_plan
 from numerics.schema import FOLDER
 from numerics.store import open_capture
-from numerics.sums import Explanation
 from tracekit.errors import InputError
 
 
 class MakeReplay(Protocol):
-    """Makes the matched replay of a run folder; see `numerics.replay.make_replay`."""
+    """Makes the matched replay of a run folder; see `numerics.order.replay.make_replay`."""
 
     def __call__(
         self, run: Path, out: Path | None = None, *, variants: Sequence[str] = (), steps: int | None = None

@@ -13,11 +13,11 @@ from typing import Final, Literal
 
 import numpy as np
 
-from numerics.align import Status, by_tensor
-from numerics.bound import unit_roundoff
-from numerics.comparable import difference
-from numerics.frame import Frame, Names, frame
-from numerics.replay import make_replay
+from numerics.columns import Frame, Names, frame
+from numerics.compare.align import Status, by_tensor
+from numerics.compare.comparable import difference
+from numerics.order.replay import make_replay
+from numerics.precision.bound import unit_roundoff
 from numerics.schema import KINDS
 from numerics.store import Capture, open_capture
 from tracekit.errors import InputError

@@ -1,6 +1,6 @@
 """Capture for any PyTorch trainer in a few lines: hooks on modules and on the optimiser do the rest.
 
-    from numerics.watch import watch
+    from numerics.record.watch import watch
 
     watcher = watch(model, optimizer, dp=(rank, world_size))   # after FSDP2, DDP or DTensor have wrapped the model
     ...                                                        # the training loop, unchanged
@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.capture import Recorder
-from numerics.placement import Placed, placed
+from numerics.record.capture import Recorder
+from numerics.record.collectives import Collectives
+from numerics.record.placement import Placed, placed
+from numerics.record.switch import Switch, switched_on
 from numerics.schema import Box, Kind, Level, Phase
-from numerics.switch import Switch, switched_on
-from numerics.watch_collectives import Collectives
 
 _WRAPPERS: Final = re.compile(
     r"(^|\.)(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)"

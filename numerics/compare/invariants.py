@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numerics.align import first_of_each
-from numerics.frame import Frame, Ints, Keys, keys_of, occurrence
+from numerics.columns import Frame, Ints, Keys, keys_of, occurrence
+from numerics.compare.align import first_of_each
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from numerics.digest import project
-from numerics.evidence import Evidence
-from numerics.first_diff import Found, axis_sizes, cutting_axis
-from numerics.frame import Frame
-from numerics.invariants import Broken
-from numerics.orders import PlanDifference
-from numerics.positions import few_places, moved, places_in_words
-from numerics.relations import factor, named_factor, named_logarithm, near, roundoff
+from numerics.columns import Frame
+from numerics.compare.evidence import Evidence
+from numerics.compare.first_diff import Found, axis_sizes, cutting_axis
+from numerics.compare.invariants import Broken
+from numerics.compare.positions import few_places, moved, places_in_words
+from numerics.compare.relations import factor, named_factor, named_logarithm, near, roundoff
+from numerics.compare.sums import Explanation, missing_addends, partial_words, tolerance_of
+from numerics.order.plan import PlanDifference
+from numerics.record.digest import project
 from numerics.schema import parse_boxes, parse_shape
-from numerics.sums import Explanation, missing_addends, partial_words, tolerance_of
 
 
 def explain(evidence: Evidence, found: Found, sizes: Mapping[str, int]) -> Explanation | None:

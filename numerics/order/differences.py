@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from numerics.columns import Names, frame
 from numerics.errors import CaptureError
-from numerics.frame import Names, frame
-from numerics.orders import OrderPlan, PlanDifference, differences, read_plan
-from numerics.reach import Reach, reach
+from numerics.order.plan import OrderPlan, PlanDifference, differences, read_plan
+from numerics.order.reach import Reach, reach
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from tracekit.errors import InputError

@@ -1,0 +1,1 @@
+"""The recorder: what a trainer calls to leave a capture behind."""
