@@ -15,10 +15,10 @@ from tracekit_cli.reftrain_plan import calibrate, memory, plan
 from tracekit_cli.reftrain_schedule import schedule
 from tracekit_cli.reftrain_simulate import simulate
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError, ReftrainError
-from reftrain.world import check_environment
+from reftrain.rank.world import check_environment
 
 DEBUG = "TRACEKIT_DEBUG"
 
@@ -173,7 +173,7 @@ def run(
         return
     from tracekit_cli.reftrain_progress import Progress, tell_lag
 
-    from reftrain.launcher import launch
+    from reftrain.train.launcher import launch
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
     if not quiet:

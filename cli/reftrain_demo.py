@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from reftrain.demo.sixteen import DEFAULT_FAULT, sixteen
 from reftrain.errors import ConfigError
+from reftrain.train.demo import DEFAULT_FAULT, sixteen
 
 
 @click.command()
@@ -29,8 +29,8 @@ def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
     """
     from tracekit_cli.reftrain_progress import Progress
 
-    from reftrain.launcher import launch
-    from reftrain.planted import read_faults
+    from reftrain.faults.planted import read_faults
+    from reftrain.train.launcher import launch
 
     folder = Path(out)
     given = {"evidence": {"measure_lag": False}, "run": {"seed": seed}, "data": {"seed": seed + 1}}

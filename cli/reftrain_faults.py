@@ -9,8 +9,8 @@ import click
 
 def describe() -> list[dict[str, Any]]:
     """All kinds and bugs: name, axis, what, where it shows first, fields, magnitudes."""
+    from reftrain.config.fault_spec import WHAT, fields_of
     from reftrain.faults.bugs import catalogue
-    from reftrain.faults.spec import WHAT, fields_of
 
     rows: list[dict[str, Any]] = [
         {

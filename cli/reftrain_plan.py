@@ -67,7 +67,7 @@ def memory(
 
     from tracekit_cli.reftrain import parse_mesh, parse_setting
 
-    from reftrain.config_file import load
+    from reftrain.config.file import load
     from reftrain.simulate.job import job_of_run
     from reftrain.simulate.memory import MemoryModel
     from reftrain.simulate.memory_report import document, table
@@ -117,8 +117,8 @@ def plan(
     """Choose mesh and schedule: all meshes by projected time, each rejected one with its reason."""
     from functools import lru_cache
 
-    from reftrain.config import ModelConfig
-    from reftrain.presets import preset_tables
+    from reftrain.config.presets import preset_tables
+    from reftrain.config.run import ModelConfig
     from reftrain.simulate import plan_report
     from reftrain.simulate.documents import slowest_pairs
     from reftrain.simulate.hardware import load_hardware

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from reftrain.hooks import Hooks, StepMetrics
+from reftrain.rank.hooks import Hooks, StepMetrics
 
 
 class Progress(Hooks):

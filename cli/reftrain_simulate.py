@@ -14,7 +14,7 @@ from reftrain.schedule.generators import DEFAULT_VIRTUAL, SCHEMES
 from reftrain.schedule.request import Request
 
 if TYPE_CHECKING:
-    from reftrain.config import RunConfig
+    from reftrain.config.run import RunConfig
     from reftrain.simulate.folder import Outcome
     from reftrain.simulate.runner import Setup
 
@@ -155,8 +155,8 @@ def _config(
     """The run's configuration from a file and flags; the schedule's name is judged by the generators."""
     from tracekit_cli.reftrain import parse_mesh, parse_setting
 
-    from reftrain.config_file import load
-    from reftrain.validate import SCHEDULES
+    from reftrain.config.checks import SCHEDULES
+    from reftrain.config.file import load
 
     overrides: dict[str, dict[str, Any]] = {}
     for setting in settings:
@@ -189,7 +189,7 @@ def _setup(
     hardware: str,
 ) -> "Setup":
     """What is simulated, before how."""
-    from reftrain.faults.spec import parse_fault
+    from reftrain.config.fault_spec import parse_fault
     from reftrain.schedule.check import check
     from reftrain.schedule.generators import generate
     from reftrain.schedule.lower import complete

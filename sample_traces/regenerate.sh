@@ -28,8 +28,8 @@ sixteen() { # CASE FAULT…: sixteen ranks on four axes, computing emulated, thr
 import sys
 from pathlib import Path
 
-from reftrain.demo.sixteen import LONG_SEQUENCES, sixteen
-from reftrain.launcher import launch
+from reftrain.train.demo import LONG_SEQUENCES, sixteen
+from reftrain.train.launcher import launch
 
 out, case, *faults = sys.argv[1:]
 launch(sixteen(Path(out), 3, faults, LONG_SEQUENCES if case == "data_imbalance" else {}), lambda rank: [])
@@ -41,9 +41,9 @@ hang() { # CASE FAULT: sixteen ranks of which one stops; ends when the others ti
     "$python" - "$scratch/$1" "$2" <<'PROGRAM'
 import sys
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import RankDiedError
-from reftrain.launcher import launch
+from reftrain.train.launcher import launch
 
 out, fault = sys.argv[1:]
 mesh = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}

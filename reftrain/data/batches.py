@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.config import DataConfig
+from reftrain.config.run import DataConfig
 from reftrain.data.sequences import Source, make_source, stack
 
 IGNORED = -100

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reftrain.config import DataConfig
+from reftrain.config.run import DataConfig
 from reftrain.errors import ConfigError
 
 Tokens = npt.NDArray[np.int64]

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from reftrain.config.fault_spec import FaultSpec, parse_fault
 from reftrain.demo.job import BATCH, MICRO_BATCHES, WARM_UP, JobSpec, run_rank
 from reftrain.demo.mesh import ORDER, SIZES, WORLD_SIZE
 from reftrain.demo.model import HIDDEN, LAYERS, WIDTH
 from reftrain.errors import ConfigError, MachineError, ReftrainError
-from reftrain.faults.spec import FaultSpec, parse_fault
-from reftrain.ranks import Ranks
+from reftrain.rank.processes import Ranks
 from reftrain.record.manifest import fingerprint, read_manifest, versions, write_manifest
 
 PROGRAM = "reftrain.demo"

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.demo.mesh import SIZES, WORLD_SIZE, Place, make_place
 from reftrain.demo.model import WIDTH, Stage
 from reftrain.faults.compute import ExtraWork
-from reftrain.faults.spec import FaultSpec
 from reftrain.record.kineto import StepProfiler
 from reftrain.record.spans import CommSpans, Span
 

@@ -1,7 +1,7 @@
 """The base of all planted faults: whether this rank and this step are meant."""
 
-from reftrain.faults.spec import FaultSpec
-from reftrain.hooks import Hooks, RunContext, StepMetrics
+from reftrain.config.fault_spec import FaultSpec
+from reftrain.rank.hooks import Hooks, RunContext, StepMetrics
 
 
 class Fault(Hooks):

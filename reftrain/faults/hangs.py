@@ -9,7 +9,7 @@ import time
 from reftrain.errors import ConfigError
 from reftrain.faults.calls import resize_next, skip_next
 from reftrain.faults.fault import Fault
-from reftrain.hooks import CollectiveCall, RunContext
+from reftrain.rank.hooks import CollectiveCall, RunContext
 
 FOREVER_S = 1 << 24
 

@@ -10,10 +10,10 @@ import numpy as np
 from reftrain.errors import ConfigError
 from reftrain.faults.documents import LongerDocuments
 from reftrain.faults.fault import Fault
-from reftrain.hooks import RunContext
+from reftrain.rank.hooks import RunContext
 
 if TYPE_CHECKING:
-    from reftrain.trainer import Trainer
+    from reftrain.train.trainer import Trainer
 
 
 class DocImbalance(Fault):

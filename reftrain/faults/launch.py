@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.faults.fault import Fault
-from reftrain.faults.spec import FaultSpec
-from reftrain.hooks import CollectiveCall, Segment, StepMetrics
+from reftrain.rank.hooks import CollectiveCall, Segment, StepMetrics
 
 
 class _DelayedOperators(TorchFunctionMode):

@@ -5,11 +5,11 @@
 
 import time
 
-from reftrain.emulate import compute
+from reftrain.config.fault_spec import FaultSpec
+from reftrain.execute.emulate import compute
 from reftrain.faults.compute import ExtraWork
 from reftrain.faults.fault import Fault
-from reftrain.faults.spec import FaultSpec
-from reftrain.hooks import CollectiveCall, RunContext, Segment
+from reftrain.rank.hooks import CollectiveCall, RunContext, Segment
 
 
 class SlowCompute(Fault):

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from reftrain.comm import Axis
 from reftrain.data.batches import MicroBatch
 from reftrain.model.document_attention import stretches
 from reftrain.parallel.context import chunk_positions
+from reftrain.rank.comm import Axis
 
 
 @dataclass(frozen=True)

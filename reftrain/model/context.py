@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.comm import Axis
-from reftrain.config import ModelConfig
-from reftrain.hooks import Segment
+from reftrain.config.run import ModelConfig
 from reftrain.model.parameters import Spec
 from reftrain.model.segments import Segments
 from reftrain.parallel.tensor import TensorParallel
+from reftrain.rank.comm import Axis
+from reftrain.rank.hooks import Segment
 
 NORMAL_STD = 0.02
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import nn
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.model.attention import recomputed
 from reftrain.model.batch import LocalBatch
 from reftrain.model.context import ModelContext

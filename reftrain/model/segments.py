@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from reftrain.hooks import HookList, Segment
 from reftrain.parallel.autograd import call
+from reftrain.rank.hooks import HookList, Segment
 
 
 class _Mark(torch.autograd.Function):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from reftrain.comm import Axis
 from reftrain.parallel.autograd import call
+from reftrain.rank.comm import Axis
 
 
 def chunk_positions(length: int, size: int, index: int) -> torch.Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reftrain.comm import Axis
 from reftrain.data.batches import IGNORED
 from reftrain.parallel.autograd import call
+from reftrain.rank.comm import Axis
 
 
 class _VocabParallelCrossEntropy(torch.autograd.Function):

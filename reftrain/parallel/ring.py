@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from reftrain.comm import Axis
-from reftrain.hooks import HookList, Phase, Segment
 from reftrain.parallel.autograd import call
+from reftrain.rank.comm import Axis
+from reftrain.rank.hooks import HookList, Phase, Segment
 
 
 @dataclass(frozen=True)

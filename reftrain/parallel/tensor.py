@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from reftrain.comm import Axis
 from reftrain.parallel.autograd import call
+from reftrain.rank.comm import Axis
 
 
 def gather_sequence(x: torch.Tensor, axis: Axis, label: str) -> torch.Tensor:

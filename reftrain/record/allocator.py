@@ -1,6 +1,6 @@
 """Keeps what CUDA's caching allocator did: run/memory/rankN.pickle, for pytorch.org/memory_viz.
 
-Where memory by kind (`reftrain.memory`) says how much, the snapshot says which call stack asked for it and how the
+Where memory by kind (`reftrain.record.memory`) says how much, the snapshot says which call stack asked for it and how the
 segments are broken up. It begins before the model is built, so that weights have stacks too, and is written at the
 end of the last traced step, else at the end of the run, and when an error (out of memory) ends it before.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from reftrain.errors import ConfigError
-from reftrain.hooks import Hooks, RunContext, StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext, StepMetrics
 
 ENTRIES: Final = 200_000
 """Newest allocations and frees that are kept; a few hundred bytes each in the file."""

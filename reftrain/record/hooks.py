@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from reftrain.hooks import CollectiveCall, Hooks, RunContext
+from reftrain.rank.hooks import CollectiveCall, Hooks, RunContext
 from reftrain.record.flight import FlightRecorder, enable
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.data.sequences import Source, make_source, stack
-from reftrain.replay.settings import Formats
+from reftrain.layout.settings import Formats
 
 IGNORED = -100
 

@@ -37,10 +37,10 @@ def replay(
     """Replay a run folder into another; `ReplayError` where that is impossible."""
     import torch
 
+    from reftrain.layout.settings import formats_of
     from reftrain.replay.declare import declared_plan, possible_order
     from reftrain.replay.engine import Replay
     from reftrain.replay.row_probe import RowProbe
-    from reftrain.replay.settings import formats_of
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
@@ -68,14 +68,14 @@ def replay(
 
 def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:
     """Run the 2D baseline; the trainer is imported for this only."""
-    from reftrain.baseline import run_two_dimensional
+    from reftrain.train.baseline import run_two_dimensional
 
     run_two_dimensional(described(read_manifest(run), out), out, level, names)
 
 
 def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     """Run the same once more by the trainer, faults planted in it included."""
-    from reftrain.baseline import run_again
+    from reftrain.train.baseline import run_again
 
     manifest = read_manifest(run)
     changes = dict(text.partition("=")[::2] for text in variants)

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from numerics.order.plan import OrderPlan, Reduction
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
+from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.ring import chunk_bounds
+from reftrain.layout.settings import Formats, StageOrder, formats_of, local_settings
 from reftrain.replay.gradients import (
     between_replicas,
     bucket_names,
@@ -17,10 +20,7 @@ from reftrain.replay.gradients import (
     partial_names,
     seats_along,
 )
-from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.parameters import Declaration, Parameter, shard_rows
-from reftrain.replay.ring import chunk_bounds
-from reftrain.replay.settings import Formats, StageOrder, formats_of, local_settings
 
 Layout = tuple[tuple[str, int], ...]
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
+from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.ring import ring_sum
+from reftrain.layout.settings import Formats, StageOrder, formats_of
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, seats_along
-from reftrain.replay.grid import Grid, Seat
 from reftrain.replay.lockstep import Lockstep, Ranks
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
 from reftrain.replay.parameters import Declaration, shard_rows
 from reftrain.replay.probe import Moment, Probe
-from reftrain.replay.ring import ring_sum
-from reftrain.replay.settings import Formats, StageOrder, formats_of
 from reftrain.replay.stage import backward, leaves, run_stage
 
 

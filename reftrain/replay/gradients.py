@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from reftrain.config import RunConfig
-from reftrain.replay.grid import Grid, Seat
+from reftrain.config.run import RunConfig
+from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.ring import ring_sum
+from reftrain.layout.settings import Formats
 from reftrain.replay.parameters import Declaration, Parameter, flat_buffer, shard_rows
 from reftrain.replay.probe import Probe
-from reftrain.replay.ring import ring_sum
-from reftrain.replay.settings import Formats
 
 Shards = dict[Seat, dict[str, Tensor]]
 MIB = 1 << 20

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from reftrain.config import ModelConfig, RunConfig
+from reftrain.config.run import ModelConfig, RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.lockstep import Lockstep, Ranks
 from reftrain.replay.ring_attention import ring_attention

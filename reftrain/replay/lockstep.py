@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from reftrain.layout.ring import ring_sum
 from reftrain.replay.probe import Probe
-from reftrain.replay.ring import ring_sum
 
 Ranks = list[torch.Tensor]
 Exchange = Callable[[Ranks], Ranks]

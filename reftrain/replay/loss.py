@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reftrain.layout.ring import ring_sum
 from reftrain.replay.batch import IGNORED
 from reftrain.replay.lockstep import Lockstep, Ranks, joint
-from reftrain.replay.ring import ring_sum
 
 
 @dataclass

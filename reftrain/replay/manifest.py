@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from reftrain.config import RunConfig
-from reftrain.config_file import from_tables
+from reftrain.config.file import from_tables
+from reftrain.config.run import RunConfig
 from reftrain.errors import ReftrainError
-from reftrain.replay.settings import WHOLE_BACKWARD
+from reftrain.layout.settings import WHOLE_BACKWARD
 
 SCHEMA: Final = "reftrain.run/1"
 _MOST_BYTES: Final = 16 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 
 STD = 0.02
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from reftrain.layout.grid import Seat
 from reftrain.replay.batch import Share
-from reftrain.replay.grid import Seat
 
 
 @dataclass

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from numerics.record.capture import Recorder
 from numerics.schema import Level, Phase
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
+from reftrain.layout.grid import Seat
+from reftrain.layout.places import Places, is_repeated
+from reftrain.layout.rows import RankRows, on_gradient
 from reftrain.replay.batch import Share
-from reftrain.replay.grid import Seat
-from reftrain.replay.places import Places, is_repeated
 from reftrain.replay.probe import Probe
-from reftrain.replay.rows import RankRows, on_gradient
 
 SOURCE = "reftrain.replay"
 

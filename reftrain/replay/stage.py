@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.replay.batch import Share
 from reftrain.replay.layers import Layers, Weights
 from reftrain.replay.lockstep import Lockstep, Ranks

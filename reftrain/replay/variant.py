@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import torch
 
+from reftrain.layout.settings import Formats
 from reftrain.replay.manifest import ReplayError
-from reftrain.replay.settings import Formats
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 FIELDS = ("rope", "reduce", "accumulate", "compute")

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
-from reftrain.comm import gather_flat, reduce_scatter_flat
 from reftrain.errors import MachineError
+from reftrain.rank.comm import gather_flat, reduce_scatter_flat
 from reftrain.simulate.links import AxisLinks, collective_seconds
 
 SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)

@@ -11,7 +11,7 @@ Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2
 from dataclasses import replace
 from functools import cached_property
 
-from reftrain.config import MeshConfig, ModelConfig
+from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.simulate.hardware import Hardware
 from reftrain.simulate.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
 from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds

@@ -18,14 +18,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
-from reftrain.launcher import launch
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.simulate.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
 from reftrain.simulate.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.simulate.job import job_of_run
 from reftrain.simulate.projection import project
 from reftrain.simulate.published import bisect
+from reftrain.train.launcher import launch
 
 LAYERS = 8
 SCHEDULES = ("chimera", "1f1b", "gpipe")

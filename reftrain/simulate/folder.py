@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reftrain.config import RunConfig
-from reftrain.faults.spec import FaultSpec
+from reftrain.config.fault_spec import FaultSpec
+from reftrain.config.run import RunConfig
 from reftrain.simulate.emit_flight import FlightWriter, write_dumps
 from reftrain.simulate.emit_kineto import KinetoWriter, write_traces
 from reftrain.simulate.pool import made_folder, put
@@ -89,7 +89,7 @@ def write_folder(
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     """run.json as `reftrain run` writes it; `simulated` says on what, and what the planted faults cost."""
-    from reftrain.evidence import describe  # imports torch, which nothing else here needs
+    from reftrain.record.evidence import describe  # imports torch, which nothing else here needs
     from reftrain.record.manifest import write_manifest
 
     simulation, setup = outcome.simulation, outcome.setup

@@ -7,7 +7,7 @@ A `Job` is plain data; `memory` and `projection` compute from it and from its `S
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from reftrain.config import MeshConfig, ModelConfig, RunConfig
+from reftrain.config.run import MeshConfig, ModelConfig, RunConfig
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import complete, lower

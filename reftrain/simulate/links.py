@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from reftrain.config import MeshConfig
+from reftrain.config.run import MeshConfig
 from reftrain.simulate.hardware import Hardware, Link, Operations
 
 SPANS: Final = {

@@ -6,7 +6,7 @@ The planner (`plan`) gives every mesh either a projection or the reason why it h
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from reftrain.config import ModelConfig
+from reftrain.config.run import ModelConfig
 
 Mesh = tuple[int, int, int, int]
 """Sizes of tp, cp, pp, dp."""

@@ -20,7 +20,7 @@ NS: Final = 1e9
 FETCH_NS: Final = 2e6
 """A healthy loader's prefetched batch: taken from a queue and copied to the device."""
 _SEGMENTS: Final = frozenset({"qkv", "attention", "out", "ffn", "head"})
-"""Operations that begin a compute segment of the trainer (`reftrain.hooks`)."""
+"""Operations that begin a compute segment of the trainer (`reftrain.rank.hooks`)."""
 
 Unit = tuple[int, int]  # virtual stage, layer of it; -1 the embedding, number of layers the head
 

@@ -5,7 +5,8 @@ One constant is fitted, on the one row marked so; everything else is predicted. 
 
 from dataclasses import dataclass, replace
 
-from reftrain.config import MeshConfig
+from reftrain.config.run import MeshConfig
+from reftrain.model.flops import flops_per_token
 from reftrain.simulate.documents import DocumentModel, Imbalance
 from reftrain.simulate.hardware import GIB, Hardware, load_hardware
 from reftrain.simulate.job import Job
@@ -20,7 +21,6 @@ from reftrain.simulate.published import (
     tflops,
 )
 from reftrain.simulate.shapes import layer_counts
-from reftrain.throughput import flops_per_token
 
 RATIO = 1.44
 """Total compute of the slowest GPU over the fastest at 131 K ("Scaling Llama 3 Training", section 7.3.2)."""

@@ -13,8 +13,9 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from reftrain.config import MeshConfig
+from reftrain.config.run import MeshConfig
 from reftrain.errors import ConfigError
+from reftrain.model.flops import flops_per_token
 from reftrain.simulate.bounds import memory_bound, time_bound
 from reftrain.simulate.cost import CostModel
 from reftrain.simulate.hardware import GIB, Hardware
@@ -23,7 +24,6 @@ from reftrain.simulate.memory import MemoryModel
 from reftrain.simulate.meshes import Mesh, Workload, all_meshes, impossible
 from reftrain.simulate.projection import Projection, cost_model, project
 from reftrain.simulate.shapes import layer_counts
-from reftrain.throughput import flops_per_token
 
 TIE = 0.10
 """Relative error that the projection is held to on published runs; closer times are a tie."""

@@ -9,14 +9,14 @@ at 131 K only this count agrees with the other figures, because gathering keys a
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reftrain.config import MeshConfig, ModelConfig
-from reftrain.presets import MODEL_PRESETS
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.model.flops import flops_per_token
 from reftrain.schedule.generators import zero_coupling
 from reftrain.simulate.hardware import Hardware
 from reftrain.simulate.job import Job
 from reftrain.simulate.projection import Projection, project
 from reftrain.simulate.shapes import layer_counts
-from reftrain.throughput import flops_per_token
 
 LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])  # type: ignore[arg-type]
 TOKENS = 1 << 24

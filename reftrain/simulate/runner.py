@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from reftrain.config.fault_spec import HANGS, FaultSpec
 from reftrain.errors import ConfigError
-from reftrain.faults.spec import HANGS, FaultSpec
 from reftrain.schedule.actions import Schedule
 from reftrain.simulate.axes import Grid
 from reftrain.simulate.cost import CostModel

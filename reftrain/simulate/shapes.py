@@ -7,7 +7,7 @@ padded to equal rows.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reftrain.config import ModelConfig, RunConfig
+from reftrain.config.run import ModelConfig, RunConfig
 
 
 @dataclass(frozen=True)

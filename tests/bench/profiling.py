@@ -10,8 +10,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from reftrain.config_file import load
-from reftrain.launcher import launch
+from reftrain.config.file import load
+from reftrain.train.launcher import launch
 
 STEPS = 7
 COMPARED = range(3, STEPS)  # the profiler starts in step 2

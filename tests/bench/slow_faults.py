@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reftrain.demo.sixteen import LONG_SEQUENCES, WARM_UP, sixteen
 from reftrain.errors import ReftrainError
-from reftrain.lag import step_ms
-from reftrain.launcher import launch
+from reftrain.train.demo import LONG_SEQUENCES, WARM_UP, sixteen
+from reftrain.train.lag import step_ms
+from reftrain.train.launcher import launch
 
 RANK = 5
 STEPS = {"emulated": 4, "real": 8}  # traced

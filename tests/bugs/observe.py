@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.faults.bugs import plant
-from reftrain.hooks import HookList
+from reftrain.rank.hooks import HookList
 from reftrain.schedule.actions import Kind
 from tests.reftrain.workers import trainer
 

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.reftrain_faults import faults
 
-from reftrain.config_file import load
+from reftrain.config.fault_spec import KINDS
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
 from reftrain.faults.bugs import catalogue, is_bug, read_bugs
-from reftrain.faults.spec import KINDS
-from reftrain.planted import read_faults
+from reftrain.faults.planted import read_faults
 
 
 def configuration(*texts, **mesh):

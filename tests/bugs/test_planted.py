@@ -2,8 +2,8 @@
 
 import pytest
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.faults.bugs import catalogue
 from tests.bugs.cases import CASES, Case
 from tests.bugs.observe import Seen, differing, largest_change, observed

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from tests.bugs.observe import differing, largest_change, observed
 from tests.bugs.test_planted import BASE
 

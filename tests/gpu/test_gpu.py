@@ -15,13 +15,13 @@ from collections import Counter
 import pytest
 import torch
 
-from reftrain.comm import Axis
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.data.batches import Loader
-from reftrain.hooks import Hooks
 from reftrain.model.attention import attend, choose_kernel
 from reftrain.model.batch import Cutter
-from reftrain.throughput import flops_per_token, peak_flops
+from reftrain.model.flops import flops_per_token, peak_flops
+from reftrain.rank.comm import Axis
+from reftrain.rank.hooks import Hooks
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs an NVIDIA GPU; torch finds none here")

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from reftrain.config import MeshConfig, PipelineConfig, RunConfig
-from reftrain.config_file import load
+from reftrain.config.file import load
+from reftrain.config.run import MeshConfig, PipelineConfig, RunConfig
+from reftrain.layout.places import Places
+from reftrain.layout.settings import StageOrder
 from reftrain.replay.engine import Replay
-from reftrain.replay.places import Places
-from reftrain.replay.settings import StageOrder
 from reftrain.schedule.actions import Kind
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower

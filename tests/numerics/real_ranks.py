@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from reftrain.config import RunConfig
-from reftrain.hooks import HookList
+from reftrain.config.run import RunConfig
+from reftrain.rank.hooks import HookList
 from tests.reftrain.workers import trainer
 
 Bits = npt.NDArray[Any]

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from numerics.schema import ROWS
-from reftrain.config import RunConfig
-from reftrain.config_file import load
-from reftrain.launcher import prepare_folder
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.replay.command import replay
+from reftrain.train.launcher import prepare_folder
 from tests.reftrain import workers
 
 SMALL: dict[str, dict[str, Any]] = {

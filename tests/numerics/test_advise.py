@@ -8,9 +8,9 @@ import torch
 
 from numerics.precision.advise import advise
 from numerics.precision.bound import HOP, running_sum_error
-from reftrain.config_file import load
-from reftrain.hooks import HookList
-from reftrain.shadow import Shadow, Sums
+from reftrain.config.file import load
+from reftrain.rank.hooks import HookList
+from reftrain.record.shadow import Shadow, Sums
 from tests.reftrain.pool import RankPool
 from tests.reftrain.workers import trainer, whole_run
 from tracekit.errors import InputError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.faults.bugs import catalogue, read_bugs
 from tests.numerics.benchmark.__main__ import all_cases
 from tests.numerics.benchmark.case import BASE, Case, Where, merged

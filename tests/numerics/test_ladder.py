@@ -12,7 +12,7 @@ from tracekit_cli.numerics import numerics as program
 from numerics.precision.ladder import ladder
 from numerics.record.capture import Recorder
 from numerics.report.ladder import ladder_document, ladder_text
-from reftrain.config_file import load
+from reftrain.config.file import load
 from tests.reftrain.workers import whole_run
 from tracekit.errors import InputError
 

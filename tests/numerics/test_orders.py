@@ -6,7 +6,7 @@ import pytest
 from numerics.errors import CaptureError
 from numerics.order.plan import OrderPlan, Reduction, differences, merged, read_plan, write_plan
 from numerics.order.reach import position, reach
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.replay.declare import declared_plan
 
 STEPS = (0, 3)

@@ -5,9 +5,9 @@ import re
 import sys
 from pathlib import Path
 
-from reftrain.config_file import load
-from reftrain.hooks import Hooks
-from reftrain.launcher import launch
+from reftrain.config.file import load
+from reftrain.rank.hooks import Hooks
+from reftrain.train.launcher import launch
 
 
 class ResidentSize(Hooks):

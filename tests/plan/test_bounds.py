@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from reftrain.config import MeshConfig, ModelConfig
-from reftrain.presets import MODEL_PRESETS
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.simulate.bounds import in_flight, memory_bound, time_bound
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.job import Job

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reftrain.config import MeshConfig
+from reftrain.config.run import MeshConfig
 from reftrain.simulate.calibrate import (
     COLLECTIVES,
     SIZES,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from reftrain.config import MeshConfig, ModelConfig
-from reftrain.presets import MODEL_PRESETS
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.model.flops import flops_per_token
 from reftrain.simulate.cost import CostModel
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.kernels import matmul, total
 from reftrain.simulate.shapes import Shapes, StageShape, layer_counts, stage_shapes
-from reftrain.throughput import flops_per_token
 
 H100 = load_hardware("h100")
 MODEL = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reftrain.config import MeshConfig
+from reftrain.config.run import MeshConfig
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
 

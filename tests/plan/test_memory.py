@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reftrain.config import MeshConfig
-from reftrain.config_file import load
-from reftrain.mesh import coordinates
+from reftrain.config.file import load
+from reftrain.config.run import MeshConfig
+from reftrain.rank.mesh import coordinates
 from reftrain.simulate.activations import layer_kept
 from reftrain.simulate.job import job_of_run
 from reftrain.simulate.memory import MemoryModel

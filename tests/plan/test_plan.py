@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from reftrain.config import ModelConfig
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import ModelConfig
 from reftrain.errors import ConfigError
-from reftrain.presets import MODEL_PRESETS
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.memory import MemoryModel
 from reftrain.simulate.meshes import Workload, all_meshes, impossible

@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from reftrain.config import MeshConfig, ModelConfig
-from reftrain.presets import MODEL_PRESETS
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule

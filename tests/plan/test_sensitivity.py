@@ -2,8 +2,8 @@
 
 import pytest
 
-from reftrain.config import ModelConfig
-from reftrain.presets import MODEL_PRESETS
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import ModelConfig
 from reftrain.simulate.hardware import load_hardware
 from reftrain.simulate.meshes import Workload
 from reftrain.simulate.plan import Planner

@@ -4,8 +4,8 @@ import torch
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from reftrain.config import RunConfig
-from reftrain.hooks import HookList
+from reftrain.config.run import RunConfig
+from reftrain.rank.hooks import HookList
 from tests.reftrain.workers import trainer
 
 

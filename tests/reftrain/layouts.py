@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from tests.reftrain import plain, workers
 from tests.reftrain.pool import RankPool
 

@@ -6,7 +6,7 @@ No micro-batches, no axes, torch's own cross-entropy: what every layout must rep
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
 from reftrain.model.parameters import Spec, initial_values
 

@@ -5,10 +5,10 @@ import errno
 import numpy as np
 import pytest
 
-from reftrain import checkpoint
-from reftrain.checkpoint import find, finished
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import CheckpointError
+from reftrain.train import checkpoint
+from reftrain.train.checkpoint import find, finished
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D
 

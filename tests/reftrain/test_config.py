@@ -2,11 +2,11 @@
 
 import pytest
 
-from reftrain.config import AXES, RunConfig
-from reftrain.config_file import load, read_tables
+from reftrain.config.checks import check_world
+from reftrain.config.file import load, read_tables
+from reftrain.config.presets import MODEL_PRESETS
+from reftrain.config.run import AXES, RunConfig
 from reftrain.errors import ConfigError
-from reftrain.presets import MODEL_PRESETS
-from reftrain.validate import check_world
 
 MISCONFIGURATIONS = {
     "16 heads on tp 3": (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from reftrain.config import DataConfig
+from reftrain.config.run import DataConfig
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.data.sequences import BYTE_EOS, TextSource
 from reftrain.errors import ConfigError

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.faults.documents import attending_pairs, join_documents
-from reftrain.hooks import HookList
+from reftrain.faults.planted import fault_hooks, read_faults
 from reftrain.model.batch import allowed_keys
 from reftrain.model.document_attention import attend_documents, stretches
 from reftrain.parallel.context import chunk_positions
-from reftrain.planted import fault_hooks, read_faults
+from reftrain.rank.hooks import HookList
 from tests.reftrain import workers
 
 EOS = 99

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.planted import read_faults
+from reftrain.faults.planted import read_faults
 from tests.reftrain import workers
 
 MESH = {"tp": 2, "pp": 2, "dp": 2, "zero": 2}

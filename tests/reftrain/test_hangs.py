@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.planted import read_faults
+from reftrain.faults.planted import read_faults
 
 RANKS = 4
 STEP = 1

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 import torch
 
-from reftrain.config_file import load
-from reftrain.emulate import EmulatedCompute
-from reftrain.hooks import HookList, Hooks, Segment
+from reftrain.config.file import load
+from reftrain.execute.emulate import EmulatedCompute
+from reftrain.rank.hooks import HookList, Hooks, Segment
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D
 

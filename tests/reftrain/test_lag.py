@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from reftrain.config_file import load
-from reftrain.lag import (
+from reftrain.config.file import load
+from reftrain.record.manifest import write_manifest
+from reftrain.train.lag import (
     compared_steps,
     error_of_difference,
     mean,
@@ -15,8 +16,7 @@ from reftrain.lag import (
     wants_lag,
     without_slow_faults,
 )
-from reftrain.launcher import launch
-from reftrain.record.manifest import write_manifest
+from reftrain.train.launcher import launch
 
 SLOW = "late_data:rank=1,delay_ms=80,steps=1:"
 DELAYS_MS = (

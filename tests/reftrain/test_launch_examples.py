@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.run import get_args_parser
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tracekit_cli import reftrain as command
 
-from reftrain.checkpoint import finished
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.world import World, world_from_environment
+from reftrain.rank.world import World, world_from_environment
+from reftrain.train.checkpoint import finished
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 

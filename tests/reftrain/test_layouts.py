@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.live import live_receive_buffers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from tests.reftrain import workers
 
 MODEL = {"layers": 2}

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from reftrain.config_file import load
-from reftrain.hooks import HookList
-from reftrain.memory import MemoryByKind, SavedBytes, distinct
+from reftrain.config.file import load
+from reftrain.rank.hooks import HookList
+from reftrain.record.memory import MemoryByKind, SavedBytes, distinct
 from tests.reftrain import workers
 
 LAYER = 64 * 8 * 16 + 64 * 64 + 3 * 64 * 128 + 2 * 64

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.evidence import StepTrace
-from reftrain.hooks import CollectiveCall, RunContext, StepMetrics
+from reftrain.rank.hooks import CollectiveCall, RunContext, StepMetrics
 from reftrain.record.allocator import AllocatorSnapshot
+from reftrain.record.evidence import StepTrace
 
 METRICS = StepMetrics(0, 1.0, 1.0, 1e-3, 8, 8, 0.1, None, 1)
 CUDA = torch.device("cuda")
@@ -131,7 +131,7 @@ def test_the_command_says_so_in_one_sentence(tmp_path):
 def test_on_cuda_a_call_is_left_to_nccls_own_span(tmp_path, monkeypatch):
     """Otherwise each call would stand in the trace twice."""
     spans = []
-    monkeypatch.setattr("reftrain.evidence.Span", spans.append)
+    monkeypatch.setattr("reftrain.record.evidence.Span", spans.append)
     config = load(None, {"run": {"out": str(tmp_path)}})
     call = CollectiveCall("dp", "all_reduce", "x", torch.zeros(1), None, 1)
     counted = []
@@ -139,7 +139,7 @@ def test_on_cuda_a_call_is_left_to_nccls_own_span(tmp_path, monkeypatch):
         trace = StepTrace([0])
         monkeypatch.setattr(trace._groups, "info", lambda group: group)
         monkeypatch.setattr(trace._groups, "next_collective", lambda info: counted.append(info) or 1)
-        monkeypatch.setattr("reftrain.evidence.arguments", lambda *values: {})
+        monkeypatch.setattr("reftrain.record.evidence.arguments", lambda *values: {})
         trace.setup(RunContext(config, None, 0, torch.device(device)))
         trace._profiler = object()
         trace.collective_begin(call)

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from reftrain.config_file import load
-from reftrain.mesh import coordinates, rank_at
+from reftrain.config.file import load
+from reftrain.rank.mesh import coordinates, rank_at
 from tests.reftrain import workers
 
 SIZES = {"tp": 2, "cp": 3, "pp": 4, "dp": 5}

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from reftrain import planted
-from reftrain.config_file import load
-from reftrain.faults import hangs, launch, slow
-from reftrain.faults.spec import parse_fault
-from reftrain.hooks import CollectiveCall, HookList, RunContext, Segment
+from reftrain.config.fault_spec import parse_fault
+from reftrain.config.file import load
+from reftrain.faults import hangs, launch, planted, slow
+from reftrain.rank.hooks import CollectiveCall, HookList, RunContext, Segment
 from tests.reftrain import workers
 
 SEGMENT = Segment("ffn", 0, "forward", 1)
@@ -210,7 +209,7 @@ def test_a_slow_rank_holds_up_the_whole_step(ranks):
 
 
 def timed_steps(rank, world, store, config):
-    from reftrain.emulate import EmulatedCompute
+    from reftrain.execute.emulate import EmulatedCompute
 
     hooks = [*planted.fault_hooks(planted.read_faults(config)), EmulatedCompute(config.emulated_gflops)]
     listed = HookList(hooks)

@@ -14,14 +14,14 @@ import pytest
 import torch
 from tracekit_cli import reftrain as command
 
-from reftrain import ranks as rank_processes
-from reftrain.config_file import load
+from reftrain.config.fault_spec import parse_fault
+from reftrain.config.file import load
 from reftrain.errors import ConfigError, MachineError
-from reftrain.faults.spec import parse_fault
-from reftrain.hooks import CollectiveCall, RunContext
-from reftrain.planted import fault_hooks, read_faults
-from reftrain.ranks import Ranks, describe_error, refusal
-from reftrain.train import _check_resumed, choose_device, let_ranks_share_gpus, stderr_unless_it_fails
+from reftrain.faults.planted import fault_hooks, read_faults
+from reftrain.rank import processes as rank_processes
+from reftrain.rank.hooks import CollectiveCall, RunContext
+from reftrain.rank.processes import Ranks, describe_error, refusal
+from reftrain.train.loop import _check_resumed, choose_device, let_ranks_share_gpus, stderr_unless_it_fails
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 

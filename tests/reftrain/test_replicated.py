@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.parallel.replicated import buckets
+from reftrain.execute.replicated import buckets
 from tests.reftrain import workers
 
 MODEL = {"layers": 2}

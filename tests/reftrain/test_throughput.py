@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from reftrain.config_file import load
-from reftrain.throughput import flops_per_token, mfu, peak_bytes
+from reftrain.config.file import load
+from reftrain.model.flops import flops_per_token, mfu, peak_bytes
 
 
 def test_work_of_a_token_is_six_a_weight_and_attention():

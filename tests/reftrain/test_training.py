@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from reftrain.config import OptimizerConfig
-from reftrain.config_file import load
-from reftrain.optim import AdamW, clip_coefficient, learning_rate
+from reftrain.config.file import load
+from reftrain.config.run import OptimizerConfig
+from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
 from tests.reftrain import workers
 
 TEXT = Path(__file__).parents[2] / "LICENSE"

@@ -17,13 +17,13 @@ import torch.distributed.tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reftrain.checkpoint import Checkpointer
-from reftrain.config import RunConfig
-from reftrain.hooks import HookList, Hooks
+from reftrain.config.run import RunConfig
 from reftrain.model.parameters import Part
-from reftrain.train import train_rank
-from reftrain.trainer import Trainer
-from reftrain.world import World
+from reftrain.rank.hooks import HookList, Hooks
+from reftrain.rank.world import World
+from reftrain.train.checkpoint import Checkpointer
+from reftrain.train.loop import train_rank
+from reftrain.train.trainer import Trainer
 
 
 @dataclass(frozen=True)

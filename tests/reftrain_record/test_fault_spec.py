@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.reftrain_faults import faults
 
+from reftrain.config.fault_spec import HANGS, KINDS, RANKLESS, WHAT, WORDS, fields_of, parse_fault
 from reftrain.errors import ConfigError
-from reftrain.faults.spec import HANGS, KINDS, RANKLESS, WHAT, WORDS, fields_of, parse_fault
 
 
 def test_all_fields():

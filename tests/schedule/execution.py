@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.errors import ScheduleError
 from tests.reftrain import plain
 from tests.reftrain.pool import RankPool

@@ -7,10 +7,10 @@ PipeDream-2BW's step t uses the weights of step max(0, t-1).
 
 import torch
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
 from reftrain.model.decoder import layers_of_stages
-from reftrain.optim import learning_rate
+from reftrain.train.optimizer import learning_rate
 from tests.reftrain import plain
 
 

@@ -5,11 +5,11 @@ import datetime as dt
 import torch
 import torch.distributed as dist
 
-from reftrain.config import RunConfig
-from reftrain.hooks import HookList
+from reftrain.config.run import RunConfig
 from reftrain.model.decoder import Stage, layers_of_stages
 from reftrain.model.parameters import initial_values, specs_of
-from reftrain.trainer_asynchronous import make_trainer
+from reftrain.rank.hooks import HookList
+from reftrain.train.asynchronous import make_trainer
 from tests.reftrain.workers import RankResult, boxes
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-from reftrain.config import RunConfig
-from reftrain.config_file import load
-from reftrain.faults.spec import parse_fault
+from reftrain.config.fault_spec import parse_fault
+from reftrain.config.file import load
+from reftrain.config.run import RunConfig
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.request import Request

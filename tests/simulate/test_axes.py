@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from reftrain.mesh import coordinates, rank_at
+from reftrain.rank.mesh import coordinates, rank_at
 from reftrain.simulate.axes import SPANS, Grid
 
 SIZES = {"tp": 2, "cp": 2, "pp": 3, "dp": 2}

@@ -8,7 +8,7 @@ import difflib
 import re
 from contextlib import AbstractContextManager
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
 from reftrain.faults.bugs.bug import CATALOGUE, Bug, BugSpec, Place, parse_value, patched
 
@@ -74,7 +74,7 @@ def plant(config: RunConfig, rank: int) -> AbstractContextManager[None]:
     specs = read_bugs(config)
     if not specs:
         return patched([], Place(config, rank, {}))
-    from reftrain.mesh import coordinates
+    from reftrain.rank.mesh import coordinates
 
     sizes = {axis: int(getattr(config.mesh, axis)) for axis in config.mesh.order}
     return patched(specs, Place(config, rank, coordinates(rank, sizes, config.mesh.order)))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
 
 Value = int | float | str

@@ -6,15 +6,16 @@ from typing import Any
 
 import torch
 
-from reftrain import trainer
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.data.batches import IGNORED, MicroBatch
+from reftrain.execute import pipeline
+from reftrain.execute.loss import global_loss, step_loss
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
-from reftrain.loss import global_loss, step_loss
 from reftrain.model import batch as batch_module
 from reftrain.model.batch import Cutter, LocalBatch, rope_table
-from reftrain.parallel import pipeline, ring
+from reftrain.parallel import ring
+from reftrain.train import trainer
 
 
 def _scaled_loss(patches: Patches, factor: int) -> None:

@@ -7,18 +7,18 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from reftrain import trainer
-from reftrain.comm import Axis
-from reftrain.config import DataConfig, RunConfig
+from reftrain.config.run import DataConfig, RunConfig
 from reftrain.data.batches import IGNORED, Loader
+from reftrain.execute.data import AnnouncedAllGather, AnnouncedReduceScatter, ShardedStage
+from reftrain.execute.loss import global_valid_tokens
+from reftrain.execute.pipeline import PipelineExecutor
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.faults.bugs.pipeline import fsdp_parameters
-from reftrain.loss import global_valid_tokens
-from reftrain.parallel.data import AnnouncedAllGather, AnnouncedReduceScatter, ShardedStage
-from reftrain.parallel.pipeline import PipelineExecutor
+from reftrain.rank.comm import Axis
 from reftrain.schedule.actions import Action
-from reftrain.trainer import Gradients, Trainer
+from reftrain.train import trainer
+from reftrain.train.trainer import Gradients, Trainer
 
 PARAMETERS = ("attention_norm", "attention.wo", "feed_forward.w1", "feed_forward.w2", "ffn_norm")
 

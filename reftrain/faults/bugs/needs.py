@@ -1,6 +1,6 @@
 """Which layouts can show a planted bug: each check says what is missing, or None."""
 
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.faults.bugs.bug import Check, Knob, Values
 
 LAYER = Knob("layer that has the bug", 0)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
-from reftrain import trainer
-from reftrain.config import OptimizerConfig, RunConfig
+from reftrain.config.run import OptimizerConfig, RunConfig
+from reftrain.execute import gradients
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model import attention
@@ -15,8 +15,9 @@ from reftrain.model import batch as batch_module
 from reftrain.model.batch import rope_table
 from reftrain.model.layers import RMSNorm
 from reftrain.model.parameters import Spec
-from reftrain.optim import AdamW
-from reftrain.parallel import gradients, ring
+from reftrain.parallel import ring
+from reftrain.train import trainer
+from reftrain.train.optimizer import AdamW
 
 
 @bug(

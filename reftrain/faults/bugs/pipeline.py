@@ -7,9 +7,11 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
-from reftrain import checkpoint, trainer
-from reftrain.comm import Axis
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
+from reftrain.execute import data, pipeline
+from reftrain.execute.data import ShardedStage
+from reftrain.execute.gradients import sum_tied_gradients
+from reftrain.execute.pipeline import PipelineExecutor
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model import decoder, layers
@@ -17,11 +19,9 @@ from reftrain.model.attention import recomputed
 from reftrain.model.batch import LocalBatch
 from reftrain.model.decoder import layers_of_stages
 from reftrain.model.parameters import Spec, initial_values
-from reftrain.parallel import data, pipeline
-from reftrain.parallel.data import ShardedStage
-from reftrain.parallel.gradients import sum_tied_gradients
-from reftrain.parallel.pipeline import PipelineExecutor
+from reftrain.rank.comm import Axis
 from reftrain.schedule.actions import Action
+from reftrain.train import checkpoint, trainer
 
 
 @bug("P29", "pp", "loss not divided by the valid tokens before backward", "all gradients, times tokens")

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
-from reftrain.comm import Axis
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
+from reftrain.execute import data
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model.context import ModelContext
 from reftrain.model.decoder import Stage
 from reftrain.model.layers import Queries, RowProjection
 from reftrain.model.parameters import Part, Spec, shard_part
-from reftrain.parallel import data
 from reftrain.parallel.autograd import call
 from reftrain.parallel.tensor import TensorParallel, _Scatter, _Sum, gather_sequence
+from reftrain.rank.comm import Axis
 
 COLUMN = {"qkv": "attention.qkv", "w1": "feed_forward.w1"}
 ROW = {"wo": "attention.wo", "w2": "feed_forward.w2"}

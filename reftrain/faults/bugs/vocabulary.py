@@ -5,13 +5,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from reftrain.comm import Axis
-from reftrain.config import RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model import decoder
 from reftrain.model.decoder import Embedding
 from reftrain.parallel import cross_entropy
+from reftrain.rank.comm import Axis
 
 
 def _padded_vocabulary(config: RunConfig, values: Values) -> str | None:

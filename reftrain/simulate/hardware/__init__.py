@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
+from reftrain.config.fields import knob
 from reftrain.errors import ConfigError
-from reftrain.knobs import knob
 
 LARGEST_FILE: Final = 1 << 20
 GIB: Final = 1 << 30

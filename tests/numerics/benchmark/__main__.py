@@ -9,7 +9,7 @@ from pathlib import Path
 
 from numerics.compare.run import Options, compare
 from numerics.report.json import compare_document
-from reftrain.config_file import load
+from reftrain.config.file import load
 from tests.numerics.benchmark.benign import BENIGN
 from tests.numerics.benchmark.bugs import bug_cases
 from tests.numerics.benchmark.case import BASE, Case, merged

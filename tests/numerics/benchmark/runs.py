@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reftrain.config_file import load
+from reftrain.config.file import load
 from tests.numerics.benchmark.case import BASE, Case, Tables, merged
 from tests.reftrain.pool import RankPool
 from tests.reftrain.workers import whole_run

@@ -1,0 +1,49 @@
+"""The run's ranks as coordinates in one process: which rank is where, and who reduces with whom."""
+
+import itertools
+from dataclasses import dataclass
+
+from reftrain.config.run import AXES, MeshConfig
+
+
+@dataclass(frozen=True, order=True)
+class Seat:
+    """The coordinates of a virtual rank."""
+
+    dp: int
+    pp: int
+    cp: int
+    tp: int
+
+
+class Grid:
+    """All seats of a mesh, their global ranks and groups."""
+
+    def __init__(self, mesh: MeshConfig) -> None:
+        self.mesh = mesh
+        self.sizes = {axis: int(getattr(mesh, axis)) for axis in AXES}
+
+    def rank(self, seat: Seat) -> int:
+        """Global rank of a seat: the first axis of the mesh's order is innermost."""
+        rank = 0
+        for axis in reversed(self.mesh.order):
+            rank = rank * self.sizes[axis] + int(getattr(seat, axis))
+        return rank
+
+    def seats(self) -> list[Seat]:
+        """All seats by global rank."""
+        spans = (range(self.sizes[axis]) for axis in ("dp", "pp", "cp", "tp"))
+        return sorted((Seat(*at) for at in itertools.product(*spans)), key=self.rank)
+
+    def data_group(self, pp: int, tp: int) -> list[Seat]:
+        """Seats that hold the same parameters: all of data and context parallelism, by global rank."""
+        return [seat for seat in self.seats() if (seat.pp, seat.tp) == (pp, tp)]
+
+    def shard_groups(self, pp: int, tp: int) -> list[list[Seat]]:
+        """Groups that shard each parameter among themselves: one, or with HSDP or ZeRO-0 several replicas."""
+        group = self.data_group(pp, tp)
+        if self.mesh.zero == 0:
+            return [[seat] for seat in group]
+        ranks = self.mesh.dp_shard or self.mesh.dp
+        replicas = self.mesh.dp // ranks
+        return [[seat for seat in group if seat.dp // ranks == replica] for replica in range(replicas)]

@@ -1,0 +1,58 @@
+"""Work of a token and the share of the devices' peak that training reaches (MFU)."""
+
+import resource
+import sys
+
+import torch
+
+from reftrain.config.run import ModelConfig, RunConfig
+
+PEAK_TFLOPS = {
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "A100": 312.0,
+    "B200": 2250.0,
+    "P100": 18.7,
+}
+"""Dense 16-bit peak by the first of these in the device's name, TFLOP/s (NVIDIA's data sheets; SXM unless named)."""
+
+
+def flops_per_token(model: ModelConfig, seq_len: int) -> int:
+    """Floating-point operations of forward and backward a token: 6 a matrix element, and attention.
+
+    Source: Chowdhery et al. 2022, "PaLM", appendix B (attention counted in full, recomputation not).
+    """
+    attention = model.dim * model.head_dim * 2 * (model.heads + model.kv_heads)
+    layer = attention + 3 * model.dim * model.ffn_dim
+    matrices = model.layers * layer + model.vocab_size * model.dim
+    return 6 * matrices + 12 * model.layers * model.heads * model.head_dim * seq_len
+
+
+def peak_flops(config: RunConfig, device: torch.device) -> float | None:
+    """Peak of one device in FLOP/s, from the configuration or its name; None when unknown."""
+    if config.peak_tflops:
+        return config.peak_tflops * 1e12
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak * 1e12 for word, peak in PEAK_TFLOPS.items() if word in name), None)
+
+
+def mfu(config: RunConfig, device: torch.device, step_s: float) -> float | None:
+    """Model FLOPs utilisation of a step, or None where the peak is unknown."""
+    peak = peak_flops(config, device)
+    if peak is None:
+        return None
+    tokens = config.data.batch_size * config.data.seq_len
+    work = tokens * flops_per_token(config.model, config.data.seq_len)
+    return work / (step_s * peak * config.mesh.world_size)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Peak memory of this process: on the device, or resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

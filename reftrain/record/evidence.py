@@ -1,0 +1,215 @@
+"""What a run leaves in its folder: run.json, metrics and profiler traces, written by hooks.
+
+The trace names every communication call with NCCL's arguments: a collective from its call to its return, a
+send when it is issued, a receive while the trainer waits for it. On CUDA, NCCL's own spans say it already.
+"""
+
+import contextlib
+import dataclasses
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import torch.distributed as dist
+
+from reftrain.config.fault_spec import FaultSpec
+from reftrain.config.run import RunConfig
+from reftrain.faults.bugs.bug import BugSpec
+from reftrain.rank.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
+from reftrain.record.groups import Groups
+from reftrain.record.kineto import StepProfiler
+from reftrain.record.manifest import fingerprint, versions, write_manifest
+from reftrain.record.memory import MemoryByKind
+from reftrain.record.spans import Span, arguments
+from reftrain.schedule.actions import COMPUTE, Action
+
+NCCL_NAMES = {
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "send": "send",
+    "recv": "recv",
+}
+
+
+class Manifest(Hooks):
+    """Writes run.json from rank 0 when the process groups exist."""
+
+    def __init__(self, faults: Sequence[FaultSpec | BugSpec]) -> None:
+        self.faults = faults
+
+    def setup(self, context: RunContext) -> None:
+        """Gather the hosts and write what runs."""
+        hosts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(hosts, socket.gethostname())
+        if context.rank == 0:
+            write_manifest(Path(context.config.out), describe(context.config, hosts, self.faults))
+
+
+def describe(
+    config: RunConfig, hosts: Sequence[str], faults: Sequence[FaultSpec | BugSpec]
+) -> dict[str, Any]:
+    """Contents of run.json: the whole configuration, where it ran, and the planted faults (the truth)."""
+    mesh = config.mesh
+    return {
+        "mesh": {"order": list(mesh.order), "sizes": {axis: getattr(mesh, axis) for axis in mesh.order}},
+        "world_size": mesh.world_size,
+        "hosts": list(hosts),
+        "steps": config.steps,
+        "model": dataclasses.asdict(config.model),
+        "data": dataclasses.asdict(config.data),
+        "dtype_policy": config.numerics.policy,
+        "numerics": dataclasses.asdict(config.numerics),
+        "parallel": dataclasses.asdict(mesh),
+        "schedule": {
+            **dataclasses.asdict(config.pipeline),
+            "micro_batches": config.micro_batches,
+            "consecutive": config.consecutive,
+        },
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "compute": config.compute,
+        "threads": config.threads,
+        "device": config.device,
+        "resumed": config.checkpoint.resume,
+        "seeds": {"weights": config.seed, "data": config.data.seed},
+        "versions": versions(),
+        "fingerprint": fingerprint(),
+        "faults": [fault.to_json() for fault in faults],
+    }
+
+
+class MetricsLog(Hooks):
+    """Writes run/metrics/rankN.jsonl, one line a step, complete after every step.
+
+    `memory` tells the bytes by kind (see `MemoryByKind`).
+    """
+
+    def __init__(self, memory: MemoryByKind) -> None:
+        self._memory = memory
+        self._file: IO[str] | None = None
+
+    def setup(self, context: RunContext) -> None:
+        """Open the file; a resumed run goes on in it."""
+        folder = Path(context.config.out) / "metrics"
+        folder.mkdir(parents=True, exist_ok=True)
+        mode = "a" if context.config.checkpoint.resume else "w"
+        self._file = (folder / f"rank{context.rank}.jsonl").open(mode, encoding="utf-8")
+
+    def step_end(self, metrics: StepMetrics) -> None:
+        """Append one step."""
+        if self._file is not None:
+            row = {
+                **dataclasses.asdict(metrics),
+                "tokens_per_s": metrics.tokens_per_s,
+                "memory": self._memory.figures(),
+            }
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class StepTrace(Hooks):
+    """Records the chosen steps (and those between them) with the profiler: run/trace/rankN.json.gz."""
+
+    def __init__(self, steps: Sequence[int]) -> None:
+        self.first, self.last = min(steps), max(steps)
+        self._profiler: StepProfiler | None = None
+        self._path = Path()
+        self._nested = True
+        self._annotates = True
+        self._groups = Groups()
+        self._spans: dict[int, Span] = {}
+        self._waiting: dict[int, dict[str, Any]] = {}
+        self._scopes = contextlib.ExitStack()
+        self._inner = contextlib.ExitStack()
+
+    def setup(self, context: RunContext) -> None:
+        """Remember where the trace goes."""
+        folder = Path(context.config.out) / "trace"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"rank{context.rank}.json.gz"
+        self._nested = context.config.evidence.trace_nested
+        self._annotates = context.device.type != "cuda"  # else each call would stand in the trace twice
+
+    def step_begin(self, step: int) -> None:
+        """Start the profiler at the first chosen step."""
+        if step == self.first:
+            self._profiler = StepProfiler()
+            self._profiler.start()
+        if self._profiler is not None:
+            self._scopes.enter_context(self._profiler.step(step))
+
+    def step_end(self, metrics: StepMetrics) -> None:
+        """Stop after the last one and write the file."""
+        self._scopes.close()
+        if self._profiler is not None and metrics.step == self.last:
+            profiler, self._profiler = self._profiler, None
+            profiler.stop()
+            profiler.export(self._path, nested=self._nested)
+
+    def data_begin(self, step: int) -> None:
+        """Open the loader's span, named as DataLoader's is."""
+        del step
+        self._enter("enumerate(DataLoader)#Loader.__next__")
+
+    def data_end(self, step: int) -> None:
+        """Close the loader's span."""
+        del step
+        self._inner.close()
+
+    def action_begin(self, action: Action) -> None:
+        """Open the span of a forward or backward."""
+        if action.kind in COMPUTE:
+            self._enter(f"PP:{action}")
+
+    def action_end(self, action: Action) -> None:
+        """Close it."""
+        if action.kind in COMPUTE:
+            self._inner.close()
+
+    def _enter(self, name: str) -> None:
+        if self._profiler is not None:
+            self._inner.enter_context(torch.profiler.record_function(name))
+
+    def collective_begin(self, call: CollectiveCall) -> None:
+        """Open the call's span; of a receive only note which message it is."""
+        if call.peer is None:
+            info = self._groups.info(call.group)
+            seq = self._groups.next_collective(info)
+        else:
+            info = self._groups.info(call.group)
+            ends = (dist.get_rank(), call.peer) if call.op == "send" else (call.peer, dist.get_rank())
+            seq = self._groups.next_p2p(info, *ends)
+        if self._profiler is None or not self._annotates:
+            return
+        tensor = call.tensor
+        values = arguments(NCCL_NAMES[call.op], info, tensor.dtype, tensor.numel(), call.elements_out, seq)
+        if call.peer is not None:
+            values |= {"Src Rank": ends[0], "Dst Rank": ends[1]}
+        if call.op == "recv":
+            self._waiting[id(call)] = values
+        else:
+            self._spans[id(call)] = Span(values)
+
+    def collective_end(self, call: CollectiveCall) -> None:
+        """Close the call's span."""
+        span = self._spans.pop(id(call), None)
+        if span is not None:
+            span.end()
+
+    def wait_begin(self, call: CollectiveCall) -> None:
+        """Open the span of a receive."""
+        values = self._waiting.pop(id(call), None)
+        if values is not None and self._profiler is not None:
+            self._spans[id(call)] = Span(values)
+
+    def wait_end(self, call: CollectiveCall) -> None:
+        """Close the span of a receive."""
+        self.collective_end(call)

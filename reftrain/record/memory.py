@@ -1,0 +1,145 @@
+"""Memory of a rank by kind, each step: weights, gradients, optimiser state, activations, buffers; in bytes.
+
+Read from the live tensors: weights as stored and as gathered, gradients when they are whole, what autograd saved for
+a forward times the forwards in flight. On CUDA the allocator's own peaks stand beside.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+from reftrain.rank.hooks import Hooks
+from reftrain.schedule.actions import Action, Kind
+
+if TYPE_CHECKING:
+    from reftrain.execute.data import ShardedStage
+    from reftrain.train.trainer import Trainer
+
+
+class MemoryByKind(Hooks):
+    """Peaks of one step by kind; `figures` hands them out and starts anew."""
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._saved: dict[int, int] = {}  # virtual stage: bytes that a forward leaves for its backward
+        self._flying: dict[tuple[int, int], int] = {}
+        self._watch: Any = None
+        self._peaks: dict[str, int] = {}
+
+    def built(self, trainer: "Trainer") -> None:
+        """Remember whose memory it is."""
+        self._trainer = trainer
+
+    def action_begin(self, action: Action) -> None:
+        """Watch what the first forward of each stage saves."""
+        if action.kind is Kind.FORWARD and action.stage not in self._saved and self._trainer is not None:
+            self._watch = SavedBytes(self._storages_of_weights())
+            self._watch.__enter__()
+
+    def action_end(self, action: Action) -> None:
+        """Count the forwards in flight, and what they hold."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.__exit__(None, None, None)
+            self._saved[action.stage] = watch.bytes
+        key = action.stage, action.micro_batch
+        if action.kind is Kind.FORWARD:
+            self._flying[key] = self._saved.get(action.stage, 0)
+        elif action.kind is Kind.BACKWARD:
+            self._flying.pop(key, None)
+            return
+        self._note("activations", sum(self._flying.values()))
+        self._note("weights", self._weights())
+
+    def gradients_end(self, step: int) -> None:
+        """Count gradients when all are there."""
+        del step
+        if self._trainer is not None:
+            self._note("gradients", distinct(self._trainer.local_gradients().values()))
+            self._note("weights", self._weights())
+
+    def figures(self) -> dict[str, int]:
+        """Bytes by kind at their peaks in the step; the optimiser's and the buffers' as they are now."""
+        trainer = self._trainer
+        if trainer is None:
+            return {}
+        state = [t for kind in trainer.optimizer.state().values() for t in kind.values()]
+        pool = trainer.executor.pool
+        size = torch.empty(pool.shape, dtype=pool.dtype, device="meta")
+        found = {
+            "weights": self._peaks.get("weights", 0),
+            "gradients": self._peaks.get("gradients", 0),
+            "optimizer": distinct(state),
+            "activations": self._peaks.get("activations", 0),
+            "buffers": pool.made * size.numel() * size.element_size(),
+        }
+        if trainer.device.type == "cuda":
+            found["allocated"] = torch.cuda.max_memory_allocated(trainer.device)
+            found["reserved"] = torch.cuda.max_memory_reserved(trainer.device)
+        self._peaks.clear()
+        self._flying.clear()
+        return found
+
+    def _note(self, kind: str, amount: int) -> None:
+        self._peaks[kind] = max(self._peaks.get(kind, 0), amount)
+
+    def _weights(self) -> int:
+        """Shards, and what of them is gathered just now."""
+        return distinct(self._tensors_of_weights())
+
+    def _tensors_of_weights(self) -> list[torch.Tensor]:
+        if self._trainer is None:
+            return []
+        return [t for stage in self._trainer.stages.values() for t in held_weights(stage)]
+
+    def _storages_of_weights(self) -> set[int]:
+        return {t.untyped_storage().data_ptr() for t in self._tensors_of_weights()}
+
+
+def held_weights(stage: "ShardedStage") -> list[torch.Tensor]:
+    """Shards of a stage's parameters, and the whole ones that FSDP2 holds beside them just now."""
+    found = []
+    for module in stage.module.modules():
+        if isinstance(module, FSDPModule):
+            group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001 - no public way to them
+            for parameter in group.fsdp_params if group else ():
+                shard: Any = parameter.sharded_param  # a DTensor, which FSDP2 declares as a parameter
+                found += [shard._local_tensor, *_whole(parameter)]  # noqa: SLF001 - as above
+    return found
+
+
+def _whole(parameter: FSDPParam) -> list[torch.Tensor]:
+    whole = getattr(parameter, "_unsharded_param", None)
+    return [whole.detach()] if isinstance(whole, torch.Tensor) else []
+
+
+def distinct(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages behind tensors, each counted once."""
+    sizes = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+class SavedBytes(torch.autograd.graph.saved_tensors_hooks):
+    """Counts the bytes that autograd saves while it is entered, weights apart; what it saves stays as it is."""
+
+    def __init__(self, weights: set[int]) -> None:
+        self._storages: dict[int, int] = {}
+        self._weights = weights
+        super().__init__(self._count, lambda tensor: tensor)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes so far, each storage once."""
+        return sum(self._storages.values())
+
+    def _count(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._weights:
+            self._storages[storage.data_ptr()] = storage.nbytes()
+        return tensor

@@ -1,0 +1,1 @@
+"""A training job from launch to checkpoint."""

@@ -1,0 +1,274 @@
+"""One rank of a training job: builds mesh, stages, schedule and optimiser, and makes steps.
+
+A step is: data, global count of valid tokens, the pipeline schedule (forwards, backwards, FSDP2's
+reductions), the last sums of partial gradients, global norm, clipping, AdamW.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from reftrain.config.run import RunConfig
+from reftrain.data.batches import Loader
+from reftrain.execute.data import ShardedStage, mixed_precision
+from reftrain.execute.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
+from reftrain.execute.loss import global_loss, global_valid_tokens
+from reftrain.execute.pipeline import BufferPool, PipelineExecutor
+from reftrain.execute.replica_sums import ReplicaSums, replica_axes
+from reftrain.execute.replicated import sum_in_buckets
+from reftrain.model.attention import choose_kernel
+from reftrain.model.batch import Cutter
+from reftrain.model.context import ModelContext
+from reftrain.model.decoder import EMBEDDING, Stage, layers_of_stages
+from reftrain.model.parameters import Part, Spec, shard_part
+from reftrain.model.segments import Segments
+from reftrain.parallel.tensor import TensorParallel
+from reftrain.rank.comm import Axis, WideAxis
+from reftrain.rank.hooks import HookList, RunContext, Segment
+from reftrain.rank.mesh import Mesh
+from reftrain.schedule.actions import Schedule
+from reftrain.schedule.generators import ASYNCHRONOUS, make_schedule
+from reftrain.schedule.lower import lower
+from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
+
+OUTPUT = "output.weight"
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Number formats of a policy: of stored parameters, of computation, of gradient sums."""
+
+    parameter: torch.dtype
+    compute: torch.dtype
+    reduce: torch.dtype
+
+    @property
+    def wide(self) -> torch.dtype:
+        """Format of what is always computed at least in FP32."""
+        return torch.promote_types(self.compute, torch.float32)
+
+
+POLICIES = {
+    "bf16": Formats(torch.float32, torch.bfloat16, torch.float32),
+    "bf16_pure": Formats(torch.bfloat16, torch.bfloat16, torch.bfloat16),
+    "fp32": Formats(torch.float32, torch.float32, torch.float32),
+    "fp64": Formats(torch.float64, torch.float64, torch.float64),
+}
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a step gave: loss in nats a token, count of valid targets, global gradient norm (1,)."""
+
+    loss: float
+    valid_tokens: int
+    norm: torch.Tensor
+
+
+class Trainer:
+    """One rank. Constructed on every rank at the same time, after `init_process_group`."""
+
+    def __init__(self, config: RunConfig, hooks: HookList, device: torch.device) -> None:
+        self.config, self.hooks, self.device = config, hooks, device
+        self.formats = POLICIES[config.numerics.policy]
+        self.mesh = Mesh(config.mesh, device, hooks, config.evidence.waiting_s)
+        hooks.setup(RunContext(config, self.mesh, self.mesh.rank, device))
+        self.axes = {"tp": self.mesh.tp, "kv": self._kv_axis()}
+        self.tied_axis = self._tied_axis()
+        model, data = config.model, config.data
+        self.loader = Loader(data, model.vocab_size, self.mesh.dp.size, self.mesh.dp.index)
+        self.kernel = choose_kernel(
+            config.numerics.attention,
+            device,
+            document_mask=config.numerics.document_mask,
+            cp=self.mesh.cp.size,
+        )
+        self.cutter = self._cutter()
+        self.schedule = self._schedule()
+        self.stages = self._stages()
+        self.executor = self._executor()
+        self.optimizer = self._optimizer()
+        hooks.built(self)
+
+    def _tensor_axis(self) -> Axis:
+        """Return the tensor axis as activations cross it: sums in the compute format, or in FP32."""
+        tp = self.mesh.tp
+        if self.config.numerics.tp_reduce == "compute":
+            return tp
+        return WideAxis(tp.name, tp.index, tp.ranks, tp.group, self.hooks)
+
+    def _kv_axis(self) -> Axis:
+        """Return the axis of the tensor ranks that copy one key/value head."""
+        tp = self.mesh.tp
+        copies = tp.size // self.config.model.kv_heads
+        if copies <= 1:
+            return Axis("kv", 0, [self.mesh.rank], None, self.hooks)
+        first = tp.index // copies * copies
+        return self.mesh.subgroup("kv", tp.ranks[first : first + copies])
+
+    def _tied_axis(self) -> Axis | None:
+        """Return the axis of the two pipeline ranks that hold the ends of a tied embedding."""
+        pp = self.mesh.pp
+        if self.config.model.tied_embeddings and pp.size > 1 and pp.index in {0, pp.size - 1}:
+            return self.mesh.subgroup("embedding", (pp.ranks[0], pp.ranks[-1]))
+        return None
+
+    def _cutter(self) -> Cutter:
+        config = self.config
+        return Cutter(
+            cp=self.mesh.cp,
+            ring=config.numerics.cp_method == "ring",
+            document_mask=config.numerics.document_mask,
+            attention=self.kernel,
+            head_dim=config.model.head_dim,
+            rope_base=config.model.rope_base,
+            wide=self.formats.wide,
+            device=self.device,
+        )
+
+    def model_context(self) -> ModelContext:
+        """Return what the layers of this rank need to know."""
+        config, mesh = self.config, self.mesh
+        return ModelContext(
+            model=config.model,
+            tp=TensorParallel(self._tensor_axis(), sequence_parallel=config.mesh.sequence_parallel),
+            cp=mesh.cp,
+            segments=Segments(self.hooks),
+            parameter_dtype=self.formats.parameter,
+            kernel=self.kernel,
+            ring=self.cutter.ring,
+            recompute=config.numerics.recompute,
+            label_smoothing=config.numerics.label_smoothing,
+            tokens=config.data.micro_batch_size * config.data.seq_len // mesh.cp.size,
+        )
+
+    def _stages(self) -> dict[int, ShardedStage]:
+        config, mesh = self.config, self.mesh
+        context = self.model_context()
+        policy = mixed_precision(self.formats.compute, self.formats.parameter, self.formats.reduce)
+        stages = {}
+        held = {stage for _, stage in self.schedule.held_by(mesh.pp.index)}
+        for number, layers in enumerate(layers_of_stages(config)):
+            if number not in held:
+                continue
+            stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
+            sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
+            stages[number] = ShardedStage(stage, sharding, config.mesh.zero, policy, self.hooks)
+            stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
+        return stages
+
+    def _schedule(self) -> Schedule:
+        """Return the table that all pipeline ranks run."""
+        config, pipeline = self.config, self.config.pipeline
+        schedule = make_schedule(
+            pipeline.schedule,
+            self.mesh.pp.size,
+            pipeline.virtual_stages,
+            config.micro_batches,
+            config.consecutive,
+            pipelines=pipeline.pipelines,
+            concatenation=pipeline.concatenation,
+            steps=config.steps if pipeline.schedule in ASYNCHRONOUS else 1,
+        )
+        return lower(schedule, config.mesh.zero, pipeline.replica_sync)
+
+    def _executor(self) -> PipelineExecutor:
+        config, mesh = self.config, self.mesh
+        length = config.data.seq_len // mesh.cp.size
+        if config.mesh.sequence_parallel:
+            length //= mesh.tp.size
+        shape = (config.data.micro_batch_size, length, config.model.dim)
+        pool = BufferPool(shape, self.formats.compute, self.device)
+        up = mesh.pp
+        if self.device.type == "cuda" and mesh.pp.size > 1:
+            up = mesh.subgroup("pp_up", mesh.pp.ranks)
+        return self._make_executor((mesh.pp, up), pool)
+
+    def _make_executor(self, axes: tuple[Axis, Axis], pool: BufferPool) -> PipelineExecutor:
+        replicas = ReplicaSums(replica_axes(self.schedule, self.mesh))
+        return PipelineExecutor(self.schedule, self.stages, *axes, pool, self.hooks, replicas)
+
+    def _optimizer(self) -> AdamW:
+        shards, decays = {}, {}
+        for stage in self.stages.values():
+            shards.update(stage.local_parameters())
+            decays.update({name: spec.decays for name, spec in stage.specs.items()})
+        return AdamW(self.config.optimizer, shards, decays)
+
+    def specs(self) -> dict[str, Spec]:
+        """Specs of all parameters on this rank by global name."""
+        return {name: spec for stage in self.stages.values() for name, spec in stage.specs.items()}
+
+    def parts(self) -> dict[str, Part]:
+        """Box of the global tensor that this rank's shard of each parameter is."""
+        return {
+            name: shard_part(spec, self.mesh.shard_size, self.mesh.shard_index)
+            for name, spec in self.specs().items()
+        }
+
+    def local_parameters(self) -> dict[str, torch.Tensor]:
+        """Return this rank's shard of every parameter by global name."""
+        return {n: t for stage in self.stages.values() for n, t in stage.local_parameters().items()}
+
+    def local_gradients(self) -> dict[str, torch.Tensor]:
+        """Return this rank's shard of every gradient by global name."""
+        return {n: t for stage in self.stages.values() for n, t in stage.local_gradients().items()}
+
+    def compute_gradients(self, step: int) -> Gradients:
+        """Run a step up to the global norm; the gradients stand in `local_gradients`."""
+        self.hooks.data_begin(step)
+        micro_batches = self.loader.step(step)
+        self.hooks.data_end(step)
+        for name in ("tokens", "targets"):
+            whole = torch.cat([getattr(batch, name) for batch in micro_batches])
+            self.hooks.value(f"data.{name}", whole)
+        own_valid = sum(batch.valid for batch in micro_batches)
+        valid = global_valid_tokens(own_valid, self.mesh.dp, self.device)
+        self.hooks.value("valid_tokens", torch.tensor(valid))
+        sums = self.executor.run([self.cutter.cut(batch) for batch in micro_batches], valid)
+        self._finish_gradients()
+        mesh = self.mesh
+        self.hooks.gradients_end(step)
+        norm = global_norm(self._counted_stages(), mesh.tp, mesh.dp_cp, mesh.pp, mesh.replica_index)
+        stacked = self.config.numerics.loss_log == "stacked"
+        loss = global_loss(sums, valid, mesh.dp_cp, mesh.pp, self.device, stacked=stacked)
+        self.hooks.value("grad_norm", norm)
+        self.hooks.value("loss", torch.tensor(loss, dtype=torch.float64))
+        return Gradients(loss, valid, norm)
+
+    def _counted_stages(self) -> list[ShardedStage]:
+        """Return the stages whose first replica this rank holds: each stage counts once in the norm."""
+        first = self.schedule.stages_of(self.mesh.pp.index)
+        return [stage for number, stage in self.stages.items() if number in first]
+
+    def _finish_gradients(self) -> None:
+        if self.config.mesh.bucket_mb:
+            ready = [g for stage in self.stages.values() for g in stage.local_gradients().values()][::-1]
+            sum_in_buckets(ready, self.mesh.dp_cp, self.config.mesh.bucket_mb)
+        sum_partial_gradients(self.stages.values(), self.axes)
+        if self.config.model.tied_embeddings:
+            grads = self.local_gradients()
+            sum_tied_gradients(grads.get(EMBEDDING), grads.get(OUTPUT), self.tied_axis)
+
+    def apply_gradients(self, step: int, norm: torch.Tensor) -> float:
+        """Clip, update all parameters, drop the gradients; return the learning rate."""
+        config = self.config.optimizer
+        rate = learning_rate(config, step, self.config.steps)
+        clip = clip_coefficient(norm, config.clip_norm)
+        self.hooks.value("learning_rate", torch.tensor(rate, dtype=torch.float64))
+        if clip is not None:
+            self.hooks.value("clip", clip)
+        with self.hooks.segment(Segment("optimizer", -1, "step", 0)):
+            self.optimizer.step(self.local_gradients(), rate, clip)
+        for stage in self.stages.values():
+            stage.clear_gradients()
+        return rate
+
+
+def barrier(device: torch.device) -> None:
+    """Wait for all ranks."""
+    if device.type == "cuda":
+        dist.barrier(device_ids=[device.index or 0])
+    else:
+        dist.barrier()
