@@ -68,9 +68,9 @@ def memory(
     from tracekit_cli.reftrain import parse_mesh, parse_setting
 
     from reftrain.config.file import load
-    from reftrain.simulate.job import job_of_run
-    from reftrain.simulate.memory import MemoryModel
-    from reftrain.simulate.memory_report import document, table
+    from reftrain.cost.job import job_of_run
+    from reftrain.cost.memory import MemoryModel
+    from reftrain.plan.memory_report import document, table
 
     overrides: dict[str, dict[str, Any]] = {}
     for setting in settings:
@@ -119,11 +119,11 @@ def plan(
 
     from reftrain.config.presets import preset_tables
     from reftrain.config.run import ModelConfig
-    from reftrain.simulate import plan_report
-    from reftrain.simulate.documents import slowest_pairs
-    from reftrain.simulate.hardware import load_hardware
-    from reftrain.simulate.meshes import Workload
-    from reftrain.simulate.plan import Planner
+    from reftrain.cost.hardware import load_hardware
+    from reftrain.plan import report as plan_report
+    from reftrain.plan.choose import Planner
+    from reftrain.plan.documents import slowest_pairs
+    from reftrain.plan.meshes import Workload
 
     model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
@@ -153,7 +153,7 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
     """
     from dataclasses import asdict
 
-    from reftrain.simulate.calibrate import fit_link, hardware_toml, measure_links, measure_speed
+    from reftrain.cost.calibrate import fit_link, hardware_toml, measure_links, measure_speed
 
     samples = measure_links(ranks)
     fit, speed = fit_link(samples), measure_speed()

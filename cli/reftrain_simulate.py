@@ -190,11 +190,11 @@ def _setup(
 ) -> "Setup":
     """What is simulated, before how."""
     from reftrain.config.fault_spec import parse_fault
+    from reftrain.cost.hardware import load_hardware
+    from reftrain.cost.job import job_of_run
     from reftrain.schedule.check import check
     from reftrain.schedule.generators import generate
     from reftrain.schedule.lower import complete
-    from reftrain.simulate.hardware import load_hardware
-    from reftrain.simulate.job import job_of_run
     from reftrain.simulate.runner import Setup
 
     given = None

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from reftrain.cost.cost import CostModel
+from reftrain.cost.kernels import Operation
+from reftrain.cost.shapes import StageShape
 from reftrain.simulate.axes import REPLICAS
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.kernels import Operation
 from reftrain.simulate.labels import OPS
 from reftrain.simulate.program import Builder
-from reftrain.simulate.shapes import StageShape
 
 NS: Final = 1e9
 FETCH_NS: Final = 2e6

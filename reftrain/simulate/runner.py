@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from reftrain.config.fault_spec import HANGS, FaultSpec
+from reftrain.cost.cost import CostModel
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.job import Job
 from reftrain.errors import ConfigError
 from reftrain.schedule.actions import Schedule
 from reftrain.simulate.axes import Grid
-from reftrain.simulate.cost import CostModel
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.faults import Table, conditions_of, deal, last_step
-from reftrain.simulate.hardware import Hardware
 from reftrain.simulate.jitter import Jitter, draw_clocks
-from reftrain.simulate.job import Job
 from reftrain.simulate.lane import HostCosts
 from reftrain.simulate.model_work import ModelWork
 from reftrain.simulate.packing import Packing

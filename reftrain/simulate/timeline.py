@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reftrain.cost.activations import embedding_kept, head_kept, layer_kept
+from reftrain.cost.job import Job
+from reftrain.cost.memory import MemoryModel
 from reftrain.schedule.actions import ENDS_BACKWARD, Action
 from reftrain.schedule.actions import Kind as Act
-from reftrain.simulate.activations import embedding_kept, head_kept, layer_kept
-from reftrain.simulate.job import Job
 from reftrain.simulate.lane import WAITS
-from reftrain.simulate.memory import MemoryModel
 from reftrain.simulate.program import Kind
 from reftrain.simulate.simulation import Simulation
 

@@ -6,12 +6,12 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
-from reftrain.simulate.bounds import in_flight, memory_bound, time_bound
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.projection import cost_model, project
-from reftrain.simulate.shapes import layer_counts
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.job import Job
+from reftrain.cost.memory import MemoryModel
+from reftrain.cost.shapes import layer_counts
+from reftrain.plan.bounds import in_flight, memory_bound, time_bound
+from reftrain.plan.projection import cost_model, project
 
 H100 = load_hardware("h100")
 MODEL = ModelConfig(preset="70b", **MODEL_PRESETS["70b"])

@@ -3,7 +3,7 @@
 import pytest
 
 from reftrain.config.run import MeshConfig
-from reftrain.simulate.calibrate import (
+from reftrain.cost.calibrate import (
     COLLECTIVES,
     SIZES,
     Sample,
@@ -13,8 +13,8 @@ from reftrain.simulate.calibrate import (
     measure_links,
     measure_speed,
 )
-from reftrain.simulate.hardware import parse_hardware
-from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
+from reftrain.cost.hardware import parse_hardware
+from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
 
 
 def made(alpha, beta, ranks=4, slower=1.0):

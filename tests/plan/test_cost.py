@@ -6,11 +6,11 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.cost.cost import CostModel
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.kernels import matmul, total
+from reftrain.cost.shapes import Shapes, StageShape, layer_counts, stage_shapes
 from reftrain.model.flops import flops_per_token
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.kernels import matmul, total
-from reftrain.simulate.shapes import Shapes, StageShape, layer_counts, stage_shapes
 
 H100 = load_hardware("h100")
 MODEL = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from reftrain.cost.hardware import load_hardware
 from reftrain.model.batch import allowed_keys
 from reftrain.parallel.context import chunk_positions
-from reftrain.simulate.documents import (
+from reftrain.plan.documents import (
     DocumentModel,
     document_ends,
     pairs_of_ranks,
     sample_pairs,
     slowest_pairs,
 )
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.published import PREDICTED, job_of_row
+from reftrain.plan.published import PREDICTED, job_of_row
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])

@@ -2,8 +2,10 @@
 
 import pytest
 
-from reftrain.simulate.calibrate import LinkFit, Speed
-from reftrain.simulate.executed import (
+from reftrain.cost.calibrate import LinkFit, Speed
+from reftrain.cost.job import job_of_run
+from reftrain.plan.projection import cost_model
+from studies.executed import (
     LAYERS,
     Case,
     Compared,
@@ -15,8 +17,6 @@ from reftrain.simulate.executed import (
     report,
     speed,
 )
-from reftrain.simulate.job import job_of_run
-from reftrain.simulate.projection import cost_model
 
 FREE = LinkFit(0.0, 0.0, {})
 

@@ -1,7 +1,7 @@
 import pytest
 
+from reftrain.cost.hardware import GIB, known_hardware, load_hardware, parse_hardware
 from reftrain.errors import ConfigError
-from reftrain.simulate.hardware import GIB, known_hardware, load_hardware, parse_hardware
 
 H100 = load_hardware("h100")
 TEXT = """

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from reftrain.config.run import MeshConfig
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
 
 H100 = load_hardware("h100")
 NODE, NETWORK = H100.node.bytes_per_s, H100.network.bytes_per_s

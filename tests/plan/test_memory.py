@@ -11,11 +11,11 @@ import pytest
 
 from reftrain.config.file import load
 from reftrain.config.run import MeshConfig
+from reftrain.cost.activations import layer_kept
+from reftrain.cost.job import job_of_run
+from reftrain.cost.memory import MemoryModel
+from reftrain.plan.published import CALIBRATION, job_of_row
 from reftrain.rank.mesh import coordinates
-from reftrain.simulate.activations import layer_kept
-from reftrain.simulate.job import job_of_run
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.published import CALIBRATION, job_of_row
 from tests.plan import workers
 
 SMALL = {"preset": "small", "layers": 4}

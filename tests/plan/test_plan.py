@@ -7,13 +7,13 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import ModelConfig
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.memory import MemoryModel
 from reftrain.errors import ConfigError
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.meshes import Workload, all_meshes, impossible
-from reftrain.simulate.plan import TIE, Planner, decide
-from reftrain.simulate.plan_report import document, svg, table
-from reftrain.simulate.projection import project
+from reftrain.plan.choose import TIE, Planner, decide
+from reftrain.plan.meshes import Workload, all_meshes, impossible
+from reftrain.plan.projection import project
+from reftrain.plan.report import document, svg, table
 
 H100 = load_hardware("h100")
 

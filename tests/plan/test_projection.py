@@ -8,16 +8,16 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.job import Job
+from reftrain.cost.shapes import layer_counts
+from reftrain.plan.projection import cost_model, durations, project
+from reftrain.plan.step_time import Durations, replay
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.timing import replay as exact_replay
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.projection import cost_model, durations, project
-from reftrain.simulate.replay import Durations, replay
-from reftrain.simulate.shapes import layer_counts
 
 
 def equal(stages, forward=1.0, backward=2.0, **more):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.paper import figure_9, figure_10
-from reftrain.simulate.projection import project
-from reftrain.simulate.published import CALIBRATION, PREDICTED, bisect, fit_matmul, job_of_row, tflops
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.memory import MemoryModel
+from reftrain.plan.projection import project
+from reftrain.plan.published import CALIBRATION, PREDICTED, bisect, fit_matmul, job_of_row, tflops
+from studies.published_runs import figure_9, figure_10
 
 H100 = load_hardware("h100")
 

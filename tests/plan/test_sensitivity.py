@@ -4,10 +4,10 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import ModelConfig
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.meshes import Workload
-from reftrain.simulate.plan import Planner
-from reftrain.simulate.sensitivity import UNMOVED, Search, decisions, first_flips, moved
+from reftrain.cost.hardware import load_hardware
+from reftrain.plan.choose import Planner
+from reftrain.plan.meshes import Workload
+from studies.sensitivity import UNMOVED, Search, decisions, first_flips, moved
 
 H100 = load_hardware("h100")
 WORKLOAD = Workload(ModelConfig(preset="8b", **MODEL_PRESETS["8b"]), 8, 8192, 16)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from reftrain.schedule import paper
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.timing import replay
+from studies import schedules as paper
 
 SIZES = [(p, multiple * p) for p in (4, 8) for multiple in (1, 2, 4)] + [(16, 16), (16, 32), (32, 32)]
 EXACT = {"gpipe", "1f1b", "chimera halving"}

@@ -6,12 +6,12 @@ from pathlib import Path
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
+from reftrain.cost.hardware import load_hardware
+from reftrain.cost.job import job_of_run
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.request import Request
 from reftrain.simulate.folder import Outcome, outcome_of, write_folder
-from reftrain.simulate.hardware import load_hardware
-from reftrain.simulate.job import job_of_run
 from reftrain.simulate.runner import Setup, simulate
 
 MODEL = {"preset": "8b", "layers": 16, "vocab_size": 1024}

@@ -1,4 +1,4 @@
-"""The figures of two papers beside ours, by replay of our own tables: `python -m reftrain.schedule.paper`.
+"""The figures of two papers beside ours, by replay of our own tables: `python -m studies.schedules`.
 
 Chimera (SC'21) tables 2 and 3 at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
 (ISCA'25). The expectations stand here as the papers' formulas; nothing in the generators knows them.

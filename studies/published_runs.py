@@ -1,4 +1,4 @@
-"""Published figures beside ours, as one table: `python -m reftrain.simulate.paper`.
+"""Published figures beside ours, as one table: `python -m studies.published_runs`.
 
 One constant is fitted, on the one row marked so; everything else is predicted. See docs/planning.md.
 """
@@ -6,13 +6,14 @@ One constant is fitted, on the one row marked so; everything else is predicted. 
 from dataclasses import dataclass, replace
 
 from reftrain.config.run import MeshConfig
+from reftrain.cost.hardware import GIB, Hardware, load_hardware
+from reftrain.cost.job import Job
+from reftrain.cost.memory import MemoryModel
+from reftrain.cost.shapes import layer_counts
 from reftrain.model.flops import flops_per_token
-from reftrain.simulate.documents import DocumentModel, Imbalance
-from reftrain.simulate.hardware import GIB, Hardware, load_hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.projection import project
-from reftrain.simulate.published import (
+from reftrain.plan.documents import DocumentModel, Imbalance
+from reftrain.plan.projection import project
+from reftrain.plan.published import (
     CALIBRATION,
     LLAMA_405B,
     PREDICTED,
@@ -20,7 +21,6 @@ from reftrain.simulate.published import (
     job_of_row,
     tflops,
 )
-from reftrain.simulate.shapes import layer_counts
 
 RATIO = 1.44
 """Total compute of the slowest GPU over the fastest at 131 K ("Scaling Llama 3 Training", section 7.3.2)."""

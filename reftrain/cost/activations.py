@@ -15,7 +15,7 @@ Two styles of kernels:
 
 from dataclasses import dataclass
 
-from reftrain.simulate.job import Job
+from reftrain.cost.job import Job
 
 
 @dataclass(frozen=True)

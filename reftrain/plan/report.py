@@ -3,9 +3,9 @@
 import html
 from typing import Any
 
-from reftrain.simulate.hardware import GIB
-from reftrain.simulate.meshes import Mesh
-from reftrain.simulate.plan import AXES, Choice, Plan, Rejected
+from reftrain.cost.hardware import GIB
+from reftrain.plan.choose import AXES, Choice, Plan, Rejected
+from reftrain.plan.meshes import Mesh
 
 SHOWN = 12
 """Rows of choices and of near misses in the table; the JSON holds all."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from reftrain.config.run import MeshConfig, ModelConfig
-from reftrain.simulate.hardware import Hardware
-from reftrain.simulate.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
-from reftrain.simulate.links import AxisLinks, axis_links, collective_seconds, message_seconds
-from reftrain.simulate.shapes import Shapes, StageShape
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.kernels import Block, Operation, Phase, element_wise, in_order, matmul, total
+from reftrain.cost.links import AxisLinks, axis_links, collective_seconds, message_seconds
+from reftrain.cost.shapes import Shapes, StageShape
 
 OPTIMIZER_BYTES = 28
 """AdamW in FP32 reads gradient, weight and two moments and writes the last three: 7 · 4 bytes a parameter."""

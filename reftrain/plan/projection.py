@@ -7,12 +7,12 @@ of one pipeline coordinate are taken as equal; what document masks make of that 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from reftrain.cost.cost import CostModel
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.job import Job
+from reftrain.cost.kernels import Operation, Phase
+from reftrain.plan.step_time import Durations, replay
 from reftrain.schedule.actions import Kind
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.hardware import Hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.kernels import Operation, Phase
-from reftrain.simulate.replay import Durations, replay
 
 
 def cost_model(job: Job, hardware: Hardware, pairs: float | None = None) -> CostModel:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.hardware import Hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.kernels import Operation
-from reftrain.simulate.projection import cost_model, durations
-from reftrain.simulate.published import bisect
-from reftrain.simulate.replay import replay
+from reftrain.cost.cost import CostModel
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.job import Job
+from reftrain.cost.kernels import Operation
+from reftrain.plan.projection import cost_model, durations
+from reftrain.plan.published import bisect
+from reftrain.plan.step_time import replay
 
 F64 = npt.NDArray[np.float64]
 

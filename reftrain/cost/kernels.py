@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reftrain.simulate.hardware import Hardware
+from reftrain.cost.hardware import Hardware
 
 Phase = Literal["forward", "backward", "input", "weight"]
 """`input` and `weight` are the parts of a split backward; `backward` is both."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from reftrain.config.run import MeshConfig, ModelConfig, RunConfig
+from reftrain.cost.shapes import Shapes, StageShape, layers_of_run, stage_shapes
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import complete, lower
 from reftrain.schedule.request import Request
-from reftrain.simulate.shapes import Shapes, StageShape, layers_of_run, stage_shapes
 
 COMPUTE_BYTES = {"bf16": 2, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 PARAMETER_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}

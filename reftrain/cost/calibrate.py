@@ -19,9 +19,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
+from reftrain.cost.links import AxisLinks, collective_seconds
 from reftrain.errors import MachineError
 from reftrain.rank.comm import gather_flat, reduce_scatter_flat
-from reftrain.simulate.links import AxisLinks, collective_seconds
 
 SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of the larger buffer of each measured operation."""

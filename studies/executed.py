@@ -1,4 +1,4 @@
-"""Projected against executed step times on this machine: `python -m reftrain.simulate.executed`.
+"""Projected against executed step times on this machine: `python -m studies.executed`.
 
 Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few
 cores, while schedule, messages, reductions and Python are real. Calibrated before: links by `calibrate`, and
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
-from reftrain.simulate.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
-from reftrain.simulate.hardware import Device, Efficiency, Hardware, Host, Link, Operations
-from reftrain.simulate.job import job_of_run
-from reftrain.simulate.projection import project
-from reftrain.simulate.published import bisect
+from reftrain.cost.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
+from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Operations
+from reftrain.cost.job import job_of_run
+from reftrain.plan.projection import project
+from reftrain.plan.published import bisect
 from reftrain.train.launcher import launch
 
 LAYERS = 8

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from reftrain.config.run import MeshConfig
+from reftrain.cost.cost import CostModel
+from reftrain.cost.hardware import GIB, Hardware
+from reftrain.cost.job import Job
+from reftrain.cost.memory import MemoryModel
+from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_token
-from reftrain.simulate.bounds import memory_bound, time_bound
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.hardware import GIB, Hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.meshes import Mesh, Workload, all_meshes, impossible
-from reftrain.simulate.projection import Projection, cost_model, project
-from reftrain.simulate.shapes import layer_counts
+from reftrain.plan.bounds import memory_bound, time_bound
+from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
+from reftrain.plan.projection import Projection, cost_model, project
 
 TIE = 0.10
 """Relative error that the projection is held to on published runs; closer times are a tie."""

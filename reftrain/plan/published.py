@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
+from reftrain.cost.hardware import Hardware
+from reftrain.cost.job import Job
+from reftrain.cost.shapes import layer_counts
 from reftrain.model.flops import flops_per_token
+from reftrain.plan.projection import Projection, project
 from reftrain.schedule.generators import zero_coupling
-from reftrain.simulate.hardware import Hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.projection import Projection, project
-from reftrain.simulate.shapes import layer_counts
 
 LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])  # type: ignore[arg-type]
 TOKENS = 1 << 24

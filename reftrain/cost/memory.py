@@ -9,9 +9,9 @@ Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti 
 
 from dataclasses import asdict, dataclass
 
+from reftrain.cost.job import Job
+from reftrain.cost.memory_walk import Bytes, State, Walk
 from reftrain.schedule.live import live_receive_buffers
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory_walk import Bytes, State, Walk
 
 
 @dataclass(frozen=True)

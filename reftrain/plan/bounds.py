@@ -4,10 +4,10 @@ Each lies below what `projection` and `memory` compute (tests hold them to it), 
 away that could have been chosen.
 """
 
-from reftrain.simulate.activations import layer_kept
-from reftrain.simulate.cost import CostModel
-from reftrain.simulate.job import Job
-from reftrain.simulate.kernels import total
+from reftrain.cost.activations import layer_kept
+from reftrain.cost.cost import CostModel
+from reftrain.cost.job import Job
+from reftrain.cost.kernels import total
 
 SLACK = 0.98
 """Closed forms take the virtual stages of a rank as equal; the embedding's and the head's are not."""

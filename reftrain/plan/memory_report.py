@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory import RankMemory
+from reftrain.cost.job import Job
+from reftrain.cost.memory import RankMemory
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers")
 MIB, GIB = 1 << 20, 1 << 30

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from reftrain.config.run import MeshConfig
-from reftrain.simulate.hardware import Hardware, Link, Operations
+from reftrain.cost.hardware import Hardware, Link, Operations
 
 SPANS: Final = {
     "tp": ("tp",),

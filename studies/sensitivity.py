@@ -1,4 +1,4 @@
-"""Whether the planner's choice holds when a hardware constant moves: `python -m reftrain.simulate.sensitivity`.
+"""Whether the planner's choice holds when a hardware constant moves: `python -m studies.sensitivity`.
 
 Every constant is moved down and up by a fifth and the whole search is made again, over all meshes, on all
 machines at once: bounds and replays are arrays with one element a machine, and a job is looked at as long as
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
-from reftrain.simulate.bounds import memory_bound, time_bound
-from reftrain.simulate.hardware import Hardware, load_hardware
-from reftrain.simulate.job import Job
-from reftrain.simulate.memory import MemoryModel
-from reftrain.simulate.meshes import Mesh, Workload
-from reftrain.simulate.plan import TIE, Planner, alike, axes_of, mesh_of
-from reftrain.simulate.plan_report import mesh_text
-from reftrain.simulate.projection import cost_model, durations, network_bytes
-from reftrain.simulate.published import LLAMA_405B, TOKENS
-from reftrain.simulate.replay import Durations, replay
+from reftrain.cost.hardware import Hardware, load_hardware
+from reftrain.cost.job import Job
+from reftrain.cost.memory import MemoryModel
+from reftrain.plan.bounds import memory_bound, time_bound
+from reftrain.plan.choose import TIE, Planner, alike, axes_of, mesh_of
+from reftrain.plan.meshes import Mesh, Workload
+from reftrain.plan.projection import cost_model, durations, network_bytes
+from reftrain.plan.published import LLAMA_405B, TOKENS
+from reftrain.plan.report import mesh_text
+from reftrain.plan.step_time import Durations, replay
 
 F64 = npt.NDArray[np.float64]
 FACTORS = (0.8, 1.2)

@@ -8,8 +8,7 @@ change.
 
 from dataclasses import dataclass, field
 
-from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
-from reftrain.simulate.activations import (
+from reftrain.cost.activations import (
     Kept,
     embedding_kept,
     head_kept,
@@ -17,8 +16,9 @@ from reftrain.simulate.activations import (
     layer_kept,
     layer_passing,
 )
-from reftrain.simulate.job import Job
-from reftrain.simulate.shapes import StageShape
+from reftrain.cost.job import Job
+from reftrain.cost.shapes import StageShape
+from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
 
 KINDS = ("norms", "attention", "feed_forward", "head")
 Key = tuple[int, int]

@@ -1,0 +1,1 @@
+"""Mesh, schedule and memory of a job, chosen before it runs."""

@@ -1,0 +1,1 @@
+"""Tables that reproduce published figures. Nothing in the library imports them."""
