@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from reftrain.record import flight
 from reftrain.record.flight import FlightRecorder, complete, enable, oldest_pending_s
-from tests.reftrain_record.fork import run_ranks, wait_for
+from tests.record.fork import run_ranks, wait_for
 
 TIMEOUT_S = 6.0
 STUCK = 4  # the call that rank 1 does not come to

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.analysis.events import Timeline, write_run
-from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.slowrank.analyse import analyse
 from tracekit.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
 from tracekit.slowrank.statistics import Z_LIMIT

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.generator import generate
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.ingest import load
 from tracekit.mesh import from_sizes
 from tracekit.slowrank.analyse import analyse

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.analysis.jobs import grid, job, prepared
 from tests.generator import generate
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.ingest import load
 from tracekit.slowrank.analyse import analyse
 from tracekit.slowrank.suspect_work import by_role

@@ -6,7 +6,7 @@ comes last to its own TP group, where ranks 0, 1 and 3 wait for it.
 
 import pytest
 
-from tests.analysis.events import Timeline, write_run
+from tests.slowrank.events import Timeline, write_run
 from tracekit.slowrank.analyse import analyse
 
 TP = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}

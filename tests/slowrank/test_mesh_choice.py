@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analysis.events import Timeline, write_run
-from tests.analysis.jobs import grid, job
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import parse_mesh

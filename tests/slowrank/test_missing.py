@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.analysis.jobs import grid, job, prepared
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.slowrank.analyse import analyse
 from tracekit.slowrank.unrecorded import waited_for_missing
 

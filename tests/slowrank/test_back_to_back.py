@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.analysis.events import Timeline, write_run
-from tests.analysis.jobs import grid, prepared
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
 
 
 def test_collectives_back_to_back_follow_each_other_in_the_replay(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.analysis.jobs import LAYER_US, TRANSFER_US, grid, job
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
 from tracekit.slowrank.analyse import analyse
 
 MESH = grid(tp=2, dp=4)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tests.analysis.events import Timeline, write_run
+from tests.slowrank.events import Timeline, write_run
 from tracekit.mesh import DIMS, Mesh, from_sizes
 from tracekit.slowrank.case import Case, build
 from tracekit.store import Run

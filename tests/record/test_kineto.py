@@ -10,7 +10,7 @@ import torch.distributed as dist
 from reftrain.record.groups import GroupInfo
 from reftrain.record.kineto import STANDARD_NAME, StepProfiler, outermost
 from reftrain.record.spans import CommSpans, Span, arguments
-from tests.reftrain_record.fork import run_ranks
+from tests.record.fork import run_ranks
 
 STEPS = (7, 8)
 
