@@ -36,6 +36,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy cli
 	@$(BIN)/lint-imports --no-cache
 
 # Every pipeline schedule at p = 2, 3, 4 and m = 1 to 3p against one process; a few minutes.

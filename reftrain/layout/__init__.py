@@ -1,1 +1,1 @@
-"""Tables of places and bounds that recorder and replay both read: which rank holds which part, and how a ring cuts a buffer."""
+"""Tables that recorder and replay both read: which rank holds which part, and how a ring cuts a buffer."""

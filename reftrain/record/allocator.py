@@ -1,8 +1,8 @@
 """Keeps what CUDA's caching allocator did: run/memory/rankN.pickle, for pytorch.org/memory_viz.
 
-Where memory by kind (`reftrain.record.memory`) says how much, the snapshot says which call stack asked for it and how the
-segments are broken up. It begins before the model is built, so that weights have stacks too, and is written at the
-end of the last traced step, else at the end of the run, and when an error (out of memory) ends it before.
+Memory by kind (`reftrain.record.memory`) says how much is held; the snapshot says which call stack asked for it and
+how the segments are broken up. It begins before the model is built, so that weights have stacks too, and is written
+at the end of the last traced step, else at the end of the run, and when an error (out of memory) ends it before.
 """
 
 import errno
