@@ -5,9 +5,6 @@ from collections.abc import Callable
 from typing import get_args
 
 import click
-from tracekit_cli import exit_codes, options
-from tracekit_cli.output import emit
-from tracekit_cli.progress import reading
 
 from tracekit.dumps.load import load_dumps
 from tracekit.findings.hang import HangVerdict
@@ -15,6 +12,10 @@ from tracekit.hang.analyse import analyse
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.slowrank_json import dumps
+
+from . import exit_codes, options
+from .output import emit
+from .progress import reading
 
 
 @click.command(short_help="Who never came, in which collective, host or device stalled.")

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import click
-from tracekit_cli.slowrank import read
+
+from .slowrank import read
 
 
 @click.command(short_help="Traces to a Parquet run folder that other commands read as well.")

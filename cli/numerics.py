@@ -1,12 +1,13 @@
 """The program `numerics`."""
 
 import click
-from tracekit_cli.numerics_advise import advise
-from tracekit_cli.numerics_capture import capture
-from tracekit_cli.numerics_compare import compare
-from tracekit_cli.numerics_ladder import ladder
-from tracekit_cli.numerics_replay import plan, replay
-from tracekit_cli.output import run
+
+from .numerics_advise import advise
+from .numerics_capture import capture
+from .numerics_compare import compare
+from .numerics_ladder import ladder
+from .numerics_replay import plan, replay
+from .output import run
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

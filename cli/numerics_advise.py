@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import click
-from tracekit_cli.output import emit
 
 from numerics.precision.advise import BUDGET
 from numerics.precision.advise import advise as judge
 from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
+
+from .output import emit
 
 
 @click.command(short_help="Which gradient buffers need FP32, and what that costs.")

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from tracekit_cli import exit_codes
-from tracekit_cli.output import emit, write_file
 
 from numerics.compare.run import Options
 from numerics.compare.run import compare as compare_runs
@@ -13,6 +11,9 @@ from numerics.order.replay import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
+
+from . import exit_codes
+from .output import emit, write_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 

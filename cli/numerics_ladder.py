@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from tracekit_cli import exit_codes
-from tracekit_cli.output import emit
 
 from numerics.precision.ladder import LadderFinding, climb
 from numerics.precision.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
+
+from . import exit_codes
+from .output import emit
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from tracekit_cli import exit_codes
-from tracekit_cli.output import emit
 
 from numerics.order.differences import plan_finding
 from numerics.order.replay import make_replay
 from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
+
+from . import exit_codes
+from .output import emit
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 

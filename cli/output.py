@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tracekit_cli import exit_codes
 
 from tracekit.errors import TracekitError, UsageError
 from tracekit.report.slowrank_text import plain
+
+from . import exit_codes
 
 DEBUG = "TRACEKIT_DEBUG"
 

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tracekit_cli import exit_codes
-from tracekit_cli.reftrain_demo import demo
-from tracekit_cli.reftrain_faults import faults
-from tracekit_cli.reftrain_plan import calibrate, memory, plan
-from tracekit_cli.reftrain_schedule import schedule
-from tracekit_cli.reftrain_simulate import simulate
 
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError, ReftrainError
 from reftrain.rank.world import check_environment
+
+from . import exit_codes
+from .reftrain_demo import demo
+from .reftrain_faults import faults
+from .reftrain_plan import calibrate, memory, plan
+from .reftrain_schedule import schedule
+from .reftrain_simulate import simulate
 
 DEBUG = "TRACEKIT_DEBUG"
 
@@ -171,9 +172,9 @@ def run(
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from tracekit_cli.reftrain_progress import Progress, tell_lag
-
     from reftrain.train.launcher import launch
+
+    from .reftrain_progress import Progress, tell_lag
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
     if not quiet:

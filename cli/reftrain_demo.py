@@ -27,13 +27,17 @@ def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
     Two ranks on each of tensor, context, pipeline and data parallelism; communication is real, computing is
     emulated so that two cores suffice. `tracekit slowrank DEMO_RUN` then says who was slow.
     """
-    from tracekit_cli.reftrain_progress import Progress
-
     from reftrain.faults.planted import read_faults
     from reftrain.train.launcher import launch
 
+    from .reftrain_progress import Progress
+
     folder = Path(out)
-    given = {"evidence": {"measure_lag": False}, "run": {"seed": seed}, "data": {"seed": seed + 1}}
+    given: dict[str, dict[str, object]] = {
+        "evidence": {"measure_lag": False},
+        "run": {"seed": seed},
+        "data": {"seed": seed + 1},
+    }
     config = sixteen(folder, steps, [] if fault == "none" else [fault], given)
     read_faults(config)
     clear(folder)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tracekit_cli.reftrain_schedule import save
 
 from reftrain.errors import ConfigError
+
+from .reftrain_schedule import save
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -65,12 +66,12 @@ def memory(
     """
     from dataclasses import replace
 
-    from tracekit_cli.reftrain import parse_mesh, parse_setting
-
     from reftrain.config.file import load
     from reftrain.cost.job import job_of_run
     from reftrain.cost.memory import MemoryModel
     from reftrain.plan.memory_report import document, table
+
+    from .reftrain import parse_mesh, parse_setting
 
     overrides: dict[str, dict[str, Any]] = {}
     for setting in settings:

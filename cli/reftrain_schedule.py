@@ -117,9 +117,9 @@ def read_table(path: Path) -> Schedule:
 
 def save(path: Path, text: str) -> None:
     """Write a file under a temporary name first; raises `MachineError` when it cannot be written."""
-    from tracekit_cli.output import write_file
-
     from tracekit.errors import UsageError
+
+    from .output import write_file
 
     try:
         write_file(path, text)
@@ -156,6 +156,7 @@ def write(
             return
         save(Path(json_to), document)
     from rich.console import Console
-    from tracekit_cli.schedule_picture import show
+
+    from .schedule_picture import show
 
     show(got, Console(soft_wrap=False))

@@ -153,10 +153,10 @@ def _config(
     settings: Sequence[str],
 ) -> "RunConfig":
     """The run's configuration from a file and flags; the schedule's name is judged by the generators."""
-    from tracekit_cli.reftrain import parse_mesh, parse_setting
-
     from reftrain.config.checks import SCHEDULES
     from reftrain.config.file import load
+
+    from .reftrain import parse_mesh, parse_setting
 
     overrides: dict[str, dict[str, Any]] = {}
     for setting in settings:
@@ -199,7 +199,7 @@ def _setup(
 
     given = None
     if name is not None and name.endswith((".csv", ".txt")):
-        from tracekit_cli.reftrain_schedule import read_table
+        from .reftrain_schedule import read_table
 
         given = table = read_table(Path(name))
         check(table)
@@ -246,10 +246,10 @@ def _talk(text: str, *, quiet: bool) -> None:
 
 
 def _answer(outcome: "Outcome", json_to: str | None) -> None:
-    from tracekit_cli.reftrain_schedule import save
-    from tracekit_cli.simulate_text import outcome_text
-
     from reftrain.simulate.folder import document
+
+    from .reftrain_schedule import save
+    from .simulate_text import outcome_text
 
     if json_to is not None:
         text = json.dumps(document(outcome)) + "\n"

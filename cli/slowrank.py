@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 import click
-from tracekit_cli import exit_codes, options
-from tracekit_cli.output import emit
-from tracekit_cli.progress import reading
 
 from tracekit.findings import Verdict
 from tracekit.ingest import load
@@ -16,6 +13,10 @@ from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
 from tracekit.slowrank.analyse import analyse
 from tracekit.store import Run
+
+from . import exit_codes, options
+from .output import emit
+from .progress import reading
 
 _PARALLEL_FROM = 64_000_000
 """Bytes of local input from which starting further processes pays."""

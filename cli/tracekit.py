@@ -1,10 +1,11 @@
 """The program `tracekit`."""
 
 import click
-from tracekit_cli.hang import hang
-from tracekit_cli.ingest import ingest
-from tracekit_cli.output import run
-from tracekit_cli.slowrank import slowrank
+
+from .hang import hang
+from .ingest import ingest
+from .output import run
+from .slowrank import slowrank
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

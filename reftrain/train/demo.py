@@ -4,7 +4,7 @@ Processes, communication, pipeline schedule and profiler are real; computing is 
 compute on two cores take turns, and a slow one among them would only get more turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def tables(steps: int) -> dict[str, dict[str, Any]]:
 
 
 def sixteen(
-    out: Path, steps: int, faults: Sequence[str], overrides: dict[str, dict[str, Any]] | None = None
+    out: Path, steps: int, faults: Sequence[str], overrides: Mapping[str, Mapping[str, object]] | None = None
 ) -> RunConfig:
     """Configuration of a run into `out`; `overrides` go before it. Raises `ConfigError`."""
     merged = tables(steps)
