@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hang.simulate import make
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
 from tracekit.dumps.dump import RankDump
 from tracekit.dumps.load import _Handler, load_dumps
@@ -20,7 +21,6 @@ from tracekit.dumps.salvage import salvage
 from tracekit.dumps.unpickle import RefusedError
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
-from tracekit.hang.analyse import analyse
 
 MARK = "tracekit_was_run"
 

@@ -5,9 +5,9 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
-from tracekit.slowrank.statistics import Z_LIMIT
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
+from tracekit.analysis.slowrank.statistics import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
 CALLS = 3 * 2

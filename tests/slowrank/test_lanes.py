@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, step
-from tracekit.slowrank.lanes import NEED, POST, _busiest, _really_needed, queue_of
+from tracekit.analysis.slowrank.lanes import NEED, POST, _busiest, _really_needed, queue_of
 from tracekit.tables.clock import align
 from tracekit.tables.steps import measure
 from tracekit.tables.waits import measure_waits
