@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -156,16 +156,9 @@ def _config(
     from reftrain.config.checks import SCHEDULES
     from reftrain.config.file import load
 
-    from .reftrain import parse_mesh, parse_setting
+    from .run_settings import tables_of
 
-    overrides: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        table, field, value = parse_setting(setting)
-        overrides.setdefault(table, {})[field] = value
-    if preset:
-        overrides.setdefault("model", {})["preset"] = preset
-    if mesh:
-        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    overrides = tables_of(preset, mesh, settings)
     pipeline = overrides.setdefault("pipeline", {})
     if name:
         pipeline["schedule"] = name if name in SCHEDULES else "flexible"

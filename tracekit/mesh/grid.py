@@ -71,7 +71,19 @@ def from_sizes(sizes: dict[str, int], order: Sequence[str]) -> Mesh:
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """`tp=8,cp=1,pp=16,dp=128` as sizes in the order written (inner to outer); UsageError says what is wrong."""
+    """Sizes of all axes from `tp=8,pp=16`, inner to outer as written; axes left out follow with size 1.
+
+    Raises UsageError as `parse_sizes` does.
+    """
+    sizes = parse_sizes(text)
+    return {**sizes, **{d: 1 for d in DIMS if d not in sizes}}
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """Sizes of the axes that `tp=8,pp=16` names, in the order written.
+
+    Raises UsageError for an unknown axis, an axis given twice, and a size that is no positive integer.
+    """
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
@@ -80,12 +92,12 @@ def parse_mesh(text: str) -> dict[str, int]:
             raise UsageError(f"--mesh: unknown axis {name!r} in {text!r}; the axes are {', '.join(DIMS)}")
         if name in sizes:
             raise UsageError(f"--mesh: axis {name} is given twice in {text!r}")
-        if not value.strip().isdigit() or int(value) < 1:
+        if not (value.strip().isascii() and value.strip().isdigit()) or int(value) < 1:
             raise UsageError(
                 f"--mesh: size of {name} must be a positive integer, as in {name}=2; got {value!r}"
             )
         sizes[name] = int(value)
-    return {**sizes, **{d: 1 for d in DIMS if d not in sizes}}
+    return sizes
 
 
 def parse_order(text: str) -> tuple[str, ...]:
