@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
+from tracekit.analysis.hang.analyse import analyse
 
 KINDS = {
     "skip_collective": {"host_stalled"},

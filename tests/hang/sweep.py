@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.hang.simulate import make
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
+from tracekit.analysis.hang.analyse import analyse
 
 SHOWN = ("whole", "ring", "active", "no_status", "nested", "dropped", "dropped_ring", "cut")
 OUTCOMES = ("right", "inconclusive", "none", "innocent")

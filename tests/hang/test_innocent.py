@@ -12,7 +12,7 @@ from tests.hang.conftest import REAL
 from tests.hang.simulate import Case, make
 from tests.hang.sweep import answer
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
+from tracekit.analysis.hang.analyse import analyse
 
 VISIBLE = ("host_stall", "device_unseen", "wrong_op", "crash")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hang.real_hangs import KINDS, run
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
+from tracekit.analysis.hang.analyse import analyse
 
 SMALL = {"step": 1, "timeout_s": 8.0}
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from tests.hang.simulate import make
 from tracekit.dumps import unpickle
-from tracekit.dumps.dump import RankDump
 from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
 from tracekit.dumps.unpickle import RefusedError
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
-from tracekit.hang.analyse import analyse
+from tracekit.analysis.hang.analyse import analyse
 
 MARK = "tracekit_was_run"
 
