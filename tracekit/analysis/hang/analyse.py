@@ -7,15 +7,15 @@ The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recogni
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracekit.dumps.load import DumpSet
-from tracekit.findings import Quality, RankCoverage
-from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
 from tracekit.analysis.hang.layout import layout_of
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge
 from tracekit.analysis.hang.stragglers import stragglers
+from tracekit.dumps.load import DumpSet
+from tracekit.findings import Quality, RankCoverage
+from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 
 
 def analyse(

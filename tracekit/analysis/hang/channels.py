@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from tracekit.analysis.hang.agreement import numel
 from tracekit.dumps.calls import Signature
 from tracekit.dumps.fields import P2P_NAME
 from tracekit.dumps.rank_dump import P2P, RankDump
-from tracekit.analysis.hang.agreement import numel
 
 
 class Channel(NamedTuple):

@@ -5,12 +5,12 @@ Only here do numbers of groups and sequence numbers become what a reader sees.
 
 from collections.abc import Mapping
 
-from tracekit.dumps.calls import Signature
-from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, Side
 from tracekit.analysis.hang.agreement import sizes
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.rules.rule import Accusation, Mismatch
 from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.calls import Signature
+from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, Side
 from tracekit.thresholds import NAMED_IN_SENTENCE
 
 _KINDS = {

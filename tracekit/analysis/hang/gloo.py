@@ -4,9 +4,9 @@ Gloo marks a call as done when it times out or when a member dies in it, and not
 nobody waits for. Part of `groups`.
 """
 
-from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 from tracekit.analysis.hang.agreement import synchronising, version_of
 from tracekit.analysis.hang.frontier import Frontier, Group
+from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 
 
 def correct_frontiers(

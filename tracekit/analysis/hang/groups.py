@@ -7,10 +7,10 @@ are told apart by name. First step of `hang`: dumps → groups with frontiers.
 from bisect import bisect_left
 from collections import defaultdict
 
-from tracekit.dumps.load import DumpSet
-from tracekit.dumps.rank_dump import GroupTail, RankDump
 from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.gloo import correct_frontiers
+from tracekit.dumps.load import DumpSet
+from tracekit.dumps.rank_dump import GroupTail, RankDump
 
 _Key = tuple[tuple[int, ...], str, str]
 """Members, name and description."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tracekit.analysis.hang.scene import Scene
 from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
-from tracekit.analysis.hang.scene import Scene
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property
 
-from tracekit.dumps.load import DumpSet
-from tracekit.dumps.rank_dump import RankDump
 from tracekit.analysis.hang.frontier import Group, Role
 from tracekit.analysis.hang.groups import build_groups
 from tracekit.analysis.hang.wait_graph import Graph, PendingCall, build_graph
+from tracekit.dumps.load import DumpSet
+from tracekit.dumps.rank_dump import RankDump
 from tracekit.mesh import Mesh
 from tracekit.thresholds import MAX_WITNESSES
 

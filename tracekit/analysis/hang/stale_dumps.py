@@ -7,11 +7,11 @@ all waiting then starts from one rank the job hangs there; else dumps of a live 
 
 from typing import NamedTuple
 
-from tracekit.findings import Quality
 from tracekit.analysis.hang.culprits import find_culprits
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.findings import Quality
 from tracekit.thresholds import STALE_DUMPS_SHARE
 
 

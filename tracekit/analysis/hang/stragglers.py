@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from tracekit.dumps.rank_dump import Float64
-from tracekit.findings import Quality
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Group
+from tracekit.dumps.rank_dump import Float64
+from tracekit.findings import Quality
 from tracekit.thresholds import STRAGGLER_CALLS, STRAGGLER_CHANCE, STRAGGLER_SHARE
 
 

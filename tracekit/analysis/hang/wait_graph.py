@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tracekit.dumps.rank_dump import SCHEDULED, STARTED, RankDump
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Group
+from tracekit.dumps.rank_dump import SCHEDULED, STARTED, RankDump
 
 
 @dataclass(frozen=True, slots=True)

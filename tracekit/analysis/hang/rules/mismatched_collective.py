@@ -7,7 +7,6 @@ replicas call under that number, and what the group itself called before.
 from collections import Counter
 from dataclasses import dataclass
 
-from tracekit.findings.hang import CulpritKind
 from tracekit.analysis.hang.agreement import Version
 from tracekit.analysis.hang.call_history import (
     counts_before,
@@ -20,6 +19,7 @@ from tracekit.analysis.hang.frontier import Group
 from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_graph import PendingCall
+from tracekit.findings.hang import CulpritKind
 from tracekit.thresholds import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
 
 

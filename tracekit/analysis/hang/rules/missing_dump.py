@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 
-from tracekit.findings.hang import CulpritKind
 from tracekit.analysis.hang.absent_rank import AbsentRank
 from tracekit.analysis.hang.program_order import CallId, first_lacking
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.findings.hang import CulpritKind
 from tracekit.thresholds import NAMED_IN_DOUBT
 
 

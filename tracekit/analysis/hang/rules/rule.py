@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tracekit.dumps.calls import Signature
-from tracekit.findings.hang import CulpritKind
 from tracekit.analysis.hang.agreement import Version
 from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.calls import Signature
+from tracekit.findings.hang import CulpritKind
 
 Place = tuple[int, int]
 """Number of a group and sequence number of a call in it."""

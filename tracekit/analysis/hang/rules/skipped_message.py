@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 
-from tracekit.dumps.calls import Signature
 from tracekit.analysis.hang.frontier import Role
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.calls import Signature
 
 _Log = dict[int, str]
 """Names of a rank's messages on a group, by number; those of one batch are joined."""

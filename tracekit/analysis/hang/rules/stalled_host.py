@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tracekit.axes import AXES
-from tracekit.dumps.calls import Signature
 from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
+from tracekit.axes import AXES
+from tracekit.dumps.calls import Signature
 
 
 def stalled_hosts(scene: Scene, known: Found) -> Found:

@@ -2,10 +2,10 @@
 
 from collections.abc import Set as AbstractSet
 
-from tracekit.dumps.rank_dump import STARTED
 from tracekit.analysis.hang.program_order import oldest_wait
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.rank_dump import STARTED
 
 
 def unstarted_devices(scene: Scene, _known: Found) -> Found:
