@@ -17,10 +17,10 @@ from tracekit.dumps import unpickle
 from tracekit.dumps.dump import RankDump
 from tracekit.dumps.load import _Handler, load_dumps
 from tracekit.dumps.salvage import salvage
-from tracekit.dumps.unpickle import RefusedError
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
 from tracekit.hang.analyse import analyse
+from tracekit.plain_pickle import RefusedError
 
 MARK = "tracekit_was_run"
 
