@@ -34,7 +34,7 @@ def test_coords_are_listed_in_descent_order_whatever_the_order():
         assert list(grid(order, tp=2, pp=2).coords(3)) == ["dp", "pp", "cp", "tp"]
 
 
-def test_line_holds_the_ranks_that_differ_on_those_axes_only():
+def test_line_holds_ranks_that_differ_on_its_axes():
     mesh = grid(tp=2, cp=2, dp=2)
     assert mesh.line(5, ["tp"]) == (4, 5)
     assert mesh.line(5, ["cp"]) == (5, 7)
@@ -43,7 +43,7 @@ def test_line_holds_the_ranks_that_differ_on_those_axes_only():
     assert mesh.line(5, AXES) == tuple(range(8))
 
 
-def test_dims_of_names_the_axes_of_a_whole_line_or_plane_only():
+def test_dims_of_names_axes_of_whole_lines_or_planes():
     mesh = grid(tp=2, cp=2, dp=2)
     assert mesh.dims_of([4, 5]) == ("tp",)
     assert mesh.dims_of([0, 4]) == ("dp",)
@@ -56,7 +56,7 @@ def test_dims_of_names_the_axes_of_a_whole_line_or_plane_only():
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, st.permutations(AXES))
-def test_every_coordinate_is_taken_once_and_lines_have_the_axis_size(sizes, order):
+def test_coordinates_are_unique_and_lines_have_axis_size(sizes, order):
     mesh = from_sizes(sizes, order)
     taken = {tuple(mesh.coords(r)[d] for d in AXES) for r in range(mesh.world_size)}
     assert taken == set(product(*(range(sizes[d]) for d in AXES)))

@@ -111,7 +111,7 @@ def test_without_units_there_are_no_waves():
     )
 
 
-def test_layers_of_stages_are_dealt_as_the_trainer_deals_them():
+def test_layers_are_dealt_to_stages_like_the_trainer():
     assert layer_counts(126, 128, balanced=True) == (0, *[1] * 126, 0)
     assert layer_counts(10, 4, balanced=False) == (3, 3, 2, 2)
     shapes = stage_shapes((1, 2))

@@ -31,7 +31,7 @@ def test_every_pipeline_that_the_layers_allow_is_run():
 @pytest.mark.parametrize(
     ("schedule", "p", "m", "rounds"), [("1f1b", 2, 8, 9), ("gpipe", 4, 4, 7), ("chimera", 2, 8, 8)]
 )
-def test_a_projection_without_costs_beside_the_sleep_is_the_closed_form(schedule, p, m, rounds):
+def test_a_projection_of_sleep_alone_is_closed_form(schedule, p, m, rounds):
     """(m + p - 1) times a stage's forward and backward, and m times for Chimera on two ranks.
 
     The last stage has the head besides, so that the step lies between the first stage's rounds and the last's.

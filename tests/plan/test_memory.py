@@ -86,7 +86,7 @@ def resident(folder, shape, mesh, policy):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.slow
-def test_resident_memory_of_a_run_is_predicted_within_ten_percent(tmp_path):
+def test_resident_memory_is_predicted_within_ten_percent(tmp_path):
     """A run of a tiny model tells what a process needs without one."""
     sizes, mesh = [], {"pp": 2}
     for name, shape in (

@@ -50,7 +50,7 @@ def one_rank(*actions):
 F, B, R = Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE_GRADIENT
 
 
-def test_gathers_go_ahead_and_only_the_first_is_waited_for():
+def test_gathers_run_ahead_and_only_the_first_waits():
     table = one_rank(Action(F, 0, 0), Action(F, 1, 0), Action(B, 1, 0), Action(B, 0, 0))
     assert replay(table, equal(2, gather=(0.5, 1.0))).seconds == pytest.approx(0.5 + 6)
     assert replay(table, equal(2, gather=(0.5, 2.0))).seconds == pytest.approx(2.5 + 1 + 4)

@@ -82,7 +82,7 @@ def arrivals(schedule, sender, receiver):
     return out
 
 
-def test_zero_2_reduces_after_each_run_of_consecutive_micro_batches():
+def test_zero_2_reduces_after_each_micro_batch_run():
     lowered = lower(make_schedule("flexible", 2, 2, 4, 2), 2)
     reductions = [str(a) for a in lowered.actions[0] if a.kind is Kind.REDUCE_GRADIENT]
     assert reductions == ["R2.1", "R0.1", "R2.3", "R0.3"]

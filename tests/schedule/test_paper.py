@@ -60,7 +60,7 @@ def test_llama_bubbles():
     assert [round(float(100 * row.ours), 1) for row in rows[:2]] == [11.7, 5.9]
 
 
-def test_bubbles_of_gpipe_and_1f1b_do_not_depend_on_the_ratio_of_costs():
+def test_gpipe_and_1f1b_bubbles_ignore_the_cost_ratio():
     for name in ("gpipe", "1f1b"):
         for costs in (Costs(), Costs(b=Fraction(1)), Costs(f=Fraction(1, 3), b=Fraction(17, 7))):
             assert replay(make_schedule(name, 5, 1, 7, 1), costs).bubble_ratio == Fraction(4, 11)

@@ -27,7 +27,7 @@ def test_places_and_coordinates_are_the_trainers(order):
 
 
 @pytest.mark.parametrize("kind", ["tp", "cp", "pp", "dp", "dp_cp", "world"])
-def test_groups_are_the_ranks_that_differ_along_their_axes_only(kind):
+def test_groups_hold_ranks_that_differ_along_their_axes(kind):
     order = ("tp", "cp", "dp", "pp")
     grid = Grid(SIZES, order)
     for rank in range(grid.world):

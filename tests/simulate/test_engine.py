@@ -85,7 +85,7 @@ def times_of(
     return Engine(programs, grid, 1, host=host, conditions=conditions).run()[0]
 
 
-def test_members_of_a_collective_wait_for_the_last_and_leave_together():
+def test_collective_members_await_the_last_and_leave_together():
     grid = grid_of(tp=2, dp=2)
     programs = build(
         grid,
@@ -100,7 +100,7 @@ def test_members_of_a_collective_wait_for_the_last_and_leave_together():
     assert times.waits["tp"][0].tolist() == [57.0, 7.0, 7.0, 7.0]
 
 
-def test_a_transfer_beside_compute_holds_nobody_up_until_somebody_waits_for_it():
+def test_a_transfer_beside_compute_delays_only_its_waiters():
     grid = grid_of(dp=2)
     found: list[int | None] = []
 
@@ -137,7 +137,7 @@ def test_the_host_is_at_most_a_launch_queue_ahead():
     assert times.issued[LAUNCH_QUEUE + 9, 0] == times.start[9, 0] + 1.0
 
 
-def test_what_a_stopped_host_never_issues_is_infinite_for_all_that_need_it():
+def test_calls_a_stopped_host_never_issues_are_infinite():
     grid = grid_of(tp=2, dp=2)
     programs = build(
         grid,
@@ -164,7 +164,7 @@ def test_messages_out_of_order_are_refused_by_name():
         Engine(programs, grid, 1, host=HostCosts()).run()
 
 
-def test_a_receive_that_nobody_sends_is_refused_and_does_not_hang():
+def test_a_receive_without_a_send_is_refused():
     grid = grid_of(pp=2)
     builder, other = Builder(0, grid), Builder(1, grid)
     builder.sync([builder.message(Kind.RECV, "recv", 1, 1.0, 8)])

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.slowrank.events import Timeline, write_run
+from tracekit.analysis.slowrank.case import Case, build
 from tracekit.axes import AXES
 from tracekit.mesh import Mesh, from_sizes
-from tracekit.slowrank.case import Case, build
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank

@@ -8,8 +8,8 @@ from collections import defaultdict
 import numpy as np
 from scipy.stats import binom
 
+from tracekit.analysis.hang.groups import Group, synchronising
 from tracekit.findings import Quality
-from tracekit.hang.groups import Group, synchronising
 
 _CALLS = 8
 """Fewer timed calls say nothing of a rank."""

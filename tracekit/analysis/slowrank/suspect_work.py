@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.excess import stage_rows
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import stage_rows
 from tracekit.tables.features import Features, read_features
 
 _PEERS_READ = 6

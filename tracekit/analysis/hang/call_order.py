@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
+from tracekit.analysis.hang.groups import Group, Row
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.groups import Group, Row
-from tracekit.hang.wait_graph import Graph
 
 ASKED: Final = 64
 """Peers, or groups in the same place of other replicas, that are asked: all run one program."""

@@ -7,11 +7,11 @@ one place in the mesh run one program: those that made both calls, or only the f
 from collections import defaultdict
 from itertools import combinations
 
+from tracekit.analysis.hang.call_order import Places, places_of
+from tracekit.analysis.hang.groups import Group, Row
+from tracekit.analysis.hang.wait_graph import Graph, Hub
 from tracekit.dumps.dump import Signature
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.call_order import Places, places_of
-from tracekit.hang.groups import Group, Row
-from tracekit.hang.wait_graph import Graph, Hub
 
 
 def out_of_step(groups: list[Group], graph: Graph, dumps: DumpSet) -> dict[int, tuple[int, int]]:

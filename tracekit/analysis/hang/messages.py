@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tracekit.analysis.hang.call_order import Item
+from tracekit.analysis.hang.groups import Group, numel
+from tracekit.analysis.hang.mismatch import Mismatch
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.dump import P2P, RankDump, Signature
 from tracekit.dumps.fields import P2P_NAME
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.call_order import Item
-from tracekit.hang.groups import Group, numel
-from tracekit.hang.mismatch import Mismatch
-from tracekit.hang.wait_graph import Graph
 
 _Form = tuple[int, str]
 """Elements and dtypes of a message."""

@@ -6,9 +6,9 @@ went through such a call also issued what its peers issue before it. Used by `ha
 
 from collections.abc import Sequence
 
+from tracekit.analysis.hang.call_order import ASKED, Item, earlier, peers_of, places_of, sight
+from tracekit.analysis.hang.groups import Group, synchronising
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.call_order import ASKED, Item, earlier, peers_of, places_of, sight
-from tracekit.hang.groups import Group, synchronising
 
 _Role = tuple[str, int]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.slowrank.lanes import POST, Lane, lane_of, queue_of, runs_of
+from tracekit.analysis.slowrank.lanes import POST, Lane, lane_of, queue_of, runs_of
 from tracekit.tables.clock import Clocks
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps

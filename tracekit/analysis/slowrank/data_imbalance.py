@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tracekit.slowrank.candidates import everybody
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.excess import dispersion, stage_rows
-from tracekit.slowrank.statistics import DATA_VARIATION, IMBALANCE_LIMIT, MIN_LOST_SHARE
+from tracekit.analysis.slowrank.candidates import everybody
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import dispersion, stage_rows
+from tracekit.analysis.slowrank.statistics import DATA_VARIATION, IMBALANCE_LIMIT, MIN_LOST_SHARE
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
 

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, norm
 
-from tracekit.mesh import Mesh
-from tracekit.slowrank.statistics import (
+from tracekit.analysis.slowrank.statistics import (
     MIN_LOST_SHARE,
     NOISE_FLOOR,
     ONE_STEP_P,
@@ -18,6 +17,7 @@ from tracekit.slowrank.statistics import (
     excess,
     median_of_others,
 )
+from tracekit.mesh import Mesh
 from tracekit.tables.clock import Clocks
 from tracekit.tables.match import Operations
 from tracekit.tables.operations import NO_STEP

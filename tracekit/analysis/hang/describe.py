@@ -5,15 +5,15 @@ Only here do numbers of groups and sequence numbers become what a reader sees. U
 
 from collections.abc import Sequence
 
+from tracekit.analysis.hang.call_order import Item, first_of
+from tracekit.analysis.hang.groups import Group, sizes
+from tracekit.analysis.hang.mismatch import Mismatch
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.dump import Signature
 from tracekit.dumps.load import DumpSet
 from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupFrontier, GroupRef, LastDone, Side
-from tracekit.hang.call_order import Item, first_of
-from tracekit.hang.groups import Group, sizes
-from tracekit.hang.mismatch import Mismatch
-from tracekit.hang.wait_graph import Graph
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 
 _KINDS = {

@@ -9,16 +9,16 @@ here → `report.hang`.
 
 from collections.abc import Sequence
 
+from tracekit.analysis.hang.call_order import Item, first_of
+from tracekit.analysis.hang.culprits import Roots
+from tracekit.analysis.hang.describe import Describer, mesh_of
+from tracekit.analysis.hang.groups import Group, build
+from tracekit.analysis.hang.late import late_ranks
+from tracekit.analysis.hang.stale import judged
+from tracekit.analysis.hang.wait_graph import Graph, build_graph
 from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
-from tracekit.hang.call_order import Item, first_of
-from tracekit.hang.culprits import Roots
-from tracekit.hang.describe import Describer, mesh_of
-from tracekit.hang.groups import Group, build
-from tracekit.hang.late import late_ranks
-from tracekit.hang.stale import judged
-from tracekit.hang.wait_graph import Graph, build_graph
 
 
 def analyse(

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis.slowrank.statistics import (
+    LINK_RATIO,
+    LINK_RATIO_OF_TWO,
+    LINK_REPEATS,
+    MIN_LOST_SHARE,
+    Z_LIMIT,
+)
+from tracekit.analysis.slowrank.what_if import Replayer
 from tracekit.mesh import Mesh
-from tracekit.slowrank.statistics import LINK_RATIO, LINK_RATIO_OF_TWO, LINK_REPEATS, MIN_LOST_SHARE, Z_LIMIT
-from tracekit.slowrank.what_if import Replayer
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis.slowrank.excess import rank_excess, with_late_start
+from tracekit.analysis.slowrank.mesh_choice import world_of
+from tracekit.analysis.slowrank.statistics import Excess
+from tracekit.analysis.slowrank.what_if import Replayer, prepare
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
-from tracekit.slowrank.excess import rank_excess, with_late_start
-from tracekit.slowrank.mesh_choice import world_of
-from tracekit.slowrank.statistics import Excess
-from tracekit.slowrank.what_if import Replayer, prepare
 from tracekit.store import Run
 from tracekit.tables.clock import Clocks, align
 from tracekit.tables.match import Operations

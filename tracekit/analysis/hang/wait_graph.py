@@ -9,9 +9,9 @@ ring is unknown: it makes an edge, never a culprit. Second step of `hang`.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang.groups import Group, Row, synchronising
 from tracekit.dumps.dump import SCHEDULED, STARTED
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.groups import Group, Row, synchronising
 
 
 @dataclass(slots=True)

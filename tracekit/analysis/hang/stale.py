@@ -6,12 +6,12 @@ If all waiting then starts from one rank the job hangs there; else dumps of a li
 times. Used by `hang`.
 """
 
+from tracekit.analysis.hang.chains import all_explained
+from tracekit.analysis.hang.culprits import Roots, find_roots
+from tracekit.analysis.hang.groups import Group
+from tracekit.analysis.hang.wait_graph import Graph, build_graph
 from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality
-from tracekit.hang.chains import all_explained
-from tracekit.hang.culprits import Roots, find_roots
-from tracekit.hang.groups import Group
-from tracekit.hang.wait_graph import Graph, build_graph
 from tracekit.mesh import Mesh
 
 _MOST = 0.25

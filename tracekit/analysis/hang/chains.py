@@ -7,9 +7,9 @@ A rank waits first of all for its oldest outstanding call; what it issued after 
 from collections import defaultdict
 from collections.abc import Iterable
 
+from tracekit.analysis.hang.groups import Group
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.load import DumpSet
-from tracekit.hang.groups import Group
-from tracekit.hang.wait_graph import Graph
 
 _Wait = tuple[bool, int]
 """An outstanding call (False, number of the hub) or a message (True, the rank at its other end)."""

@@ -8,17 +8,17 @@ explains the standstill, a single rank without a dump. Fourth step of `hang`.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang.absent import Absent
+from tracekit.analysis.hang.call_order import Item, first_lacking, first_wait
+from tracekit.analysis.hang.chains import all_explained
+from tracekit.analysis.hang.circles import left_out, out_of_step
+from tracekit.analysis.hang.groups import Group
+from tracekit.analysis.hang.messages import lost_message, unlike_messages
+from tracekit.analysis.hang.mismatch import Mismatch, mismatches
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.dump import STARTED, Signature
 from tracekit.dumps.load import DumpSet
 from tracekit.findings.hang import CulpritKind
-from tracekit.hang.absent import Absent
-from tracekit.hang.call_order import Item, first_lacking, first_wait
-from tracekit.hang.chains import all_explained
-from tracekit.hang.circles import left_out, out_of_step
-from tracekit.hang.groups import Group
-from tracekit.hang.messages import lost_message, unlike_messages
-from tracekit.hang.mismatch import Mismatch, mismatches
-from tracekit.hang.wait_graph import Graph
 from tracekit.mesh import Mesh
 
 

@@ -8,10 +8,10 @@ should come next has left one out: its host never issued the call the others wai
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from tracekit.analysis.hang.call_order import ASKED, Places, peers_of, places_of
+from tracekit.analysis.hang.groups import Group, agreement
+from tracekit.analysis.hang.wait_graph import Graph
 from tracekit.dumps.dump import Signature
-from tracekit.hang.call_order import ASKED, Places, peers_of, places_of
-from tracekit.hang.groups import Group, agreement
-from tracekit.hang.wait_graph import Graph
 
 _CONTEXT = 12
 """Calls compared when a place in a repeating pattern is looked up: a layer makes about ten on a group."""

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.excess import stage_rows
-from tracekit.slowrank.statistics import MIN_LOST_SHARE
-from tracekit.slowrank.verdict import Answer
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import stage_rows
+from tracekit.analysis.slowrank.statistics import MIN_LOST_SHARE
+from tracekit.analysis.slowrank.verdict import Answer
 
 _FORMAT = "flight_recorder"
 _LITTLE = 0.5

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.mesh import Mesh
-from tracekit.slowrank.excess import Rows, stage_rows, typical
-from tracekit.slowrank.statistics import (
+from tracekit.analysis.slowrank.excess import Rows, stage_rows, typical
+from tracekit.analysis.slowrank.statistics import (
     MIN_LOST_SHARE,
     NOISE_FLOOR,
     STAGE_MIN_PEERS,
@@ -20,7 +19,8 @@ from tracekit.slowrank.statistics import (
     Excess,
     excess,
 )
-from tracekit.slowrank.what_if import Replayer, Usual
+from tracekit.analysis.slowrank.what_if import Replayer, Usual
+from tracekit.mesh import Mesh
 from tracekit.tables.steps import F64, Steps
 
 
