@@ -12,10 +12,10 @@ from pathlib import Path
 
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
-from reftrain.simulate.emit_flight import FlightWriter, write_dumps
-from reftrain.simulate.emit_kineto import KinetoWriter, write_traces
+from reftrain.simulate.flight_writer import FlightWriter, write_dumps
+from reftrain.simulate.kineto_template import Detail
+from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
 from reftrain.simulate.pool import made_folder, put
-from reftrain.simulate.rows import Detail
 from reftrain.simulate.runner import Setup, hang_of, without_faults
 from reftrain.simulate.simulation import Simulation
 from reftrain.simulate.timeline import Summary, summarise, tflops_per_gpu, time_line

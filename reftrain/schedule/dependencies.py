@@ -1,8 +1,8 @@
-"""What an action needs from others and what it gives them: the data flow behind every table.
+"""Data dependencies of a table: the results that an action needs, and the one that it gives.
 
-A *token* names a result: the activation of a stage, the gradient that a stage passes on, the end of a
-stage's weight gradient, a replica's part in the sum over replicas. `check` and `timing` both run a table by
-waiting for tokens, so that what is proved possible is what is replayed.
+A *token* names a result: the activation of a stage, the gradient that a stage passes on, or the part of a replica in
+the sum over replicas. `check` and `timing` both run a table by waiting for tokens, so that the order that is proved
+possible is the order that is timed.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from reftrain.schedule.actions import PASSES_GRADIENT, Action, Kind, Schedule
 
 Token = tuple[str, int, int, int]
-"""(what, replica, stage, micro-batch); what is activation, gradient or sync."""
+"""(ACTIVATION, GRADIENT or SYNC; replica; stage; micro-batch)."""
 
 ACTIVATION, GRADIENT, SYNC = "activation", "gradient", "sync"
 
 
 def gives(action: Action) -> Token | None:
-    """Token that an action makes available when it ends, or None."""
+    """Return the token that an action gives when it ends, or None."""
     if action.kind is Kind.FORWARD:
         return ACTIVATION, action.replica, action.stage, action.micro_batch
     if action.kind in PASSES_GRADIENT:
@@ -26,15 +26,15 @@ def gives(action: Action) -> Token | None:
     return None
 
 
-class Flow:
-    """The needs of the actions of one table."""
+class Dependencies:
+    """The tokens that the actions of one table need."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self._synced = {a.stage for _, _, a in schedule.everything() if a.kind is Kind.SYNC_REPLICAS}
 
     def needs(self, action: Action) -> Iterator[Token]:
-        """Tokens that must exist before an action can run."""
+        """Yield the tokens that must exist before an action can run."""
         stage, micro_batch, replica = action.stage, action.micro_batch, action.replica
         if action.kind is Kind.FORWARD:
             if stage:
@@ -50,7 +50,7 @@ class Flow:
                 yield SYNC, other, stage, 0
 
     def source(self, token: Token) -> tuple[int, str]:
-        """Rank that gives a token, and the action that does, in the text form."""
+        """Return the rank that gives a token, and the action that gives it, in the text form."""
         what, replica, stage, micro_batch = token
         kind = {ACTIVATION: Kind.FORWARD, GRADIENT: Kind.BACKWARD, SYNC: Kind.SYNC_REPLICAS}[what]
         return self.schedule.rank_of(stage, replica), str(Action(kind, stage, micro_batch, replica))

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from reftrain.rank.mesh import coordinates, rank_at
-from reftrain.simulate.axes import SPANS, Grid
+from reftrain.simulate.grid import SPANS, Grid
 
 SIZES = {"tp": 2, "cp": 2, "pp": 3, "dp": 2}
 

@@ -4,11 +4,10 @@ import html
 from typing import Any
 
 from reftrain.cost.hardware import GIB
-from reftrain.plan.choose import AXES, Choice, Plan, Rejected
+from reftrain.plan.choose import Choice, Plan, Rejected
 from reftrain.plan.meshes import Mesh
-
-SHOWN = 12
-"""Rows of choices and of near misses in the table; the JSON holds all."""
+from reftrain.thresholds import LABELLED_MESHES, SHOWN_MESHES
+from tracekit.axes import AXES
 
 
 def mesh_text(mesh: Mesh) -> str:
@@ -56,7 +55,7 @@ def _rejected(row: Rejected) -> dict[str, Any]:
 def table(plan: Plan) -> str:
     """The plan as text: choices by time, the meshes nearest to being chosen, and how many others fell why."""
     head = ("mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", "tp", "cp", "pp", "dp", "net GB")
-    rows = [head, *(_row(choice) for choice in plan.choices[:SHOWN])]
+    rows = [head, *(_row(choice) for choice in plan.choices[:SHOWN_MESHES])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = [
         "  ".join(
@@ -64,16 +63,16 @@ def table(plan: Plan) -> str:
         )
         for row in rows
     ]
-    if len(plan.choices) > SHOWN:
-        lines.append(f"and {len(plan.choices) - SHOWN} slower ones")
+    if len(plan.choices) > SHOWN_MESHES:
+        lines.append(f"and {len(plan.choices) - SHOWN_MESHES} slower ones")
     near = sorted((r for r in plan.rejected if r.step_s is not None), key=lambda r: r.step_s or 0.0)
     lines += ["", "Rejected, the nearest first:"]
-    lines += [f"  {mesh_text(r.mesh)}: {r.reason}" for r in near[:SHOWN]]
+    lines += [f"  {mesh_text(r.mesh)}: {r.reason}" for r in near[:SHOWN_MESHES]]
     others = [r for r in plan.rejected if r.step_s is None]
     memory = sum("does not fit" in r.reason for r in others)
     lines.append(
         f"  {memory} meshes do not fit in memory, {len(others) - memory} do not suit the shapes, "
-        f"{max(len(near) - SHOWN, 0)} more are slower; --json lists each with its reason"
+        f"{max(len(near) - SHOWN_MESHES, 0)} more are slower; --json lists each with its reason"
     )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -130,7 +129,7 @@ def svg(plan: Plan) -> str:
             parts.append(
                 f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="8" fill="none" stroke="#c60" stroke-width="2"/>'
             )
-        if number < 6:
+        if number < LABELLED_MESHES:
             parts.append(f'<text x="{cx + 10:.1f}" y="{cy + 4:.1f}">{"·".join(map(str, choice.mesh))}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 

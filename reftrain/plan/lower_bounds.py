@@ -1,20 +1,18 @@
-"""Quick bounds on a job's time and memory, from closed forms: what the planner need not replay.
+"""Quick lower bounds on a job's time and memory, from closed forms, by which the planner leaves candidates out.
 
-Each lies below what `projection` and `memory` compute (tests hold them to it), so that nothing is thrown
-away that could have been chosen.
+Each lies below the value that `projection` and `cost.memory` compute (tests hold them to it), so that no candidate is
+left out that could have been chosen.
 """
 
 from reftrain.cost.activations import layer_kept
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.job import Job
 from reftrain.cost.kernels import total
-
-SLACK = 0.98
-"""Closed forms take the virtual stages of a rank as equal; the embedding's and the head's are not."""
+from reftrain.thresholds import BOUND_SLACK
 
 
 def in_flight(job: Job) -> int:
-    """Most (virtual stage, micro-batch) pairs that a rank of the pipeline holds.
+    """Return the most (virtual stage, micro-batch) pairs whose activations a pipeline rank holds.
 
     1F1B holds p micro-batches; the flexible schedule (v-1)·k + 2·(p-1) warm-up forwards and one more, or
     everything for k < p; all-forward-all-backward everything. Where k does not divide m, the flexible
@@ -30,10 +28,10 @@ def in_flight(job: Job) -> int:
 
 
 def memory_bound(job: Job) -> float:
-    """Bytes that the fullest pipeline rank needs at least."""
+    """Return the bytes that the fullest pipeline rank needs at least."""
     parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
     shard = parameters / job.shard_ranks
-    whole = 0.0 if job.mesh.zero == 3 else parameters * job.compute_bytes
+    whole = 0.0 if job.shards_parameters else parameters * job.compute_bytes
     # Sums of all stages stand together only where a further round of micro-batches follows the first.
     rounds = job.micro_batches >= 2 * max(job.mesh.pp, job.consecutive) and job.schedule != "afab"
     sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and rounds else 0.0
@@ -41,11 +39,11 @@ def memory_bound(job: Job) -> float:
     own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
     layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
     states = shard * (job.parameter_bytes + job.optimizer_bytes)
-    return SLACK * (states + whole + sums + layers * layer_kept(job).total)
+    return BOUND_SLACK * (states + whole + sums + layers * layer_kept(job).total)
 
 
 def time_bound(job: Job, costs: CostModel) -> float:
-    """Seconds that a step takes at least: its computation and the pipeline's fill and drain.
+    """Return the seconds that a step takes at least: its computation and the pipeline's fill and drain.
 
     A round of k >= p micro-batches keeps all ranks busy, a shorter one lasts until its first micro-batch has
     come round; so v·max(m, p) + min(m, p) - 1 virtual stages follow one another.
@@ -55,8 +53,8 @@ def time_bound(job: Job, costs: CostModel) -> float:
     ends = total(costs.head("forward")) + total(costs.head("backward"))
     stage = (sum(job.layers) * layer + ends) / len(job.layers)
     rounds = v * max(m, p) + min(m, p) - 1
-    if job.mesh.zero < 3 or costs.links("dp_cp").size == 1:
-        return SLACK * stage * rounds
+    if not job.shards_parameters or costs.links("dp_cp").size == 1:
+        return BOUND_SLACK * stage * rounds
     # ZeRO-3 gathers all weights for every forward and every backward.
     gathered = sum(costs.gather_weights(s).seconds for s in job.stages)
-    return SLACK * max(stage * rounds, 2 * m * gathered / p)
+    return BOUND_SLACK * max(stage * rounds, 2 * m * gathered / p)

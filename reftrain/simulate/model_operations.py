@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.kernels import Operation
 from reftrain.cost.shapes import StageShape
-from reftrain.simulate.axes import REPLICAS
-from reftrain.simulate.labels import OPS
+from reftrain.simulate.grid import REPLICAS
+from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.program import Builder
 
 NS: Final = 1e9

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from isal import igzip
 
-from reftrain.simulate.axes import I64
+from reftrain.simulate.grid import I64
+from reftrain.simulate.kineto_template import Detail, Template, Word, call_arguments
 from reftrain.simulate.pool import in_parallel, made_folder, put
-from reftrain.simulate.rows import Detail, Template, Word, call_arguments
 from reftrain.simulate.simulation import Simulation
 
 BASE_NS: Final = 1_771_588_800_000_000_000  # baseTimeNanoseconds of every file

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from reftrain.simulate.axes import Group
-from reftrain.simulate.labels import RECORDER_NAMES
+from reftrain.simulate.grid import Group
+from reftrain.simulate.kernel_names import RECORDER_NAMES
 from reftrain.simulate.pool import in_parallel, made_folder, put
 from reftrain.simulate.program import COMMUNICATION, Kind, Op
 from reftrain.simulate.simulation import Simulation

@@ -1,82 +1,31 @@
-"""What documents that do not attend to each other do to context parallelism: uneven attention, and waiting.
+"""The cost of document masks under context parallelism: uneven attention, and waiting for the slowest rank.
 
-Sequences are packed from documents of exponential length, as `reftrain.data` packs them; context rank i
-holds chunks i and 2·cp-1-i, and its attention costs the (query, key) pairs of its own queries. In every
-layer the ranks of a context group meet at the gather of keys and values, so that each waits for the one with
-the most pairs. Source: "Scaling Llama 3 Training" (ISCA'25), sections 4 and 7.3.2.
+The pairs of each context rank come from `reftrain.plan.attention_pairs`; the step is timed with them. Source:
+"Scaling Llama 3 Training" (ISCA'25), sections 4 and 7.3.2.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation
-from reftrain.plan.projection import cost_model, durations
-from reftrain.plan.published import bisect
-from reftrain.plan.step_time import replay
-
-F64 = npt.NDArray[np.float64]
-
-
-def pairs_of_ranks(ends: F64, seq_len: int, cp: int) -> F64:
-    """(Query, key) pairs of each context rank, (cp,), of a sequence whose documents end at `ends`.
-
-    `ends` is ascending; the last is `seq_len`. A token attends to itself and its document's earlier tokens.
-    """
-    starts = np.concatenate([[0.0], ends[:-1]])
-    lengths = ends - starts
-    before = np.concatenate([[0.0], np.cumsum(lengths * (lengths + 1) / 2)])
-    edges = np.linspace(0.0, seq_len, 2 * cp + 1)
-    document = np.minimum(np.searchsorted(ends, edges, side="right"), len(ends) - 1)
-    into = edges - starts[document]
-    chunks = np.diff(before[document] + into * (into + 1) / 2)
-    folded: F64 = chunks[:cp] + chunks[::-1][:cp]
-    return folded
-
-
-def document_ends(rng: np.random.Generator, mean: float, seq_len: int) -> F64:
-    """Ends of the documents packed into one sequence, lengths 1 + exponential, the last one cut."""
-    ends: list[F64] = []
-    total = 0.0
-    while total < seq_len:
-        some = total + np.cumsum(1 + np.floor(rng.exponential(1.0, size=64) * mean))
-        ends.append(some)
-        total = float(some[-1])
-    joined = np.concatenate(ends)
-    kept = joined[: int(np.searchsorted(joined, seq_len)) + 1].copy()
-    kept[-1] = seq_len
-    return kept
-
-
-def sample_pairs(mean: float, seq_len: int, cp: int, count: int, seed: int = 0) -> F64:
-    """Pairs of each context rank of `count` sequences, (count, cp).
-
-    Sequence i has a random stream of its own, so that samples of two means differ by the means alone.
-    """
-    rows = [
-        pairs_of_ranks(document_ends(np.random.default_rng((seed, i)), mean, seq_len), seq_len, cp)
-        for i in range(count)
-    ]
-    return np.stack(rows)
-
-
-def slowest_pairs(mean: float, seq_len: int, cp: int, count: int = 64) -> float:
-    """Pairs of a sequence as the planner needs them: cp times the mean pairs of the context group's slowest."""
-    return float(sample_pairs(mean, seq_len, cp, count).max(axis=1).mean() * cp)
+from reftrain.plan.attention_pairs import F64, sample_pairs
+from reftrain.plan.projection import durations
+from reftrain.plan.step_time import time_step
+from studies.bisection import bisect
 
 
 @dataclass(frozen=True)
 class Imbalance:
-    """What document masks cost a job.
+    """The cost of document masks to a job.
 
-    `slowest_over_fastest` total compute time of the slowest GPU over the fastest, in one step; `step_s` the
-    step; `cp_share` the exposed communication of the context axis as a share of it, waiting included;
-    `waiting_part` the part of that in which ranks wait for the slowest of their group; `mean_pairs` the
+    `slowest_over_fastest` is the compute time of the slowest GPU over that of the fastest, in one step; `step_s` is the
+    seconds of a step. `cp_share` is the exposed communication of the context axis as a share of the step, waiting
+    included, and `waiting_part` the part of it in which ranks wait for the slowest of their group. `mean_pairs` is the
     share of all causal pairs that attend.
     """
 
@@ -92,19 +41,19 @@ class DocumentModel:
 
     def __init__(self, job: Job, hardware: Hardware, steps: int = 24) -> None:
         self.job, self.steps = job, steps
-        self.costs = cost_model(job, hardware, 0.0)
+        self.costs = cost_model_of(job, hardware, 0.0)
         mesh = job.mesh
         self.shape = steps, mesh.dp, job.micro_batches, mesh.cp
 
     def pairs(self, mean: float) -> F64:
-        """Pairs by step, data-parallel rank, micro-batch and context rank."""
+        """Return the pairs by step, data-parallel rank, micro-batch and context rank."""
         steps, dp, m, cp = self.shape
         if self.job.micro_batch_size != 1:
             raise ValueError("one sequence a micro-batch is modelled")
         return sample_pairs(mean, self.job.seq_len, cp, steps * dp * m).reshape(self.shape)
 
     def ratio(self, pairs: F64) -> float:
-        """Total compute of the slowest GPU over that of the fastest, mean of the steps.
+        """Return the compute time of the slowest GPU over that of the fastest, mean of the steps.
 
         GPUs differ by their data (dp, cp) and by their layers (pp: embedding, head, layers).
         """
@@ -123,7 +72,7 @@ class DocumentModel:
         return float((everything.max(axis=1) / everything.min(axis=1)).mean())
 
     def fit_mean(self, ratio: float) -> float:
-        """Mean document length at which the slowest GPU computes `ratio` times as long as the fastest.
+        """Return the mean document length at which the slowest GPU computes `ratio` times as long as the fastest.
 
         Short documents balance out and documents longer than the sequence leave a plain causal mask, which
         the chunks balance: the ratio rises and falls with the mean, and two means give it. The longer one
@@ -133,15 +82,15 @@ class DocumentModel:
         length = float(self.job.seq_len)
         return bisect(lambda mean: self.ratio(self.pairs(mean)) < ratio, length / 3, 8 * length, steps=16)
 
-    def effect(self, mean: float, replayed: int = 3) -> Imbalance:
-        """What documents of this mean length cost; the first `replayed` steps are replayed."""
+    def effect(self, mean: float, timed: int = 3) -> Imbalance:
+        """Return the cost of documents of this mean length; the first `timed` steps are timed."""
         pairs = self.pairs(mean)
         job, costs = self.job, self.costs
         attention = _attention(costs, pairs)
         slowest = attention.max(axis=3)
         waiting = float((slowest[..., None] - attention).mean())
         _, transfer = _compute(costs)
-        step = float(np.mean([self._step(pairs[i].max(axis=2)) for i in range(replayed)]))
+        step = float(np.mean([self._step(pairs[i].max(axis=2)) for i in range(timed)]))
         calls = job.micro_batches * sum(job.layers) / job.mesh.pp
         every = job.seq_len * (job.seq_len + 1) / 2
         return Imbalance(
@@ -164,7 +113,7 @@ class DocumentModel:
                 )
                 for pairs in of_rank
             )
-            seconds.append(replay(self.job.lowered, replace(base, attention=extra)).seconds)
+            seconds.append(time_step(self.job.lowered, replace(base, attention=extra)).seconds)
         return float(max(seconds))
 
 

@@ -1,4 +1,4 @@
-"""What each rank holds while a table runs: activations, stage inputs and weight versions, counted.
+"""Peaks of what each rank holds while a table runs: activations, stage inputs and weight versions, counted.
 
 Units are those of Chimera's table 2: the activations of one micro-batch on one virtual stage (M_a) and the
 weights of one virtual stage (M_theta). The memory model multiplies them by bytes.
@@ -10,12 +10,12 @@ from reftrain.schedule.actions import ENDS_BACKWARD, RECEIVES, Action, Kind, Sch
 
 
 @dataclass(frozen=True)
-class Live:
+class MemoryPeaks:
     """Peaks of one rank.
 
-    `activations` counts (stage, micro-batch) pairs whose activations are held, `inputs` those of which at
-    least the stage's input is held (more than `activations` only with recomputation), `weights` versions of
-    weights summed over the stages, the present ones included.
+    `activations` counts the (stage, micro-batch) pairs whose activations are held at once. `inputs` counts the pairs
+    of which at least the stage's input is held; it is larger only with recomputation. `weights` counts versions of
+    weights, summed over the stages, the present ones included.
     """
 
     activations: int
@@ -23,11 +23,11 @@ class Live:
     weights: int
 
 
-def live(schedule: Schedule, rank: int) -> Live:
-    """Peaks of what a rank holds.
+def memory_peaks(schedule: Schedule, rank: int) -> MemoryPeaks:
+    """Return the peaks of what a rank holds.
 
-    A forward takes its activations, the backward (its weight part where it is split) or `X` gives them back,
-    `C` takes them again.
+    A forward takes the activations of its micro-batch. The backward (its weight part where it is split) or `X` gives
+    them back; `C` takes them again.
     """
     held: set[tuple[int, int, int]] = set()
     inputs: set[tuple[int, int, int]] = set()
@@ -43,11 +43,11 @@ def live(schedule: Schedule, rank: int) -> Live:
         if action.kind in ENDS_BACKWARD:
             held.discard(key)
             inputs.discard(key)
-    return Live(peak, peak_inputs, _weights(schedule, rank))
+    return MemoryPeaks(peak, peak_inputs, _weights(schedule, rank))
 
 
 def _weights(schedule: Schedule, rank: int) -> int:
-    """Most versions of weights at once: the present one of each stage and the distinct stashed ones."""
+    """Return the most versions of weights at once: the present one of each stage and the distinct stashed ones."""
     present = dict.fromkeys(schedule.held_by(rank), 0)
     stashed: dict[tuple[int, int], dict[int, int]] = {key: {} for key in present}
     most = len(present)
@@ -65,11 +65,11 @@ def _weights(schedule: Schedule, rank: int) -> int:
     return most
 
 
-def live_receive_buffers(schedule: Schedule, rank: int) -> int:
-    """Most receive buffers that a rank of a lowered schedule holds at once.
+def peak_receive_buffers(schedule: Schedule, rank: int) -> int:
+    """Return the most receive buffers that a rank of a lowered schedule holds at once.
 
-    An activation's buffer lives from its receive to the end of that micro-batch's backward on that stage
-    (autograd reads it there), a gradient's from its receive to the same end (the weight part reads it).
+    The buffer of an activation is held from its receive to the end of that micro-batch's backward on that stage, where
+    autograd reads it. The buffer of a gradient is held to the same end, where the weight part reads it.
     """
     held: set[Action] = set()
     most = 0

@@ -6,7 +6,6 @@ at 131 K only this count agrees with the other figures, because gathering keys a
 2.62 % of a step of about 15 s, and not of 11 s or 6.5 s as without the masked half or without attention.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from reftrain.config.presets import MODEL_PRESETS
@@ -16,7 +15,7 @@ from reftrain.cost.job import Job
 from reftrain.cost.shapes import layer_counts
 from reftrain.model.flops import flops_per_token
 from reftrain.plan.projection import Projection, project
-from reftrain.schedule.generators import zero_coupling
+from studies.bisection import bisect
 
 LLAMA_405B = ModelConfig(preset="405b", **MODEL_PRESETS["405b"])  # type: ignore[arg-type]
 TOKENS = 1 << 24
@@ -47,8 +46,18 @@ PREDICTED = (
 )
 
 
+def zero_coupling(ranks: int, micro_batches: int) -> tuple[str, int]:
+    """Return the schedule and the ZeRO stage that go together ("Scaling Llama 3 Training", pipeline with FSDP).
+
+    From m = 2p on it is 1F1B with ZeRO-1: gradients stay whole until the last micro-batch, and memory in flight is
+    bounded by p. Below, it is all-forward-all-backward with ZeRO-2: few micro-batches are in flight anyway, and their
+    gradients are reduce-scattered as each stage's run of backwards ends.
+    """
+    return ("1f1b", 1) if micro_batches >= 2 * ranks else ("afab", 2)
+
+
 def job_of_row(row: Row) -> Job:
-    """The row's job: one layer a virtual stage, one layer less on the first and last rank, m sequences each.
+    """Return the job of a row: one layer a virtual stage, one layer less on the first and last rank, m sequences each.
 
     From m = 2p on the flexible schedule with ZeRO-1, below all-forward-all-backward with ZeRO-2.
     """
@@ -68,15 +77,15 @@ def job_of_row(row: Row) -> Job:
 
 
 def tflops(row: Row, projection: Projection) -> float:
-    """Projected TFLOP/s a GPU."""
+    """Return the projected TFLOP/s a GPU."""
     work = flops_per_token(LLAMA_405B, row.seq_len) * TOKENS / row.gpus
     return work / projection.step_s / 1e12
 
 
 def fit_matmul(hardware: Hardware, row: Row = CALIBRATION) -> float:
-    """Share of the peak that matrix products must reach so that the row's projection is its published figure.
+    """Return the share of the peak at which the projection of a row is its published figure.
 
-    The one constant that is fitted, on the one row that may be.
+    It is the share that matrix products reach: the one constant that is fitted, to the one row that calibrates.
     """
     job = job_of_row(row)
 
@@ -84,11 +93,3 @@ def fit_matmul(hardware: Hardware, row: Row = CALIBRATION) -> float:
         return tflops(row, project(job, hardware.with_constant("efficiency.matmul", share))) > row.tflops
 
     return bisect(too_fast, 0.2, 1.0)
-
-
-def bisect(above: Callable[[float], bool], low: float, high: float, steps: int = 24) -> float:
-    """Value at which `above` turns from false to true."""
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (low, middle) if above(middle) else (middle, high)
-    return (low + high) / 2
