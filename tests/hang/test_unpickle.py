@@ -18,9 +18,9 @@ from tracekit.dumps import unpickle
 from tracekit.dumps.load import _Handler, load_dumps
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
-from tracekit.dumps.unpickle import RefusedError
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
+from tracekit.plain_pickle import RefusedError
 
 MARK = "tracekit_was_run"
 
