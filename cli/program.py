@@ -108,7 +108,7 @@ def reported(name: str) -> Iterator[None]:
 
 def _sentence(error: BaseException, code: int) -> str:
     """What the user is told of an error, without control characters that a terminal would obey."""
-    from tracekit.report.slowrank_text import plain
+    from tracekit.text import plain
 
     if code == exit_codes.INTERRUPTED:
         return "interrupted"
