@@ -20,7 +20,7 @@ from tracekit.slowrank.statistics import (
 )
 from tracekit.tables.clock import Clocks
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import NO_STEP
+from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.steps import F64, Steps
 from tracekit.tables.waits import Waits
 
