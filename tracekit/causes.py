@@ -178,7 +178,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "transfers take longer than their peers' though everybody arrived in time",
-                "slowrank.slow_link:slow_link",
+                "analysis.slowrank.slow_link:slow_link",
                 (Row("transfer of one message, all members present"),),
             ),
         ),
@@ -191,7 +191,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "the longest rank changes from step to step, and attention varies more than the other compute",
-                "slowrank.data_imbalance:uneven_data",
+                "analysis.slowrank.data_imbalance:uneven_data",
             ),
         ),
     ),
@@ -203,7 +203,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "all ranks of one pipeline stage work longer than the other stages",
-                "slowrank.candidates:long_stage",
+                "analysis.slowrank.candidates:long_stage",
                 (Row("own time of stage {stage} a step"),),
             ),
         ),

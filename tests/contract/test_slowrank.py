@@ -6,9 +6,9 @@ import pytest
 
 from tests.generator import Case, generate
 from tests.generator.mesh import Mesh
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.slowrank.analyse import analyse
 
 VERDICTS = {"healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"}
 CAUSES = {

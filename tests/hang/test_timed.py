@@ -10,10 +10,10 @@ from tracekit_cli.slowrank import slowrank
 from tests.generator import generate
 from tests.hang.simulate import make
 from tests.hang.timed import dumps_of, mark, write
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import InputError
 from tracekit.findings import Quality
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
 
 PLAIN = {"seq": True, "pg_config": True, "truncated": {}, "split": False, "ragged": False, "missing": set()}
 

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.simulate.case import setup_of, written
+from tracekit.analysis.slowrank.analyse import analyse as find_slow
 from tracekit.dumps.load import load_dumps
 from tracekit.hang.analyse import analyse as find_hang
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse as find_slow
 
 PIPELINE = {"tp": 2, "pp": 2, "dp": 4}
 FLAT = {"tp": 2, "cp": 2, "dp": 4}

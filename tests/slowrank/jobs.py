@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.slowrank.events import Timeline, write_run
+from tracekit.analysis.slowrank.case import Case, build
 from tracekit.mesh import DIMS, Mesh, from_sizes
-from tracekit.slowrank.case import Case, build
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank

@@ -7,7 +7,7 @@ comes last to its own TP group, where ranks 0, 1 and 3 wait for it.
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
-from tracekit.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse
 
 TP = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
 CP = {2: (0, 4), 3: (1, 5), 4: (2, 6), 5: (3, 7)}

@@ -5,9 +5,9 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.data_imbalance import dispersion
-from tracekit.slowrank.excess import rank_excess, segments, typical
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.data_imbalance import dispersion
+from tracekit.analysis.slowrank.excess import rank_excess, segments, typical
 from tracekit.thresholds import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)

@@ -7,9 +7,9 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
+from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import parse_mesh
-from tracekit.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank

@@ -8,9 +8,9 @@ import pytest
 
 from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, matched, step
-from tracekit.slowrank.collective_queue import queue_of
-from tracekit.slowrank.measured import measure_run
-from tracekit.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
+from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.measured import measure_run
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
 from tracekit.store import Run
 from tracekit.tables.steps import measure
 

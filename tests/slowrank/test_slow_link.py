@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
-from tracekit.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse
 
 MESH = grid(tp=2, dp=4)
 COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1

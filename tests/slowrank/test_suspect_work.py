@@ -4,9 +4,9 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.suspect_work import by_role
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.suspect_work import by_role
 
 MESH = grid(tp=2, dp=3)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 

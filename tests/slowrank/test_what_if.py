@@ -7,9 +7,9 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 from tracekit.mesh import from_sizes
-from tracekit.slowrank.analyse import analyse
 
 MESH = grid(dp=4)  # one group: whoever is late delays all at once
 CALLS = 3  # layers × axes

@@ -5,17 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, slow_ranks
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.data_imbalance import uneven_data
+from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.explain import explain
+from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
+from tracekit.analysis.slowrank.statistics import confidence
+from tracekit.analysis.slowrank.suspect_work import (
+    by_role,
+    features_of,
+    late_loaders,
+    only_attention,
+    peers_of,
+)
+from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
-from tracekit.slowrank.candidates import Hypothesis, long_stage, slow_ranks
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.data_imbalance import uneven_data
-from tracekit.slowrank.descent import descend
-from tracekit.slowrank.explain import explain
-from tracekit.slowrank.slow_link import SlowLink, slow_link
-from tracekit.slowrank.statistics import confidence
-from tracekit.slowrank.suspect_work import by_role, features_of, late_loaders, only_attention, peers_of
-from tracekit.slowrank.unrecorded import waited_for_missing
 from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
 from tracekit.units import ms
 

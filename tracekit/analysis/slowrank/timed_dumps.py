@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.verdict import Answer
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.verdict import Answer
 from tracekit.thresholds import DUMP_DOUBT, DUMP_LITTLE
 
 _FORMAT = "flight_recorder"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.excess import typical
-from tracekit.slowrank.measured import Rows
-from tracekit.slowrank.statistics import excess
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.measured import Rows
+from tracekit.analysis.slowrank.statistics import excess
 from tracekit.tables.steps import F64
 from tracekit.thresholds import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
 

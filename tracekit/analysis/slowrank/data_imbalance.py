@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.excess import segments
-from tracekit.slowrank.measured import Measured
-from tracekit.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import segments
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
 from tracekit.thresholds import (

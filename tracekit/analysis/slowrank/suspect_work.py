@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case
 from tracekit.tables.features import Features, read_features
 from tracekit.thresholds import (
     ATTENTION_ALONE,

@@ -6,8 +6,8 @@ Peers of a rank are the ranks that do the same work: same pipeline stage, any da
 import numpy as np
 from scipy.stats import binom, norm
 
-from tracekit.slowrank.measured import Measured, Rows
-from tracekit.slowrank.statistics import Excess, excess, median_of_others
+from tracekit.analysis.slowrank.measured import Measured, Rows
+from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
 from tracekit.tables.steps import F64
 from tracekit.thresholds import CANDIDATE_SHARE, LEAST_CHANCE, NOISE_FLOOR, ONE_STEP_P
 

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.slowrank.collective_queue import queue_of
-from tracekit.slowrank.measured import Measured
-from tracekit.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
+from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
 from tracekit.tables.waits import Waits

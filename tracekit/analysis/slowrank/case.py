@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracekit.analysis.slowrank.excess import rank_excess
+from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
+from tracekit.analysis.slowrank.statistics import Excess
+from tracekit.analysis.slowrank.what_if import StepModel, model_of
 from tracekit.mesh import Mesh
-from tracekit.slowrank.excess import rank_excess
-from tracekit.slowrank.measured import Measured, StepRange, measure_run
-from tracekit.slowrank.statistics import Excess
-from tracekit.slowrank.what_if import StepModel, model_of
 from tracekit.store import Run
 from tracekit.tables.match import Operations
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
+from tracekit.analysis.slowrank.case import Case
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.waits import Waits

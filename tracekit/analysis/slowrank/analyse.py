@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.timed_dumps import tempered
+from tracekit.analysis.slowrank.verdict import Answer, decide, listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
-from tracekit.slowrank.case import Case, build
-from tracekit.slowrank.measured import StepRange
-from tracekit.slowrank.mesh_choice import MeshChoice, choose, world_of
-from tracekit.slowrank.timed_dumps import tempered
-from tracekit.slowrank.verdict import Answer, decide, listed
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.slowrank.collective_queue import CollectiveQueue
-from tracekit.slowrank.measured import Measured
+from tracekit.analysis.slowrank.collective_queue import CollectiveQueue
+from tracekit.analysis.slowrank.measured import Measured
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.slowrank.measured import Measured
+from tracekit.analysis.slowrank.measured import Measured
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds import NO_WORK_NS, QUEUED_NS

@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.analysis.slowrank.mesh_choice import world_of
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
-from tracekit.slowrank.mesh_choice import world_of
 from tracekit.store import Run
 from tracekit.tables.clock import Clocks, align
 from tracekit.tables.match import Channel, Operations

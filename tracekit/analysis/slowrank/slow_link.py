@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.slowrank.case import Case
-from tracekit.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
