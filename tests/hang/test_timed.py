@@ -76,7 +76,7 @@ def test_start_and_end_do_without_a_duration(recorded, tmp_path):
             ) / 1e6
 
 
-def test_json_form_one_dump_named_alone_and_a_kept_run(recorded, tmp_path):
+def test_json_form_single_dump_and_a_kept_run(recorded, tmp_path):
     truth, dumps = recorded
     folder = tmp_path / "json"
     folder.mkdir()

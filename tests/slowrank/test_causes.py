@@ -31,7 +31,7 @@ def test_the_documentation_shows_the_table():
     assert documented() in METHOD.read_text(encoding="utf-8"), documented()
 
 
-def test_every_cause_but_unknown_has_signs_and_a_next_step():
+def test_every_known_cause_has_signs_and_advice():
     for entry in CAUSES.values():
         assert bool(entry.signs) == bool(entry.next_step) == (entry.name != "unknown")
 

@@ -79,7 +79,7 @@ def test_a_lasting_difference_is_not_dispersion(tmp_path):
     assert dispersion(case).ratio < 1.4
 
 
-def test_work_dealt_anew_each_step_is_dispersion_and_nobodys_fault(tmp_path):
+def test_work_dealt_anew_each_step_is_dispersion(tmp_path):
     """Attention takes as long as the documents dealt to a rank in a step; products take the same everywhere."""
     mesh, rng = grid(dp=4), np.random.default_rng(3)
     lines = [Timeline(r) for r in range(4)]

@@ -1,10 +1,10 @@
 """The slow-rank finding as a few lines of text: first the verdict, then why, what it costs, and the next step."""
 
-import unicodedata
 from collections.abc import Sequence
 
 from tracekit.causes import CAUSES
 from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
+from tracekit.text import plain
 from tracekit.thresholds import NUMBER_RUNS_SHOWN, ROWS_SHOWN
 
 _TITLES = {
@@ -154,8 +154,3 @@ def _numbers(numbers: Sequence[int]) -> str:
             runs.append([n, n])
     shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:NUMBER_RUNS_SHOWN]]
     return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > NUMBER_RUNS_SHOWN else "")
-
-
-def plain(text: str) -> str:
-    """`text` without the control characters that a terminal would obey."""
-    return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
