@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.axes import AXES
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
@@ -126,12 +127,14 @@ def _carriers(
 
 
 def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
-    home: dict[int, set[int]] = {}
+    """The ranks that messages connect, directly or through others, each set sorted."""
+    linked = DisjointSets({r for pair in pairs for r in pair})
     for a, b in pairs:
-        joined = home.get(a, {a}) | home.get(b, {b})
-        for r in joined:
-            home[r] = joined
-    return sorted({tuple(sorted(c)) for c in home.values()})
+        linked.join(a, b)
+    chains: dict[int, list[int]] = defaultdict(list)
+    for r in sorted({r for pair in pairs for r in pair}):
+        chains[linked.find(r)].append(r)
+    return sorted(tuple(c) for c in chains.values())
 
 
 def _flagged(
