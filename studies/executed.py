@@ -24,8 +24,8 @@ from reftrain.cost.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_l
 from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.cost.job import job_of_run
 from reftrain.plan.projection import project
-from reftrain.plan.published import bisect
 from reftrain.train.launcher import launch
+from studies.bisection import bisect
 
 LAYERS = 8
 SCHEDULES = ("chimera", "1f1b", "gpipe")

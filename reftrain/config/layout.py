@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from reftrain.config.fields import check_at_least, check_choice, knob
 from reftrain.errors import ConfigError
 from reftrain.schedule.replica_sync import SYNCS
-from reftrain.schedule.request import CONCATENATIONS
+from reftrain.schedule.spec import CONCATENATIONS
 
 AXES = ("tp", "cp", "pp", "dp")
 

@@ -6,7 +6,7 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.kernels import matmul, total
 from reftrain.cost.shapes import Shapes, StageShape, layer_counts, stage_shapes

@@ -3,8 +3,7 @@
 import pytest
 
 from reftrain.cost.calibrate import LinkFit, Speed
-from reftrain.cost.job import job_of_run
-from reftrain.plan.projection import cost_model
+from reftrain.cost.job import cost_model_of, job_of_run
 from studies.executed import (
     LAYERS,
     Case,
@@ -40,7 +39,7 @@ def test_a_projection_of_sleep_alone_is_closed_form(schedule, p, m, rounds):
     hardware = emulated_hardware(gflops, FREE, 0.0)
     case = Case(schedule, p, 1, m)
     job = job_of_run(configure(case, gflops, "run", 1))
-    costs = cost_model(job, hardware)
+    costs = cost_model_of(job, hardware)
     least, most = (
         rounds * (costs.stage_seconds(shape, "forward") + costs.stage_seconds(shape, "backward"))
         for shape in (job.stages[0], job.stages[-1])

@@ -12,8 +12,8 @@ from reftrain.cost.memory import MemoryModel
 from reftrain.errors import ConfigError
 from reftrain.plan.choose import TIE, Planner, decide
 from reftrain.plan.meshes import Workload, all_meshes, impossible
+from reftrain.plan.plan_report import document, svg, table
 from reftrain.plan.projection import project
-from reftrain.plan.report import document, svg, table
 
 H100 = load_hardware("h100")
 

@@ -258,7 +258,7 @@ def test_an_unwritable_file_and_an_internal_error(capsys, monkeypatch):
     def broken(**_):
         raise RuntimeError("so it is")
 
-    monkeypatch.setattr(command.cli, "main", broken)
+    monkeypatch.setattr(command.reftrain, "main", broken)
     monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
     with pytest.raises(SystemExit) as stop:
         command.main()

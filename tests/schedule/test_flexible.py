@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import RECEIVES, SENDS, Action, Kind
-from reftrain.schedule.check import check, first_problem, needs
+from reftrain.schedule.check import check, first_problem
+from reftrain.schedule.dependencies import ACTIVATION, GRADIENT, Dependencies
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 
@@ -130,6 +131,7 @@ def test_bad_tables_are_refused_with_rank_and_rule(edit, rule):
 
 
 def test_needs():
-    assert needs(Action(Kind.FORWARD, 0, 3), 2) == set()
-    assert needs(Action(Kind.BACKWARD, 1, 3), 2) == {Action(Kind.FORWARD, 1, 3)}
-    assert len(needs(Action(Kind.BACKWARD, 0, 3), 2)) == 2
+    needs = Dependencies(make_schedule("1f1b", 2, 1, 4, 1)).needs
+    assert set(needs(Action(Kind.FORWARD, 0, 3))) == set()
+    assert set(needs(Action(Kind.BACKWARD, 1, 3))) == {(ACTIVATION, 0, 1, 3)}
+    assert set(needs(Action(Kind.BACKWARD, 0, 3))) == {(ACTIVATION, 0, 0, 3), (GRADIENT, 0, 1, 3)}
