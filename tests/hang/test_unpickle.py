@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.hang.simulate import make
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
-from tracekit.dumps.dump import RankDump
 from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
-from tracekit.dumps.unpickle import RefusedError
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
+from tracekit.plain_pickle import RefusedError
 
 MARK = "tracekit_was_run"
 

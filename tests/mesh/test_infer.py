@@ -7,12 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mesh.uses import AXIS_KINDS, STYLES, grid, groups, members, relabelled, same_lines
+from tracekit.axes import AXES
 from tracekit.errors import MeshError
-from tracekit.mesh import DIMS, GroupUse, infer
+from tracekit.mesh import GroupUse, infer
 
 ORDERS = (("tp", "cp", "pp", "dp"), ("tp", "cp", "dp", "pp"))
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SIZES = st.fixed_dictionaries({d: st.sampled_from([1, 2, 2, 3, 4]) for d in DIMS}).filter(
+SIZES = st.fixed_dictionaries({d: st.sampled_from([1, 2, 2, 3, 4]) for d in AXES}).filter(
     lambda s: 4 <= prod(s.values()) <= 48 and sum(n > 1 for n in s.values()) >= 2
 )
 
@@ -131,7 +132,7 @@ def test_a_pipeline_of_messages_is_the_pp_axis():
 )
 def test_a_description_names_the_axis_of_the_world(descs, dim):
     found = infer([GroupUse(tuple(range(4)), descs, 10)], range(4))
-    assert found.mesh.sizes == dict.fromkeys(DIMS, 1) | {dim: 4}
+    assert found.mesh.sizes == dict.fromkeys(AXES, 1) | {dim: 4}
     assert not found.flat
 
 
@@ -186,7 +187,7 @@ def test_any_numbering_of_ranks_gives_the_same_mesh(sizes, order, style, random)
     found = infer(uses, range(truth.world_size))
     assert found.mesh.sizes == truth.sizes
     for r in range(truth.world_size):
-        for d in DIMS:
+        for d in AXES:
             assert found.mesh.line(labels[r], [d]) == tuple(sorted(labels[o] for o in truth.line(r, [d])))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from reftrain.record import tail
 from reftrain.record.tail import SLOT_BYTES, SLOTS, Tail, merge_tails, read_tail, with_tail
+from tracekit.plain_pickle import RefusedError
 
 
 def call(number, group="5", *, p2p=False, created=0):
@@ -116,6 +117,12 @@ def test_merging_replaces_dumps_and_removes_rings(tmp_path):
     assert got["collective_seq_id"] == 1
 
 
-def test_a_dump_that_names_code_is_refused():
-    with pytest.raises(pickle.UnpicklingError, match="does not belong in a dump"):
-        tail._load(pickle.dumps(tail.Tail))
+def test_a_dump_that_names_code_is_refused(tmp_path):
+    folder = tmp_path / "fr"
+    folder.mkdir()
+    (folder / "rank_0").write_bytes(pickle.dumps(tail.Tail))
+    Tail(tail.tail_of(folder / "rank_0")).add(call(1), "collective")
+    with pytest.raises(
+        RefusedError, match=r"it asks for reftrain\.record\.tail\.Tail; a dump holds plain data only"
+    ):
+        merge_tails(folder)

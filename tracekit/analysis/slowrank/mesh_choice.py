@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.axes import AXES
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
-from tracekit.mesh import DIMS, GroupUse, Mesh, from_sizes, infer
+from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import is_foreign
 from tracekit.store import Run
 from tracekit.tables.match import WORLD, Operations
@@ -173,11 +174,11 @@ def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
     if not run.mesh_hint:
         return None
     sizes = {str(d): int(n) for d, n in run.mesh_hint.get("sizes", {}).items()}
-    order = [str(d) for d in run.mesh_hint.get("order", []) if d in DIMS]
-    if not set(sizes) <= set(DIMS) or int(np.prod(list(sizes.values()) or [0])) != len(world):
+    order = [str(d) for d in run.mesh_hint.get("order", []) if d in AXES]
+    if not set(sizes) <= set(AXES) or int(np.prod(list(sizes.values()) or [0])) != len(world):
         return None
-    full = {**sizes, **{d: 1 for d in DIMS if d not in sizes}}
-    return from_sizes(full, [*order, *(d for d in DIMS if d not in order)])
+    full = {**sizes, **{d: 1 for d in AXES if d not in sizes}}
+    return from_sizes(full, [*order, *(d for d in AXES if d not in order)])
 
 
 def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:

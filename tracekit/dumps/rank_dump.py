@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.dumps.calls import CallKind, Signature
+
 TAIL = 48
 """Finished calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
 MAX_OPEN = 1024
@@ -21,12 +23,6 @@ SCHEDULED, STARTED, DONE = 0, 1, 2
 Int64 = npt.NDArray[np.int64]
 Int8 = npt.NDArray[np.int8]
 Float64 = npt.NDArray[np.float64]
-Signature = tuple[str, str, str, str, str]
-"""Operation without its backend, input and output sizes, input and output dtypes; the last four as text."""
-
-
-Kind = tuple[str, str, int, int, int, int]
-"""Operation, dtype, input and output elements, source and destination rank; -1 where there is none."""
 
 
 @dataclass(slots=True)
@@ -99,7 +95,7 @@ class TimedCalls:
     group: Int64  # (calls,) index into RankDump.groups
     seq: Int64  # (calls,) -1 for sends and receives
     kind: Int64  # (calls,) index into kinds
-    kinds: tuple[Kind, ...]
+    kinds: tuple[CallKind, ...]
     laid_out: int  # calls placed to within a poll
     poll_ns: int  # the usual time between polls, 0 where none was needed
     untimed: int  # calls without a duration
