@@ -28,8 +28,8 @@ sixteen() { # CASE FAULT…: sixteen ranks on four axes, computing emulated, thr
 import sys
 from pathlib import Path
 
-from reftrain.train.demo import LONG_SEQUENCES, sixteen
-from reftrain.train.launcher import launch
+from reftrain.job.demo import LONG_SEQUENCES, sixteen
+from reftrain.job.launcher import launch
 
 out, case, *faults = sys.argv[1:]
 launch(sixteen(Path(out), 3, faults, LONG_SEQUENCES if case == "data_imbalance" else {}), lambda rank: [])
@@ -43,7 +43,7 @@ import sys
 
 from reftrain.config.file import load
 from reftrain.errors import RankDiedError
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
 
 out, fault = sys.argv[1:]
 mesh = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}

@@ -89,8 +89,10 @@ def write_folder(
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     """run.json as `reftrain run` writes it; `simulated` says on what, and what the planted faults cost."""
-    from reftrain.record.evidence import describe  # imports torch, which nothing else here needs
-    from reftrain.record.manifest import write_manifest
+    from reftrain.record.manifest import (  # imports torch, which nothing else here needs
+        describe,
+        write_manifest,
+    )
 
     simulation, setup = outcome.simulation, outcome.setup
     hosts = [simulation.host_name(rank) for rank in range(simulation.grid.world)]

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from reftrain.errors import ReftrainError
-from reftrain.train.demo import LONG_SEQUENCES, WARM_UP, sixteen
-from reftrain.train.lag import step_ms
-from reftrain.train.launcher import launch
+from reftrain.job.demo import LONG_SEQUENCES, WARM_UP, sixteen
+from reftrain.job.lag import step_ms
+from reftrain.job.launcher import launch
 
 RANK = 5
 STEPS = {"emulated": 4, "real": 8}  # traced

@@ -8,9 +8,9 @@ from tracekit_cli import reftrain as command
 from tracekit_cli.reftrain_demo import clear
 
 from reftrain.errors import ConfigError
-from reftrain.faults.planted import read_faults
+from reftrain.faults.registry import read_faults
+from reftrain.job.demo import DEFAULT_FAULT, LONG_SEQUENCES, WARM_UP, sixteen
 from reftrain.record.manifest import write_manifest
-from reftrain.train.demo import DEFAULT_FAULT, LONG_SEQUENCES, WARM_UP, sixteen
 
 
 def test_the_job_has_two_ranks_on_every_axis(tmp_path):
@@ -32,7 +32,7 @@ def test_overrides_go_before_the_job(tmp_path):
 
 def test_a_seed_gives_other_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_path):
     started = []
-    monkeypatch.setattr("reftrain.train.launcher.launch", lambda config, hooks: started.append(config))
+    monkeypatch.setattr("reftrain.job.launcher.launch", lambda config, hooks: started.append(config))
     for options in ([], ["--seed", "7"], ["--fault", "none"]):
         monkeypatch.setattr(sys, "argv", ["reftrain", "demo", "--out", str(tmp_path / "run"), *options])
         command.main()

@@ -85,7 +85,7 @@ def test_a_killed_rank_leaves_its_last_state(hang):
     assert [e["p2p_seq_id"] for e in entries if e["is_p2p"]] == list(range(1, STUCK + 1))
     assert all(e["retired"] for e in entries)
     frame = next(frame for frame in entries[-1]["frames"] if frame["name"] == "_hang")
-    assert frame["filename"] == "tests/reftrain_record/test_flight.py"
+    assert frame["filename"] == "tests/record/test_flight.py"
 
 
 def test_groups_are_filled_in(hang):

@@ -10,7 +10,7 @@ import pytest
 
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.faults.planted import read_faults
+from reftrain.faults.registry import read_faults
 
 RANKS = 4
 STEP = 1
