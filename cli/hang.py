@@ -6,9 +6,9 @@ from typing import get_args
 
 import click
 
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
 from tracekit.findings.hang import HangVerdict
-from tracekit.hang.analyse import analyse
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.slowrank_json import dumps

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tracekit.errors import TracekitError, UsageError
-from tracekit.report.slowrank_text import plain
+from tracekit.text import plain
 
 from . import exit_codes
 

@@ -13,6 +13,9 @@ from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError, ReftrainError
 from reftrain.rank.world import check_environment
+from tracekit.errors import UsageError
+from tracekit.mesh.parse import parse_mesh as tracekit_mesh
+from tracekit.mesh.parse import parse_sizes
 
 from . import exit_codes
 from .reftrain_demo import demo
@@ -25,17 +28,16 @@ DEBUG = "TRACEKIT_DEBUG"
 
 
 def parse_mesh(text: str) -> dict[str, Any]:
-    """Read `tp=2,cp=2,pp=2,dp=2`; the axes named stand from inner to outer, the others outside them."""
-    sizes: dict[str, Any] = {}
-    for part in text.split(","):
-        axis, _, size = part.partition("=")
-        if axis not in {"tp", "cp", "pp", "dp"} or not size.isdigit() or axis in sizes:
-            raise ConfigError(
-                "--mesh", f"{part!r} is no axis and size", "write for example tp=2,cp=1,pp=2,dp=4"
-            )
-        sizes[axis] = int(size)
-    rest = [axis for axis in ("tp", "cp", "pp", "dp") if axis not in sizes]
-    return {**sizes, "order": [*sizes, *rest]}
+    """The `mesh` table of `tp=2,cp=2`: the sizes written, and the order of all axes, inner to outer.
+
+    Axes that `text` does not name stand outermost. Raises ConfigError where it is no list of axes and sizes.
+    """
+    try:
+        sizes, order = parse_sizes(text), list(tracekit_mesh(text))
+    except UsageError as error:
+        problem = str(error).removeprefix("--mesh: ")
+        raise ConfigError("--mesh", problem, "write for example tp=2,cp=1,pp=2,dp=4") from error
+    return {**sizes, "order": order}
 
 
 def parse_steps(text: str) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LONGEST_COUNT
 
 from .reftrain_schedule import save
 
@@ -17,7 +18,7 @@ SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_count(option: str, text: str) -> int:
     """Read `8192`, `8K` or `16M` (powers of 1024)."""
     number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > 15:
+    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
         raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
     return int(number) * SUFFIXES[suffix]
 
@@ -121,9 +122,9 @@ def plan(
     from reftrain.config.presets import preset_tables
     from reftrain.config.run import ModelConfig
     from reftrain.cost.hardware import load_hardware
-    from reftrain.plan import report as plan_report
+    from reftrain.plan import plan_report
+    from reftrain.plan.attention_pairs import slowest_pairs
     from reftrain.plan.choose import Planner
-    from reftrain.plan.documents import slowest_pairs
     from reftrain.plan.meshes import Workload
 
     model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reftrain.errors import ConfigError
-from reftrain.schedule.generators import DEFAULT_VIRTUAL, SCHEMES
-from reftrain.schedule.request import Request
+from reftrain.schedule.registry import SCHEMES, default_virtual
+from reftrain.schedule.spec import ScheduleSpec
 
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
-    from reftrain.simulate.folder import Outcome
+    from reftrain.simulate.run_folder import Outcome
     from reftrain.simulate.runner import Setup
 
 CONCATENATIONS = ("direct", "doubling", "halving")
@@ -104,9 +104,9 @@ def simulate(
     reftrain simulate --preset 405b --mesh tp=8,cp=1,pp=16,dp=128 --out run
     reftrain simulate --preset 8b --mesh tp=4,pp=4,dp=4 --fault slow_compute:rank=5,factor=1.3 --out run
     """
-    from reftrain.simulate.folder import outcome_of, write_folder
     from reftrain.simulate.packing import Packing
     from reftrain.simulate.pool import usual_jobs
+    from reftrain.simulate.run_folder import outcome_of, write_folder
     from reftrain.simulate.runner import simulate as run_simulation
 
     if steps < 1 or (jobs is not None and jobs < 1) or not 0 <= jitter <= 10 or seed < 0:
@@ -115,7 +115,7 @@ def simulate(
         )
     loaded = _config(config, preset, mesh, name, micro_batches, virtual, k, settings)
     pipeline = loaded.pipeline
-    sizes = Request(
+    sizes = ScheduleSpec(
         name or pipeline.schedule, loaded.mesh.pp, loaded.micro_batches,
         virtual or pipeline.virtual_stages, loaded.consecutive,
         pipelines or pipeline.pipelines, concat or pipeline.concatenation,
@@ -153,7 +153,6 @@ def _config(
     settings: Sequence[str],
 ) -> "RunConfig":
     """The run's configuration from a file and flags; the schedule's name is judged by the generators."""
-    from reftrain.config.checks import SCHEDULES
     from reftrain.config.file import load
 
     from .reftrain import parse_mesh, parse_setting
@@ -168,8 +167,8 @@ def _config(
         overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
     pipeline = overrides.setdefault("pipeline", {})
     if name:
-        pipeline["schedule"] = name if name in SCHEDULES else "flexible"
-        pipeline.setdefault("virtual_stages", virtual or DEFAULT_VIRTUAL.get(name, 1))
+        pipeline["schedule"] = name if name in SCHEMES else "flexible"
+        pipeline.setdefault("virtual_stages", virtual or default_virtual(name))
     pipeline |= {key: value for key, value in (("virtual_stages", virtual), ("consecutive", k)) if value}
     if micro_batches is not None:
         if micro_batches < 1:
@@ -182,7 +181,7 @@ def _config(
 
 def _setup(
     config: "RunConfig",
-    sizes: Request,
+    sizes: ScheduleSpec,
     name: str | None,
     steps: int,
     faults: Sequence[str],
@@ -246,7 +245,7 @@ def _talk(text: str, *, quiet: bool) -> None:
 
 
 def _answer(outcome: "Outcome", json_to: str | None) -> None:
-    from reftrain.simulate.folder import document
+    from reftrain.simulate.run_folder import document
 
     from .reftrain_schedule import save
     from .simulate_text import outcome_text

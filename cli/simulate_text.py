@@ -1,6 +1,6 @@
 """What `reftrain simulate` prints: figures of the step, and a row for each pipeline rank."""
 
-from reftrain.simulate.folder import Outcome, Written
+from reftrain.simulate.run_folder import Outcome, Written
 from reftrain.simulate.timeline import tflops_per_gpu
 
 MOST_ROWS = 16

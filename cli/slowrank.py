@@ -7,11 +7,11 @@ from typing import get_args
 
 import click
 
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.findings import Verdict
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
-from tracekit.slowrank.analyse import analyse
 from tracekit.store import Run
 
 from . import exit_codes, options

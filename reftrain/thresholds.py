@@ -75,3 +75,70 @@ EXTRA_WORK_ROWS: Final = 8192
 
 EXTRA_WORK_MEMORY: Final = 0.2
 """Weight of the newest product in the estimated time of a row: five products smooth a busy machine's noise."""
+
+# --- schedule: tables that anybody may hand in ---
+
+MOST_ACTIONS: Final = 4_000_000
+"""Computations of the largest table that is built, 2·p·v·m: four times those of p 16, v 8, m 4096."""
+
+MOST_TABLE_BYTES: Final = 64_000_000
+"""Bytes, or characters, of the largest table that is read: the text of the largest table that is built is shorter."""
+
+MOST_TABLE_RANKS: Final = 16_384
+"""Pipeline ranks of a table from a file: beyond every cluster, and one line each."""
+
+LONGEST_COST: Final = 40
+"""Characters of a number in `--cost`: an exact fraction of more digits would make every time as long."""
+
+MOST_DRAWN_ACTIONS: Final = 60_000
+"""Actions of a time line as SVG: more of them are too narrow to be told apart."""
+
+MOST_BANDS: Final = 6
+"""Bands into which a time line on the terminal is folded; a longer one is drawn with one character a column."""
+
+# --- cost, plan: what counts as slower, and how far the search looks ---
+
+LARGEST_HARDWARE_FILE: Final = 1 << 20
+"""Bytes of a hardware file: the known ones have less than 4 KB."""
+
+CALIBRATION_TIMEOUT_S: Final = 120.0
+"""Seconds until processes that measure links are given up, and their own limit for a call."""
+
+BOUND_SLACK: Final = 0.98
+"""Share of a closed form that is a safe lower bound: it takes the virtual stages of a rank as equal, and those of
+the embedding and the head are not."""
+
+TIE: Final = 0.10
+"""Relative difference of projected times that is a tie: the error the projection is held to on published runs."""
+
+HORIZON: Final = 0.12
+"""Meshes whose lower bound lies further than this above the fastest are not projected: more than a tie away."""
+
+MOST_IN_FLIGHT: Final = 1024
+"""Micro-batches times virtual stages of an all-forward-all-backward candidate: a table with more has never fitted."""
+
+SHOWN_MESHES: Final = 12
+"""Choices, and near misses, in the text of a plan; the JSON holds all."""
+
+LABELLED_MESHES: Final = 6
+"""Points of a plan's picture that carry a label: more would cover one another."""
+
+LONGEST_COUNT: Final = 15
+"""Digits of a count such as `--tokens`: 10^15 tokens are more than any step has."""
+
+# --- simulate: how large a job may be, and how much of it is shown ---
+
+MOST_SIMULATED_RANKS: Final = 16_384
+"""Ranks of the largest simulated job, the one of Llama 3 405B."""
+
+MOST_TIMES: Final = 600_000_000
+"""Operations times ranks times steps that are simulated at most: about 14 GB of times."""
+
+LARGEST_JITTER: Final = 10.0
+"""Scale of random deviations: ten times a healthy cluster's already hides every planted fault."""
+
+DETAILED_WORLD: Final = 64
+"""Ranks up to which traces hold every kernel unless told otherwise: larger jobs write gigabytes."""
+
+SHOWN_STAGES: Final = 16
+"""Pipeline ranks with a row in the text of a simulation; the JSON holds all."""

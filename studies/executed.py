@@ -25,7 +25,7 @@ from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Ope
 from reftrain.cost.job import job_of_run
 from reftrain.job.launcher import launch
 from reftrain.plan.projection import project
-from reftrain.plan.published import bisect
+from studies.bisection import bisect
 
 LAYERS = 8
 SCHEDULES = ("chimera", "1f1b", "gpipe")

@@ -1,4 +1,4 @@
-"""The figures of two papers beside ours, by replay of our own tables: `python -m studies.schedules`.
+"""The figures of two papers beside ours, by exact times of our own tables: `python -m studies.schedules`.
 
 Chimera (SC'21) tables 2 and 3 at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
 (ISCA'25). The expectations stand here as the papers' formulas; nothing in the generators knows them.
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from reftrain.schedule.answer import Answer, answer
 from reftrain.schedule.costs import Costs
+from reftrain.schedule.evaluation import Evaluation, evaluate
 from reftrain.schedule.generators import generate
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
 
 STAGES = (4, 8, 16, 32)
 MULTIPLES = (1, 2, 4)
@@ -23,7 +23,7 @@ Span = tuple[int, int]
 class Row:
     """One scheme at p and m: bubbles as shares of the time, memory in multiples of one stage's.
 
-    `paper` is the formula's bubble, `ours` the replay's, `derived` the closed form that docs/schedules.md
+    `paper` is the formula's bubble, `ours` that of our table, `derived` the closed form that docs/schedules.md
     derives for ours. Spans are (least, greatest) over the ranks.
     """
 
@@ -172,19 +172,19 @@ def spread(values: tuple[int, ...]) -> Span:
 
 
 def row(scheme: Scheme, p: int, m: int) -> Row:
-    """Replay one scheme at f = 1, b = 2, p2p = 0."""
-    request = Request(scheme.name, p, m, concatenation=scheme.concatenation)
-    got = answer(generate(request), Costs(), request)
+    """Time one scheme at f = 1, b = 2, p2p = 0."""
+    spec = ScheduleSpec(scheme.name, p, m, concatenation=scheme.concatenation)
+    got = evaluate(generate(spec), Costs(), spec)
     paper = with_middle if scheme.name == "chimera" and m == p else scheme.paper
     return Row(
         scheme.label,
         p,
         m,
         paper(p, m),
-        got.ratios.bubble_ratio,
+        got.steady.bubble_ratio,
         scheme.derived(p, m),
-        (scheme.weights(p, m), spread(tuple(h.weights for h in got.held))),
-        (scheme.activations(p, m), spread(tuple(h.activations for h in got.held))),
+        (scheme.weights(p, m), spread(tuple(h.weights for h in got.peaks))),
+        (scheme.activations(p, m), spread(tuple(h.activations for h in got.peaks))),
     )
 
 
@@ -201,17 +201,17 @@ def pipelines_rows() -> Iterator[Row]:
     """Chimera's table 3: 2f pipelines in equal slots (f = b = 1) at m = p; idle 2(p/(2f)-1) slots a rank."""
     for p in STAGES:
         for f in (f for f in range(1, p // 2 + 1) if p // 2 % f == 0):
-            request = Request("chimera", p, p, pipelines=2 * f)
-            got = answer(generate(request), Costs(b=Fraction(1)), request)
+            spec = ScheduleSpec("chimera", p, p, pipelines=2 * f)
+            got = evaluate(generate(spec), Costs(b=Fraction(1)), spec)
             paper = Fraction(p // f - 2, 2 * p + p // f - 2)
-            weights = spread(tuple(h.weights for h in got.held))
-            held = spread(tuple(h.activations for h in got.held))
+            weights = spread(tuple(h.weights for h in got.peaks))
+            held = spread(tuple(h.activations for h in got.peaks))
             yield Row(
                 f"chimera, {2 * f} pipelines",
                 p,
                 p,
                 paper,
-                got.ratios.bubble_ratio,
+                got.steady.bubble_ratio,
                 paper,
                 ((2 * f, 2 * f), weights),
                 ((held[0], p), held),
@@ -246,14 +246,14 @@ def llama_rows() -> Iterator[LlamaRow]:
     """Sizes with k | m and k >= p, the paper's p = 16, v = 8 first."""
     for p, v, m, k in LLAMA_SIZES:
         got = llama(p, v, m, k)
-        most = max(h.activations for h in got.held)
-        yield LlamaRow(p, v, m, k, Fraction(p - 1, m * v), got.ratios.bubble_over_compute, most)
+        most = max(h.activations for h in got.peaks)
+        yield LlamaRow(p, v, m, k, Fraction(p - 1, m * v), got.steady.bubble_over_compute, most)
 
 
-def llama(p: int, v: int, m: int, k: int) -> Answer:
-    """Replay the flexible schedule at f = 1, b = 2, p2p = 0."""
-    request = Request("flexible", p, m, virtual=v, consecutive=k)
-    return answer(generate(request), Costs(), request)
+def llama(p: int, v: int, m: int, k: int) -> Evaluation:
+    """Time the flexible schedule at f = 1, b = 2, p2p = 0."""
+    spec = ScheduleSpec("flexible", p, m, virtual=v, consecutive=k)
+    return evaluate(generate(spec), Costs(), spec)
 
 
 def show_span(span: Span) -> str:

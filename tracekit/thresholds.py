@@ -3,6 +3,8 @@
 This file stands below everything that reads it. A comparison elsewhere uses a name from here, never a bare number.
 """
 
+from typing import Final
+
 # --- files, dumps, ingest: bounds on input that nobody vouches for ---
 
 # --- tables: what counts as waiting, as one step, as one message ---
@@ -10,5 +12,35 @@ This file stands below everything that reads it. A comparison elsewhere uses a n
 # --- slowrank: who is named ---
 
 # --- hang: who is named ---
+
+MAX_WITNESSES: Final = 64
+"""Ranks or replicas asked about an order or a version: all of them run one program, so more tell nothing new."""
+
+MIN_WITNESSES: Final = 2
+"""Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
+
+PATTERN_CALLS: Final = 12
+"""Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
+
+STALE_DUMPS_SHARE: Final = 0.25
+"""Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
+
+STRAGGLER_CALLS: Final = 8
+"""Timed collectives below which coming last says nothing of a rank."""
+
+STRAGGLER_SHARE: Final = 0.5
+"""Share of all waiting in its calls that a straggler must cause itself: with less, others are late as often."""
+
+STRAGGLER_CHANCE: Final = 1e-3
+"""Probability, over all ranks together, with which chance (1/size a call) may make a rank last as often as it was."""
+
+NAMED_A_SIDE: Final = 4
+"""Ranks named of each side of a mismatch in doubt; the group tells the rest."""
+
+NAMED_IN_SENTENCE: Final = 8
+"""Culprits of a kind named in the verdict's sentence; the list below it names all."""
+
+NAMED_IN_DOUBT: Final = 16
+"""Ranks named of those that may explain a standstill; more are no lead."""
 
 # --- report: how much is shown ---

@@ -1,6 +1,7 @@
 """The finding for a terminal: verdict first, then where, why, how much, and what could not have been seen."""
 
 from numerics.findings import CompareFinding, Divergence, Worst
+from tracekit.text import plain
 
 _WORDS = {
     "identical": "IDENTICAL",
@@ -12,11 +13,6 @@ _WORDS = {
     "incomparable": "INCOMPARABLE",
     "undecided": "UNDECIDED",
 }
-
-
-def plain(text: str) -> str:
-    """Text from a file without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
@@ -39,7 +35,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     lines += _listed("notes", finding.notes, verbose=True)
     if finding.next:
         lines.append(f"next: {finding.next}")
-    return "".join(plain(line) + "\n" for line in lines)
+    return "".join(plain(line, "?") + "\n" for line in lines)
 
 
 def _divergence(found: Divergence, verdict: str) -> list[str]:

@@ -5,11 +5,8 @@ Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 
 from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
-from reftrain.schedule.generators import ASYNCHRONOUS, SCHEMES, make_schedule
-
-SCHEDULES = tuple(SCHEMES)
-SPLIT = frozenset({"zb_h1", "dualpipe_v"})
-"""Schedules that split backwards into a part for the input and one for the weights."""
+from reftrain.schedule.generators import make_schedule
+from reftrain.schedule.registry import SCHEMES
 
 
 def divisors(number: int) -> str:
@@ -147,9 +144,9 @@ def _check_traced_steps(config: Tables) -> None:
 def _check_stages(config: Tables) -> None:
     """Refuse unknown schedules and layers that do not fill the stages."""
     pipeline, stages, layers = config.pipeline, config.stages, config.model.layers
-    if pipeline.schedule not in SCHEDULES:
+    if pipeline.schedule not in SCHEMES:
         raise ConfigError(
-            "pipeline.schedule", f"{pipeline.schedule!r} is unknown", f"choose among {', '.join(SCHEDULES)}"
+            "pipeline.schedule", f"{pipeline.schedule!r} is unknown", f"choose among {', '.join(SCHEMES)}"
         )
     if pipeline.layers_per_stage:
         if len(pipeline.layers_per_stage) != stages or sum(pipeline.layers_per_stage) != layers:
@@ -174,15 +171,16 @@ def _check_stages(config: Tables) -> None:
 def _check_schedule(config: Tables) -> None:
     """Let the scheme refuse what it cannot take; the flexible ones take everything."""
     pipeline = config.pipeline
-    if pipeline.schedule in SPLIT and config.numerics.recompute != "none":
+    scheme = SCHEMES[pipeline.schedule]
+    if scheme.splits_backward and config.numerics.recompute != "none":
         raise ConfigError(
             "numerics.recompute",
             f"{pipeline.schedule} splits backwards, which recomputation would run twice",
             "set recompute = none or choose another pipeline.schedule",
         )
-    if pipeline.schedule in ASYNCHRONOUS:
+    if not scheme.synchronous:
         _check_asynchronous(config)
-    if pipeline.schedule not in {"flexible", "afab"}:
+    if scheme.checked_by_config:
         make_schedule(
             pipeline.schedule,
             config.mesh.pp,

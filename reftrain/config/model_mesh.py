@@ -6,7 +6,7 @@ from typing import Final
 from reftrain.config.fields import check_at_least, check_choice, setting
 from reftrain.errors import ConfigError
 from reftrain.schedule.replica_sync import SYNCS
-from reftrain.schedule.request import CONCATENATIONS
+from reftrain.schedule.spec import CONCATENATIONS
 from tracekit.axes import AXES
 
 ZERO_STAGES: Final = (0, 1, 2, 3)

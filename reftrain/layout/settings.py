@@ -1,8 +1,9 @@
 """Settings that decide a rank's bits besides the reductions, as the recorded and the declared plan both list them."""
 
 from reftrain.config.run import RunConfig
+from reftrain.schedule.registry import SCHEMES
 
-WHOLE_BACKWARD = frozenset({"flexible", "1f1b", "afab", "gpipe", "interleaved", "breadth_first"})
+WHOLE_BACKWARD = frozenset(name for name, scheme in SCHEMES.items() if scheme.whole_backward)
 """Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
 
 

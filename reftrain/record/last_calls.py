@@ -10,7 +10,6 @@ does so by hand, where no launcher of ours watched the ranks.
 """
 
 import contextlib
-import io
 import json
 import mmap
 import pickle
@@ -20,6 +19,8 @@ import zlib
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
+
+from tracekit.plain_pickle import loads_plain
 
 SLOTS: Final = 128
 SLOT_BYTES: Final = 4096
@@ -98,12 +99,15 @@ def read_tail(path: Path) -> list[dict[str, Any]]:
 
 
 def merge_last_calls(folder: Path) -> None:
-    """Complete every dump in `folder` with its ring and remove the rings. Raises OSError."""
+    """Complete every dump in `folder` with its ring and remove the rings.
+
+    Raises OSError, and RefusedError where a dump asks for code.
+    """
     rings = last_calls_of(folder / "rank_0").parent
     for path in sorted(rings.glob("rank_*")):
         dump = folder / path.name
         if dump.exists():
-            merged = with_tail(_load(dump.read_bytes()), read_tail(path))
+            merged = with_tail(loads_plain(dump.read_bytes()), read_tail(path))
             temporary = dump.with_name(f".{dump.name}.tmp")
             temporary.write_bytes(pickle.dumps(merged))
             temporary.replace(dump)
@@ -155,19 +159,6 @@ def status(native: dict[str, dict[str, int]], entries: list[dict[str, Any]]) -> 
 def _key(entry: dict[str, Any]) -> tuple[str, bool, int]:
     number = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
     return entry["process_group"][0], entry["is_p2p"], number
-
-
-class _Plain(pickle.Unpickler):
-    """Reads builtin containers and scalars; refuses everything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Refuse: no dump of ours names a class."""
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a dump")
-
-
-def _load(raw: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = _Plain(io.BytesIO(raw)).load()
-    return found
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reftrain.errors import ScheduleError
-from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.lane import (
     LAUNCH_QUEUE,
     Channel,

@@ -11,8 +11,8 @@ import numpy as np
 from reftrain.config.fault_kinds import HANGS
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.errors import ConfigError
-from reftrain.simulate.axes import F64, Grid
-from reftrain.simulate.labels import OPS
+from reftrain.simulate.grid import F64, Grid
+from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.lane import Conditions
 from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.lane import F32
 
 _KERNEL, _TRANSFER, _TAIL, _LOAD, _COMMON, _SPEED, _PATH, _CLOCK = range(8)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from reftrain.simulate.axes import F64
+from reftrain.simulate.grid import F64
 from reftrain.simulate.program import Kind, Op, Program
 
 F32 = npt.NDArray[np.float32]

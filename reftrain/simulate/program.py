@@ -13,7 +13,7 @@ from typing import Protocol
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
-from reftrain.simulate.axes import Grid
+from reftrain.simulate.grid import Grid
 
 
 class Kind(enum.IntEnum):

@@ -10,17 +10,16 @@ from typing import Final
 
 from reftrain.config.fault_kinds import HANGS
 from reftrain.config.fault_spec import FaultSpec
-from reftrain.cost.cost import CostModel
 from reftrain.cost.hardware import Hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.errors import ConfigError
 from reftrain.schedule.actions import Schedule
-from reftrain.simulate.axes import Grid
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.faults import Table, conditions_of, deal, last_step
+from reftrain.simulate.grid import Grid
 from reftrain.simulate.jitter import Jitter, draw_clocks
 from reftrain.simulate.lane import HostCosts
-from reftrain.simulate.model_work import ModelWork
+from reftrain.simulate.model_operations import ModelWork
 from reftrain.simulate.packing import Packing
 from reftrain.simulate.program import Program, compile_programs
 from reftrain.simulate.simulation import Simulation
@@ -61,21 +60,6 @@ class Setup:
         return Grid({axis: getattr(mesh, axis) for axis in ("tp", "cp", "pp", "dp")}, mesh.order)
 
 
-def cost_model(job: Job, hardware: Hardware) -> CostModel:
-    """Costs of a job on a machine."""
-    return CostModel(
-        hardware,
-        job.model,
-        job.mesh,
-        seq_len=job.seq_len,
-        micro_batch_size=job.micro_batch_size,
-        recompute=job.recompute,
-        compute_bytes=job.compute_bytes,
-        reduce_bytes=job.reduce_bytes,
-        accumulates=job.micro_batches > 1,
-    )
-
-
 def host_costs(hardware: Hardware) -> HostCosts:
     """Host times of a machine, ns."""
     launch = hardware.host.launch_us * 1e3
@@ -87,7 +71,7 @@ def programs_of(setup: Setup, grid: Grid) -> list[Program]:
     job, schedule = setup.job, setup.schedule
     held = [[stage for _, stage in schedule.held_by(rank)] for rank in range(schedule.ranks)]
     work = ModelWork(
-        cost_model(job, setup.hardware), job.stages, held, merge=setup.merge, clip=job.clips,
+        cost_model_of(job, setup.hardware), job.stages, held, merge=setup.merge, clip=job.clips,
         host_waits=setup.host_waits,
     )  # fmt: skip
     return compile_programs(schedule, grid, work)

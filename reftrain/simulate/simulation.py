@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reftrain.simulate.axes import F64, Grid
+from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.jitter import Clocks
 from reftrain.simulate.lane import HostCosts, StageTimes
 from reftrain.simulate.program import Program

@@ -30,8 +30,9 @@ from reftrain.rank.events import Segment
 from reftrain.rank.hooks import HookList, RunContext
 from reftrain.rank.mesh import Mesh
 from reftrain.schedule.actions import Schedule
-from reftrain.schedule.generators import ASYNCHRONOUS, make_schedule
+from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES
 from reftrain.train.optimizer import AdamW, clip_coefficient, learning_rate
 
 OUTPUT = "output.weight"
@@ -171,7 +172,7 @@ class Trainer:
             config.consecutive,
             pipelines=pipeline.pipelines,
             concatenation=pipeline.concatenation,
-            steps=config.steps if pipeline.schedule in ASYNCHRONOUS else 1,
+            steps=1 if SCHEMES[pipeline.schedule].synchronous else config.steps,
         )
         return lower(schedule, config.mesh.zero, pipeline.replica_sync)
 

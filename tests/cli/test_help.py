@@ -25,7 +25,7 @@ def test_every_command_explains_itself(tracekit, name):
 
 
 @pytest.mark.parametrize("name", ["breakdown", "whatif", "diff", "mesh"])
-def test_a_command_that_is_not_there_is_a_usage_error(tracekit, name):
+def test_an_unknown_command_is_a_usage_error(tracekit, name):
     done = tracekit(name, "traces")
     assert done.code == 2
     assert f"No such command '{name}'" in done.err

@@ -30,7 +30,7 @@ def test_overrides_go_before_the_job(tmp_path):
     assert sixteen(tmp_path, 3, [], LONG_SEQUENCES).data.seq_len == 256
 
 
-def test_a_seed_gives_other_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_path):
+def test_seeds_change_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr("reftrain.job.launcher.launch", lambda config, hooks: started.append(config))
     for options in ([], ["--seed", "7"], ["--fault", "none"]):
@@ -62,7 +62,7 @@ def test_what_is_no_run_stays(capsys, monkeypatch, tmp_path):
     ("fault", "words"),
     [("slow:rank=1", "no such kind 'slow'"), ("slow_compute:rank=16", "'16' is no rank of a world of 16")],
 )
-def test_a_fault_that_cannot_be_planted_leaves_an_earlier_run(capsys, monkeypatch, tmp_path, fault, words):
+def test_an_impossible_fault_leaves_an_earlier_run(capsys, monkeypatch, tmp_path, fault, words):
     write_manifest(tmp_path, {"faults": []})
     code, said = refused(capsys, monkeypatch, "--out", tmp_path, "--fault", fault)
     assert code == 2

@@ -20,9 +20,9 @@ import pytest  # noqa: F401 (the bench belongs to the tests' environment)
 
 from tests.hang.simulate import AXES, DESCS, make, members
 from tests.hang.test_unpickle import mutate
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import _Handler, load_dumps
 from tracekit.dumps.workers import decode_all
-from tracekit.hang.analyse import analyse
 
 FRAMES = [
     {"name": n, "filename": f"/opt/train/parallel/{n}.py", "line": 40 + i}

@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
 
 KINDS = {
     "skip_collective": {"host_stalled"},

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.hang.gloo_job import CULPRIT
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
 
 KINDS = {
     "host_stall": "host_stalled",

@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 
 from tests.hang.real_hangs import KINDS, run
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
 
 SMALL = {"step": 1, "timeout_s": 8.0}
 
@@ -32,7 +32,7 @@ def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
         assert {c.rank for c in finding.culprits} <= {rank}, ([path.name for path in gone], finding.reason)
 
 
-def test_collectives_that_nobody_of_the_trainer_waits_for_are_recorded_as_done(tmp_path):
+def test_collectives_the_trainer_never_awaits_are_recorded_done(tmp_path):
     run(tmp_path / "run", "wrong_size", "pp", 1, mesh="pp=2,dp=2", **SMALL)
     calls = {
         "barrier": 0,

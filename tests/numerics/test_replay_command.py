@@ -163,7 +163,7 @@ def test_plan_without_a_plan_says_so(copy, tmp_path):
     assert "order_plan.json" in str(result.exception)
 
 
-def test_the_2d_baseline_has_the_runs_micro_batches_and_no_pipeline(run, tmp_path):
+def test_the_2d_baseline_keeps_micro_batches_without_pipeline(run, tmp_path):
     tables = {
         "mesh": {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "zero": 2},
         "model": {"layers": 4},

@@ -14,8 +14,8 @@ from reftrain.config.run import MeshConfig
 from reftrain.cost.activations import layer_kept
 from reftrain.cost.job import job_of_run
 from reftrain.cost.memory import MemoryModel
-from reftrain.plan.published import CALIBRATION, job_of_row
 from reftrain.rank.mesh import coordinates
+from studies.llama3 import CALIBRATION, job_of_row
 from tests.plan import workers
 
 SMALL = {"preset": "small", "layers": 4}
@@ -86,7 +86,7 @@ def resident(folder, shape, mesh, policy):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 @pytest.mark.slow
-def test_resident_memory_of_a_run_is_predicted_within_ten_percent(tmp_path):
+def test_resident_memory_is_predicted_within_ten_percent(tmp_path):
     """A run of a tiny model tells what a process needs without one."""
     sizes, mesh = [], {"pp": 2}
     for name, shape in (

@@ -105,7 +105,7 @@ def _entry(seq, *, retired, p2p=False, created=0, group="1"):
     }
 
 
-def test_pending_is_what_no_later_call_of_its_group_overtook():
+def test_pending_calls_have_no_later_call_in_group():
     second = 1_000_000_000
     dropped = [_entry(1, retired=False, created=second), _entry(2, retired=True, created=2 * second)]
     assert oldest_pending_s(dropped, 9 * second) == 0.0
@@ -138,7 +138,7 @@ def _forgotten(rank, folder):
     recorder.stop(failed=True)
 
 
-def test_what_torch_forgot_to_retire_before_the_recording_has_ended(tmp_path):
+def test_calls_torch_left_unretired_before_recording_have_ended(tmp_path):
     enable(tmp_path / "fr")
     assert run_ranks(_forgotten, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
     dump = _dump(tmp_path / "fr", 0)
@@ -160,12 +160,12 @@ def _full_disk(rank, folder):
     recorder.stop()
 
 
-def test_a_dump_that_cannot_be_written_does_not_end_the_job(tmp_path):
+def test_an_unwritable_dump_does_not_end_the_job(tmp_path):
     enable(tmp_path / "fr")
     assert run_ranks(_full_disk, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
 
 
-def test_on_nccl_torchs_own_dump_is_written_as_it_is(tmp_path, monkeypatch):
+def test_nccl_writes_torchs_own_dump_unchanged(tmp_path, monkeypatch):
     """NCCL's recorder holds sends, receives and groups itself; only file names are shortened."""
     entry = {
         "frames": [{"name": "all_reduce", "filename": f"{tmp_path}/train.py", "line": 7}],

@@ -6,6 +6,7 @@ import pytest
 
 from reftrain.record import last_calls
 from reftrain.record.last_calls import SLOT_BYTES, SLOTS, LastCalls, merge_last_calls, read_tail, with_tail
+from tracekit.plain_pickle import RefusedError
 
 
 def call(number, group="5", *, p2p=False, created=0):
@@ -116,6 +117,13 @@ def test_merging_replaces_dumps_and_removes_rings(tmp_path):
     assert got["collective_seq_id"] == 1
 
 
-def test_a_dump_that_names_code_is_refused():
-    with pytest.raises(pickle.UnpicklingError, match="does not belong in a dump"):
-        last_calls._load(pickle.dumps(last_calls.LastCalls))
+def test_a_dump_that_names_code_is_refused(tmp_path):
+    folder = tmp_path / "fr"
+    folder.mkdir()
+    (folder / "rank_0").write_bytes(pickle.dumps(last_calls.LastCalls))
+    LastCalls(last_calls.last_calls_of(folder / "rank_0")).add(call(1), "collective")
+    with pytest.raises(
+        RefusedError,
+        match=r"it asks for reftrain\.record\.last_calls\.LastCalls; a dump holds plain data only",
+    ):
+        merge_last_calls(folder)

@@ -51,7 +51,7 @@ def pending(entries):
     return [(e["process_group"][1], e["profiling_name"]) for e in entries if not e["retired"]]
 
 
-def test_a_rank_that_stalls_on_an_axis_is_one_call_behind_there(tmp_path):
+def test_a_stalled_rank_is_one_call_behind_there(tmp_path):
     dumps, said = hang(tmp_path, f"host_stall:rank=3,steps={STEP},axis=tp")
     mine, peer = (calls(dumps[rank], "mesh_tp") for rank in (3, 2))
     assert len(peer) == len(mine) + 1
@@ -75,7 +75,7 @@ def test_what_a_rank_did_last_survives_it(tmp_path, kind):
         assert "was killed by SIGKILL; ended the other 3 ranks" in said
 
 
-def test_a_message_left_out_is_missing_at_one_end_only(tmp_path):
+def test_a_skipped_message_is_missing_at_one_end(tmp_path):
     dumps, _ = hang(tmp_path, f"skip_collective:rank=2,steps={STEP},axis=pp,op=recv")
     ends = Counter()
     for rank, other in ((0, 2), (1, 3)):
@@ -86,7 +86,7 @@ def test_a_message_left_out_is_missing_at_one_end_only(tmp_path):
     assert ("mesh_pp", "gloo:send 0->1") in pending(dumps[0])
 
 
-def test_after_a_collective_left_out_the_next_one_meets_it(tmp_path):
+def test_the_next_collective_meets_a_skipped_one(tmp_path):
     dumps, _ = hang(tmp_path, f"skip_collective:rank=3,steps={STEP},axis=tp,op=all_reduce")
     mine, peer = (
         [(e["collective_seq_id"], e["input_sizes"]) for e in calls(dumps[rank], "mesh_tp")] for rank in (3, 2)
@@ -98,7 +98,7 @@ def test_after_a_collective_left_out_the_next_one_meets_it(tmp_path):
 
 
 @pytest.mark.parametrize(("axis", "op"), [("tp", "all_gather"), ("pp", "send"), ("dp", "reduce_scatter")])
-def test_another_size_stands_in_the_dump_of_the_rank_that_used_it(tmp_path, axis, op):
+def test_a_wrong_size_stands_in_its_ranks_dump(tmp_path, axis, op):
     layout = ["--mesh", "pp=2,dp=2", "--set", "mesh.zero=2"] if axis == "dp" else []
     dumps, _ = hang(tmp_path, f"wrong_size:rank=1,steps={STEP},axis={axis},op={op}", *layout)
     p2p = op == "send"

@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, allocator, monkeypatch):
     assert allocator == ["on", "off"]
 
 
-def test_it_does_not_hide_the_error_that_ended_the_run(tmp_path, allocator, monkeypatch):
+def test_it_does_not_hide_the_runs_error(tmp_path, allocator, monkeypatch):
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", refuse)
     hook = made(tmp_path, None)
     with pytest.raises(torch.OutOfMemoryError, match="no more"):
@@ -129,7 +129,7 @@ def test_the_command_says_so_in_one_sentence(tmp_path):
     assert not (tmp_path / "memory").exists()
 
 
-def test_on_cuda_a_call_is_left_to_nccls_own_span(tmp_path, monkeypatch):
+def test_on_cuda_nccls_own_span_stands(tmp_path, monkeypatch):
     """Otherwise each call would stand in the trace twice."""
     spans = []
     monkeypatch.setattr("reftrain.record.evidence.Span", spans.append)

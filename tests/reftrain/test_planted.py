@@ -144,7 +144,7 @@ def test_launch_bound_delays_operators_and_ends_with_the_step():
     assert min(timed(lambda: [x + 1 for _ in range(10)]) for _ in range(5)) < 0.015
 
 
-def test_launch_bound_pays_in_backward_for_the_forward_and_not_in_communication(clock):
+def test_launch_bound_backward_pays_for_forward_without_communication(clock):
     x, back, reduce = torch.zeros(1), Segment("ffn", 0, "backward", 1), call("all_reduce")
     made = hook("launch_bound:rank=1,delay_us=1000", 1)
     made._mode.wait = lambda calls: clock.sleep(1e-3 * calls)

@@ -56,7 +56,7 @@ def test_configurations(tables, words):
         load(None, tables)
 
 
-def test_ranks_take_turns_on_gpus_only_where_it_is_asked_for(monkeypatch):
+def test_ranks_share_gpus_only_when_asked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
@@ -69,7 +69,7 @@ def test_ranks_take_turns_on_gpus_only_where_it_is_asked_for(monkeypatch):
         choose_device(shared, 0)
 
 
-def test_sharing_gives_nccl_a_host_a_rank_and_keeps_what_the_user_set(monkeypatch):
+def test_sharing_sets_nccl_hosts_and_keeps_user_settings(monkeypatch):
     for name in [n for n in os.environ if n.startswith("NCCL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "environ", dict(os.environ, NCCL_SOCKET_IFNAME="eth0"))
@@ -104,7 +104,7 @@ def hang(text, **checkpoint):
     return made
 
 
-def test_a_hang_that_never_struck_is_told_at_the_end():
+def test_a_hang_that_never_struck_is_reported_last():
     call = CollectiveCall("dp", "all_reduce", "x", torch.zeros(1), None, 1)
     missed = hang("host_stall:rank=0,axis=dp,op=send")
     missed.collective_begin(call)
@@ -117,7 +117,7 @@ def test_a_hang_that_never_struck_is_told_at_the_end():
     hang("host_stall:rank=0", resume="auto").close()  # it may have struck before the restart
 
 
-def test_another_error_is_not_hidden_by_a_hang_that_never_struck():
+def test_a_missed_hang_does_not_hide_another_error():
     def failing():
         try:
             raise KeyError("first")
@@ -156,7 +156,7 @@ def test_a_machine_that_gives_no_process_is_named(monkeypatch):
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), "interrupts come again"
 
 
-def test_refusals_name_the_file_and_a_remedy_where_there_is_one():
+def test_refusals_name_the_file_and_any_remedy():
     assert refusal(OSError(errno.EFBIG, "File too large", "a/b")) == (
         "a/b: File too large; free space or choose another out"
     )
@@ -199,7 +199,7 @@ def test_ranks_leave_an_interrupt_to_their_parent():
     assert not Path(f"/proc/{ranks.pids[0]}").exists()
 
 
-def test_a_run_folder_keeps_the_truth_of_a_planted_fault_that_never_struck(tmp_path):
+def test_a_run_folder_records_a_fault_that_missed(tmp_path):
     """The sentence comes at the end of the whole run; the run itself is as good as any."""
     done = run(tmp_path, "--mesh", "dp=2", "--steps", "2", "--fault", "crash:rank=1,axis=dp,op=recv")
     assert done.returncode == 2
@@ -231,7 +231,7 @@ def test_ranks_that_cannot_meet_say_so_in_one_sentence(tmp_path, monkeypatch):
     assert done.stderr.startswith("reftrain: rank 1 cannot meet the others at env://: ")
 
 
-def test_what_cpp_says_is_kept_where_the_block_ends_well(capfd):
+def test_cpp_output_is_kept_when_the_block_succeeds(capfd):
     with stderr_unless_it_fails():
         os.write(2, b"a warning\n")
     assert capfd.readouterr().err == "a warning\n"
@@ -247,7 +247,7 @@ def test_what_cpp_says_is_kept_where_the_block_ends_well(capfd):
     assert capfd.readouterr().err == "again\n"
 
 
-def test_a_file_that_cannot_be_written_and_a_fault_of_ours(capsys, monkeypatch):
+def test_an_unwritable_file_and_an_internal_error(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["reftrain", "faults", "--json", "/proc/nowhere/faults.json"])
     with pytest.raises(SystemExit) as stop:
         command.main()

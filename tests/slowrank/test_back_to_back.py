@@ -6,7 +6,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 
 
-def test_collectives_back_to_back_follow_each_other_in_the_replay(tmp_path):
+def test_collectives_back_to_back_stay_ordered_when_replayed(tmp_path):
     lines = [Timeline(r) for r in range(4)]
     for step in range(3):
         begin = lines[0].at

@@ -5,9 +5,9 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
-from tracekit.slowrank.statistics import Z_LIMIT
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
+from tracekit.analysis.slowrank.statistics import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
 CALLS = 3 * 2
@@ -78,7 +78,7 @@ def test_a_lasting_difference_is_not_dispersion(tmp_path):
     assert dispersion(case.ops, case.steps, mesh).ratio < 1.4
 
 
-def test_work_dealt_anew_each_step_is_dispersion_and_nobodys_fault(tmp_path):
+def test_work_dealt_anew_each_step_is_dispersion(tmp_path):
     """Attention takes as long as the documents dealt to a rank in a step; products take the same everywhere."""
     mesh, rng = grid(dp=4), np.random.default_rng(3)
     lines = [Timeline(r) for r in range(4)]

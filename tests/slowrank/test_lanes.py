@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, step
-from tracekit.slowrank.lanes import NEED, POST, _busiest, _really_needed, queue_of
+from tracekit.analysis.slowrank.lanes import NEED, POST, _busiest, _really_needed, queue_of
 from tracekit.tables.clock import align
 from tracekit.tables.steps import measure
 from tracekit.tables.waits import measure_waits
@@ -20,7 +20,7 @@ US = 1000.0
         (120.0, 0.0, [True, True]),  # posted in answer to the end of the first one
     ],
 )
-def test_what_ends_while_another_is_waited_for_held_nobody_up(post_us, own_us, kept):
+def test_operations_ending_during_another_wait_delay_nobody(post_us, own_us, kept):
     """Operation A ends at 100 µs, B at 300 µs."""
     wall = np.array([0.0, 100.0, 300.0, post_us]) * US
     order = np.argsort(wall)
@@ -32,7 +32,7 @@ def test_what_ends_while_another_is_waited_for_held_nobody_up(post_us, own_us, k
     assert found[kind == POST].all()
 
 
-def test_a_collective_queued_behind_a_late_rank_was_ready_before():
+def test_a_collective_queued_behind_lateness_was_ready_before():
     """Rank 1 comes 300 µs late to the first of two, half through its work; rank 0 works on meanwhile."""
     first = [
         step(0, 0, 870),

@@ -3,14 +3,14 @@
 import pytest
 
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
-from tracekit.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse
 
 MESH = grid(tp=2, dp=4)
 COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1
 
 
 @pytest.mark.parametrize("factor", [6, 12])
-def test_one_slow_group_is_a_slow_link_and_no_slow_rank(tmp_path, factor):
+def test_one_slow_group_is_a_slow_link(tmp_path, factor):
     mesh = grid(tp=4, dp=2)
     finding = analyse(job(tmp_path, mesh, link={(1, 5): factor}))
     assert (finding.verdict, finding.cause) == ("slow_link", "network")
@@ -20,12 +20,12 @@ def test_one_slow_group_is_a_slow_link_and_no_slow_rank(tmp_path, factor):
     assert row.peers_median == pytest.approx(TRANSFER_US / 1000, rel=0.02)
 
 
-def test_a_link_that_every_group_shares_is_no_link_of_one(tmp_path):
+def test_slowness_shared_by_every_group_is_no_link(tmp_path):
     every = {MESH.line(r, ["dp"]): 6.0 for r in range(8)}
     assert analyse(job(tmp_path, MESH, link=every)).verdict == "healthy"
 
 
-def test_a_slow_transfer_below_two_percent_of_the_step_is_healthy(tmp_path):
+def test_a_slow_transfer_below_two_percent_is_healthy(tmp_path):
     mesh = grid(tp=4, dp=2)
     factor = 1 + 0.015 * 2 * (LAYER_US + TRANSFER_US) / TRANSFER_US
     assert factor > 1.6  # slow by any measure, but too cheap to name
@@ -37,7 +37,7 @@ def test_a_slow_rank_makes_no_slow_link(tmp_path):
     assert (finding.verdict, finding.suspects[0].rank) == ("slow_rank", 6)
 
 
-def test_the_dearer_of_a_slow_link_and_a_slow_rank_is_the_answer(tmp_path):
+def test_the_dearer_of_slow_link_and_rank_is_answered(tmp_path):
     mesh = grid(tp=4, dp=2)
     for folder, slow, factor, verdict in (("a", 1.8, 4, "slow_rank"), ("b", 1.1, 16, "slow_link")):
         (tmp_path / folder).mkdir()

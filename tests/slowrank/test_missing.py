@@ -3,13 +3,13 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 
 
-def test_when_the_culprit_has_no_trace_the_answer_is_open(tmp_path):
+def test_a_culprit_without_trace_leaves_the_answer_open(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost={5}))
     assert finding.verdict == "inconclusive"
     assert finding.suspects == ()
@@ -17,7 +17,7 @@ def test_when_the_culprit_has_no_trace_the_answer_is_open(tmp_path):
     assert finding.ranks.missing == (5,)
 
 
-def test_a_missing_rank_that_is_not_slow_does_not_stop_the_answer(tmp_path):
+def test_a_missing_innocent_rank_does_not_stop_the_answer(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost={2}))
     assert finding.verdict == "slow_rank"
     assert [s.rank for s in finding.suspects] == [5]

@@ -7,9 +7,9 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 from tracekit.mesh import from_sizes
-from tracekit.slowrank.analyse import analyse
 
 MESH = grid(dp=4)  # one group: whoever is late delays all at once
 CALLS = 3  # layers × axes
@@ -43,7 +43,7 @@ def test_curing_one_of_two_equally_slow_ranks_saves_nothing(tmp_path):
     assert replayed(case, cured) == pytest.approx(STEP_NS, rel=0.001)
 
 
-def test_slack_of_others_costs_nothing_until_it_is_used_up(tmp_path):
+def test_slack_costs_nothing_until_it_is_spent(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.3}, jitter=0), MESH)
     other = case.steps.own.copy()
     other[0] *= 1.2  # still quicker than rank 3
@@ -78,7 +78,7 @@ def test_simulated_meshes_are_told_again(tmp_path, seed, kind):
     assert replayed(made) == pytest.approx(made.step_ns, rel=0.02)
 
 
-def test_delays_that_spread_from_axis_to_axis_are_told_again(tmp_path):
+def test_delays_spreading_across_axes_are_reproduced(tmp_path):
     mesh = grid(tp=2, cp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={5: 1.4}), mesh)
     assert replayed(case) == pytest.approx(case.step_ns, rel=0.02)
@@ -99,7 +99,7 @@ def test_what_is_late_in_one_place_is_cured_there(tmp_path):
     assert found.what_if.without_suspects_ms == pytest.approx(STEP_NS / 1e6, rel=0.005)
 
 
-def test_a_pause_of_several_ranks_is_cured_in_its_place(tmp_path):
+def test_a_pause_of_several_ranks_is_removed_locally(tmp_path):
     case = generate(24, kind="late_data")
     case.write(tmp_path)
     found = analyse(load([str(tmp_path)]))
@@ -117,7 +117,7 @@ def test_the_price_is_the_planted_one(tmp_path, seed, kind):
     assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)
 
 
-def test_what_is_usual_is_told_by_those_who_run_as_many_operations_as_the_rank(tmp_path):
+def test_ranks_with_equally_many_operations_define_the_usual(tmp_path):
     """One step only: nothing but the number of its operations tells that a rank's recording is cut."""
     case = prepared(job(tmp_path, MESH, steps=1, jitter=0), MESH)
     ((columns, lanes),) = case.replayer.runs

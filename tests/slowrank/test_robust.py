@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.slowrank.statistics import Z_LIMIT, confidence, excess, median_of_others, spread
+from tracekit.analysis.slowrank.statistics import Z_LIMIT, confidence, excess, median_of_others, spread
 
 ALL = [np.arange(4)]
 
@@ -17,14 +17,14 @@ def test_peers_are_the_others_of_the_group_only():
     assert np.isnan(found[4, 0])
 
 
-def test_unknown_peers_are_left_out_and_not_taken_as_zero():
+def test_unknown_peers_are_left_out_not_zero():
     values = np.array([[5.0, 5.0], [np.nan, 6.0], [7.0, np.nan], [np.nan, np.nan]])
     found = median_of_others(values, ALL)
     assert found[0].tolist() == [7.0, 6.0]
     assert found[3].tolist() == [6.0, 5.5]
 
 
-def test_spread_is_the_standard_deviation_of_normal_noise_and_ignores_outliers():
+def test_spread_is_robust_standard_deviation():
     noise = np.random.default_rng(5).normal(0, 3, 4000)
     assert spread(noise) == pytest.approx(3, rel=0.1)
     noise[:200] = 1e9

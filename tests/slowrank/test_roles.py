@@ -4,9 +4,9 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.suspect_work import by_role
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
-from tracekit.slowrank.suspect_work import by_role
 
 MESH = grid(tp=2, dp=3)
 
@@ -26,7 +26,7 @@ def test_a_role_is_every_rank_of_tensor_index_zero(tmp_path, slow, design):
     assert by_role(case, sorted(slow)) is design
 
 
-def test_a_job_whose_first_tensor_ranks_load_the_data_is_healthy(tmp_path):
+def test_a_job_with_loading_first_ranks_is_healthy(tmp_path):
     case = generate(2005015, kind="healthy")
     case.write(tmp_path)
     found = analyse(load([str(tmp_path)]))

@@ -13,17 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.dumps.dump import (
-    DONE,
-    MAX_GROUPS,
-    MAX_OPEN,
-    MAX_P2P,
-    P2P,
-    TAIL,
-    GroupTail,
-    Messages,
-    RankDump,
-)
 from tracekit.dumps.fields import (
     P2P_NAME,
     completed_entry,
@@ -33,6 +22,17 @@ from tracekit.dumps.fields import (
     integer,
     number,
     state_of,
+)
+from tracekit.dumps.rank_dump import (
+    DONE,
+    MAX_GROUPS,
+    MAX_OPEN,
+    MAX_P2P,
+    P2P,
+    TAIL,
+    GroupTail,
+    Messages,
+    RankDump,
 )
 from tracekit.dumps.signatures import Signatures
 from tracekit.errors import InputError

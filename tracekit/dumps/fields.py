@@ -6,7 +6,7 @@ Part of `flight_entry`.
 import re
 from typing import Any
 
-from tracekit.dumps.dump import DONE, MAX_GROUPS, SCHEDULED, STARTED, RankDump
+from tracekit.dumps.rank_dump import DONE, MAX_GROUPS, SCHEDULED, STARTED, RankDump
 
 P2P_NAME = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 

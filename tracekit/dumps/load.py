@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from tracekit.dumps import unpickle
-from tracekit.dumps.dump import RankDump, without_end
 from tracekit.dumps.entries import Reducer
 from tracekit.dumps.files import find_files, read_bytes, size_of
+from tracekit.dumps.rank_dump import RankDump, without_end
 from tracekit.dumps.salvage import salvage, salvage_json
 from tracekit.dumps.timing import timed_calls
 from tracekit.dumps.workers import decode_all

@@ -5,10 +5,11 @@ Part of `flight_entry`.
 
 from typing import Any
 
-from tracekit.dumps.dump import Signature
+from tracekit.dumps.calls import Signature
 
 _MANY = 100_000
 _RECENT = 4
+_PARTS = 8
 
 
 class Signatures:
@@ -25,9 +26,8 @@ class Signatures:
             parts = [
                 self.of((e,)) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")
             ]
-            first = parts[0] if parts else ("coalesced", "", "", "", "")
-            texts = ["; ".join(p[i] for p in parts[:8]) for i in range(1, 5)]
-            joined = (first[0], texts[0], texts[1], texts[2], texts[3])
+            texts = ("; ".join(part[i] for part in parts[:_PARTS]) for i in range(1, len(Signature._fields)))
+            joined = Signature(parts[0].op if parts else "coalesced", *texts)
             return self._signatures.setdefault(joined, joined)
         return self.one(entries[0])
 
@@ -71,7 +71,7 @@ class Signatures:
 
     def _signature(self, entry: Any) -> Signature:
         name = str(entry.get("profiling_name"))
-        signature = (
+        signature = Signature(
             name[name.find(":") + 1 :][:80],
             str(entry.get("input_sizes"))[:400],
             str(entry.get("output_sizes"))[:400],

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.dumps.dump import DONE, Int64, Kind, RankDump, TimedCalls
+from tracekit.dumps.calls import CallKind
 from tracekit.dumps.fields import P2P_NAME, completed_entry, integer, number, state_of
+from tracekit.dumps.rank_dump import DONE, Int64, RankDump, TimedCalls
 
 _LONGEST_MS = 86_400_000.0
 _MAX_SEQ = 1 << 40
@@ -43,7 +44,7 @@ def timed_calls(result: RankDump, entries: Any) -> TimedCalls:
     """Give the timed calls of a dump whose groups `result` already holds."""
     index = {g.name: i for i, g in enumerate(result.groups)}
     rows = _Rows([], [], [], [], [], [], [])
-    kinds: dict[Kind, int] = {}
+    kinds: dict[CallKind, int] = {}
     untimed = outstanding = 0
     for given in entries if isinstance(entries, (list, tuple)) else ():
         try:
@@ -90,7 +91,7 @@ def _duration(entry: dict[str, Any], started: int, completed: int) -> int | None
     return seen if started > 0 and 0 <= seen <= _LONGEST_MS * 1e6 else None
 
 
-def _kind(entry: dict[str, Any], ranks: tuple[int, ...]) -> Kind:
+def _kind(entry: dict[str, Any], ranks: tuple[int, ...]) -> CallKind:
     name = str(entry["profiling_name"])
     source = destination = -1
     if entry["is_p2p"] and (match := P2P_NAME.search(name)):
@@ -101,7 +102,7 @@ def _kind(entry: dict[str, Any], ranks: tuple[int, ...]) -> Kind:
         name = match[1]
     dtypes = entry.get("input_dtypes") or entry.get("output_dtypes")
     dtype = str(dtypes[0])[:40] if isinstance(dtypes, (list, tuple)) and dtypes else ""
-    return (
+    return CallKind(
         re.sub(r"^[a-z0-9]{1,16}:", "", name)[:80],
         dtype,
         _elements(entry.get("input_sizes")),

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracekit.findings.hang import Culprit, GroupRef, HangFinding
 from tracekit.report.slowrank_json import quality_document, ranks_document
+from tracekit.text import plain
 
 HANG_SCHEMA = "tracekit.hang/1"
 _FRAMES = 12
@@ -200,4 +201,4 @@ def _some(prefix: str, ranks: Iterable[int]) -> str:
 
 def _clean(text: str | None) -> str:
     """Text from a dump, made harmless for a terminal: control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text or "")
+    return plain(text or "", mark=None)

@@ -1,9 +1,9 @@
 """The finding as a few lines for somebody who was woken by it: verdict first, then why, what it costs, what next."""
 
-import unicodedata
 from collections.abc import Sequence
 
 from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
+from tracekit.text import plain
 
 _TITLES = {
     "healthy": "HEALTHY",
@@ -173,8 +173,3 @@ def _numbers(numbers: Sequence[int]) -> str:
             runs.append([n, n])
     shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:12]]
     return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > 12 else "")
-
-
-def plain(text: str) -> str:
-    """Text from a file, without control characters that a terminal would obey."""
-    return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)

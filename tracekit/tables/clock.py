@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operations import NO_STEP, ROOTED
@@ -51,17 +52,9 @@ def align(ops: Operations) -> Clocks:
     pairs = _common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
     neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
-    home = {r: r for r in ops.ranks}
-
-    def find(r: int) -> int:
-        while home[r] != r:
-            home[r] = home[home[r]]
-            r = home[r]
-        return r
-
+    linked = DisjointSets(ops.ranks)
     for a, b in edges:
-        if find(a) != find(b):
-            home[find(a)] = find(b)
+        if linked.join(a, b):
             mine, theirs = np.array(pairs[a, b], np.float64).T
             shift, rate = _fit(theirs - mine, theirs)
             lead = float(np.median(mine - theirs))

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_HARDWARE_FILE
 
-LARGEST_FILE: Final = 1 << 20
 GIB: Final = 1 << 30
 
 
@@ -168,7 +168,7 @@ def load_hardware(name: str) -> Hardware:
         raise ConfigError(
             "--hardware", f"{name!r} is no known machine", f"choose {known}, or give a .toml file"
         )
-    if path.stat().st_size > LARGEST_FILE:
+    if path.stat().st_size > LARGEST_HARDWARE_FILE:
         raise ConfigError("--hardware", f"{name} is larger than 1 MiB", "give a hardware file")
     try:
         return parse_hardware(path.read_text("utf-8"), name)
