@@ -41,7 +41,7 @@ def tables(steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def sixteen(
+def demo_config(
     out: Path, steps: int, faults: Sequence[str], overrides: Mapping[str, Mapping[str, object]] | None = None
 ) -> RunConfig:
     """Configuration of a run into `out`; `overrides` go before it. Raises `ConfigError`."""

@@ -9,12 +9,12 @@ from tracekit_cli.reftrain_demo import clear
 
 from reftrain.errors import ConfigError
 from reftrain.faults.registry import read_faults
-from reftrain.job.demo import DEFAULT_FAULT, LONG_SEQUENCES, WARM_UP, sixteen
+from reftrain.job.demo import DEFAULT_FAULT, LONG_SEQUENCES, WARM_UP, demo_config
 from reftrain.record.manifest import write_manifest
 
 
 def test_the_job_has_two_ranks_on_every_axis(tmp_path):
-    made = sixteen(tmp_path, 5, [DEFAULT_FAULT])
+    made = demo_config(tmp_path, 5, [DEFAULT_FAULT])
     assert made.mesh.world_size == 16
     assert {made.mesh.tp, made.mesh.cp, made.mesh.pp, made.mesh.dp} == {2}
     assert made.evidence.trace_steps == tuple(range(WARM_UP, WARM_UP + 5))
@@ -25,9 +25,9 @@ def test_the_job_has_two_ranks_on_every_axis(tmp_path):
 
 
 def test_overrides_go_before_the_job(tmp_path):
-    made = sixteen(tmp_path, 3, [], {"run": {"emulated_gflops": 9.0}})
+    made = demo_config(tmp_path, 3, [], {"run": {"emulated_gflops": 9.0}})
     assert (made.emulated_gflops, made.compute) == (9.0, "emulated")
-    assert sixteen(tmp_path, 3, [], LONG_SEQUENCES).data.seq_len == 256
+    assert demo_config(tmp_path, 3, [], LONG_SEQUENCES).data.seq_len == 256
 
 
 def test_seeds_change_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_path):
