@@ -1,4 +1,4 @@
-"""What an analysis says, as data: text and JSON of a report come from these objects alone."""
+"""Findings of the analyses as data: text and JSON of a report come from these objects alone."""
 
 from tracekit.findings.shared import MeshFinding, MeshSource, Quality, RankCoverage, Rejected
 from tracekit.findings.slowrank import (
