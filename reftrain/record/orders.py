@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
@@ -198,6 +199,17 @@ class OrderRecorder(Hooks):
         if step + 1 == self._built.config.steps:
             self._write()
 
+    def _observed(self) -> dict[str, str]:
+        """Return the settings that this process can be asked for, in place of what the configuration says."""
+        mesh, loader = self._built.mesh, self._built.loader
+        return {
+            "tp": str(mesh.tp.size),
+            "cp": str(mesh.cp.size),
+            "micro_batch_size": str(loader.config.micro_batch_size),
+            "threads": str(torch.get_num_threads()),
+            "backend": dist.get_backend(),
+        }
+
     def _write(self) -> None:
         """Join all ranks' parts and write them from rank 0."""
         config = self._built.config
@@ -214,7 +226,7 @@ class OrderRecorder(Hooks):
                 source="recorded",
                 world_size=config.mesh.world_size,
                 mesh=sizes,
-                local=local_settings(config) | {"backend": dist.get_backend()},
+                local=local_settings(config) | self._observed(),
                 reductions=merged(parts),
             )
             write_plan(Path(config.out), plan)

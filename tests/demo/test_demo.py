@@ -87,3 +87,14 @@ def test_an_earlier_run_is_replaced(tmp_path):
     link.symlink_to(run)
     with pytest.raises(ConfigError, match="holds something else"):
         clear(link)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [(["--steps", "0"], 2, "3<=x<=200"), (["--out", "/proc/nowhere/run"], 3, "choose another out")],
+)
+def test_bad_steps_and_folders_are_refused(capsys, monkeypatch, arguments, code, words):
+    found, said = refused(capsys, monkeypatch, *arguments)
+    assert found == code
+    assert words in said
+    assert "Traceback" not in said
