@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -155,16 +155,9 @@ def _config(
     """The run's configuration from a file and flags; the schedule's name is judged by the generators."""
     from reftrain.config.file import load
 
-    from .reftrain import parse_mesh, parse_setting
+    from .run_settings import tables_of
 
-    overrides: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        table, field, value = parse_setting(setting)
-        overrides.setdefault(table, {})[field] = value
-    if preset:
-        overrides.setdefault("model", {})["preset"] = preset
-    if mesh:
-        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    overrides = tables_of(preset, mesh, settings)
     pipeline = overrides.setdefault("pipeline", {})
     if name:
         pipeline["schedule"] = name if name in SCHEMES else "flexible"
