@@ -140,3 +140,16 @@ NAMED_IN_DOUBT: Final = 16
 """Ranks named of those that may explain a standstill; more are no lead."""
 
 # --- report: how much is shown ---
+
+CULPRITS_SHOWN: Final = 16
+REJECTED_SHOWN: Final = 5
+"""Culprits and rejected files of a hang listed without --verbose: a screen holds them beside the stacks."""
+
+FRAMES_SHOWN: Final = 12
+"""Innermost frames of a stack: these lead from the collective to the training step."""
+
+RANK_RUNS_SHOWN: Final = 24
+"""Runs of consecutive ranks shown of a list: two lines of text."""
+
+SHAPES_SHOWN: Final = 4
+"""Shapes shown of a call's inputs: an all-to-all may have one a member."""
