@@ -40,6 +40,7 @@ def load_dumps(
     """Give the dumps in the files that `inputs` (files, folders, globs, fsspec URLs) name, read by `jobs` processes.
 
     timed: also keep when every call ran (`RankDump.timing`).
+    progress: called with (files read, all files, bytes read, all bytes).
     Raises InputError where an input names nothing, or no file holds a dump.
     """
     paths, named = find_files(inputs)
