@@ -16,7 +16,8 @@ from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
 from reftrain.simulate.pool import made_folder, put
-from reftrain.simulate.runner import Setup, hang_of, without_faults
+from reftrain.simulate.runner import hang_of, without_faults
+from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
 from reftrain.simulate.summary import Summary, summarise, tflops_per_gpu
 from reftrain.simulate.timeline import time_line
