@@ -1,4 +1,4 @@
-"""Tables that recorder and replay both read, against examples worked out by hand: worlds of 3 and more, uneven sizes."""
+"""Tables that recorder and replay both read, against examples worked out by hand: small worlds, uneven sizes."""
 
 import pytest
 import torch
