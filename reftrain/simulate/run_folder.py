@@ -16,7 +16,8 @@ from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
 from reftrain.simulate.pool import made_folder, put
-from reftrain.simulate.runner import Setup, hang_of, without_faults
+from reftrain.simulate.runner import hang_of, without_faults
+from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
 from reftrain.simulate.summary import Summary, summarise, tflops_per_gpu
 from reftrain.simulate.timeline import time_line
@@ -90,8 +91,7 @@ def write_folder(
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     """Write run.json as `reftrain run` does; `simulated` has the step times with and without the faults."""
-    from reftrain.record.evidence import describe  # imports torch, which nothing else here needs
-    from reftrain.record.manifest import write_manifest
+    from reftrain.record.manifest import describe, write_manifest  # these import torch
 
     simulation, setup = outcome.simulation, outcome.setup
     hosts = [simulation.host_name(rank) for rank in range(simulation.grid.world)]

@@ -5,14 +5,14 @@ which the writers (`kineto_writer`, `flight_writer`), `summary` and `timeline` r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from reftrain.config.fault_spec import HANGS, FaultSpec
+from reftrain.config.fault_kinds import HANGS
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.errors import ConfigError
-from reftrain.schedule.actions import Schedule
 from reftrain.simulate.compile import compile_programs
 from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.engine import Engine
@@ -20,41 +20,13 @@ from reftrain.simulate.faults import Table, conditions_of, deal, last_step
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.jitter import Jitter, draw_clocks
 from reftrain.simulate.model_operations import ModelOperations
-from reftrain.simulate.packing import Packing
 from reftrain.simulate.program import Program
+from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
 from reftrain.thresholds import CALL_LAUNCHES, LAUNCH_LATENCY_NS, MOST_SIMULATED_RANKS, MOST_TIMES
-from tracekit.axes import AXES
 
 BEGIN_NS: Final = 1_774_000_123_456_789_012
 """Wall time of every simulated job's begin: fixed, so that the same seed writes the same bytes."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The inputs of a simulation. `schedule` is lowered.
-
-    `jitter` scales all random deviations; 0 leaves none. `merge` writes the kernels between two collectives as one.
-    `host_waits` lets the host wait for every message that arrives, as Megatron's pipeline does. `packing` sets the time
-    of attention by packed documents; without it every sequence is one document.
-    """
-
-    job: Job
-    schedule: Schedule
-    hardware: Hardware
-    steps: int = 2
-    seed: int = 0
-    jitter: float = 1.0
-    faults: tuple[FaultSpec, ...] = ()
-    merge: bool = False
-    host_waits: bool = True
-    packing: Packing | None = None
-
-    @property
-    def grid(self) -> Grid:
-        """The rank grid."""
-        mesh = self.job.mesh
-        return Grid({axis: getattr(mesh, axis) for axis in AXES}, mesh.order)
 
 
 def host_costs(hardware: Hardware) -> HostCosts:
