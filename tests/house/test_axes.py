@@ -24,7 +24,6 @@ NOT_YET = {
     "reftrain/simulate/pipeline_rank.py",
     "reftrain/simulate/runner.py",
     "reftrain/simulate/timeline.py",
-    "tracekit/analysis/slowrank/descent.py",
 }
 """Modules that still write the axes themselves; this set only shrinks."""
 

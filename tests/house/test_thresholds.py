@@ -34,13 +34,6 @@ NOT_YET = {
     "reftrain/layout/rows.py",
     "reftrain/schedule/svg.py",
     "reftrain/simulate/model_operations.py",
-    "tracekit/analysis/slowrank/candidates.py",
-    "tracekit/analysis/slowrank/causes.py",
-    "tracekit/analysis/slowrank/data_imbalance.py",
-    "tracekit/analysis/slowrank/excess.py",
-    "tracekit/analysis/slowrank/mesh_choice.py",
-    "tracekit/analysis/slowrank/suspect_work.py",
-    "tracekit/analysis/slowrank/verdict.py",
     "tracekit/dumps/entries.py",
     "tracekit/dumps/fields.py",
     "tracekit/dumps/load.py",
@@ -58,10 +51,7 @@ NOT_YET = {
     "tracekit/ingest/readers.py",
     "tracekit/ingest/write.py",
     "tracekit/report/hang.py",
-    "tracekit/report/slowrank_text.py",
     "tracekit/store.py",
-    "tracekit/tables/operations.py",
-    "tracekit/tables/waits.py",
 }
 """Modules whose numbers have no names yet; this set only shrinks."""
 
