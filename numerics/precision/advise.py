@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from numerics.precision.bound import running_sum_error
+from numerics.precision.rounding_error import running_sum_error
 from tracekit.errors import InputError
 
 SHADOW_SCHEMA: Final = "numerics.shadow/1"

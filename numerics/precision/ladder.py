@@ -14,10 +14,10 @@ from typing import Final, Literal
 import numpy as np
 
 from numerics.columns import Frame, Names, frame
-from numerics.compare.align import Status, by_tensor
-from numerics.compare.comparable import difference
-from numerics.order.replay import make_replay
-from numerics.precision.bound import unit_roundoff
+from numerics.comparison.preconditions import difference
+from numerics.comparison.tensor_table import Status, by_tensor
+from numerics.order.replayer import make_replay
+from numerics.precision.rounding_error import unit_roundoff
 from numerics.schema import KINDS
 from numerics.store import Capture, open_capture
 from tracekit.errors import InputError

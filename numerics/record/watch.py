@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.record.capture import Recorder
 from numerics.record.collectives import Collectives
 from numerics.record.placement import Placed, placed
+from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
 from numerics.schema import Box, Kind, Level, Phase
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from numerics.order.differences import PLAN_SCHEMA, PlanFinding, Reachable
+from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, Reachable
 from numerics.report.text import plain
 
 _SHOWN: Final = 12

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from numerics.precision.advise import advise
-from numerics.precision.bound import HOP, running_sum_error
+from numerics.precision.rounding_error import HOP, running_sum_error
 from reftrain.config.file import load
 from reftrain.rank.hooks import HookList
 from reftrain.record.shadow import Shadow, Sums

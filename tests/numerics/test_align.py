@@ -3,7 +3,7 @@
 import numpy as np
 
 from numerics.columns import Names, frame
-from numerics.compare.align import by_tensor
+from numerics.comparison.tensor_table import by_tensor
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

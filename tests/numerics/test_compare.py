@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from numerics.compare.run import Options, compare
+from numerics.comparison.compare import Options, compare
 from tests.numerics.synthetic import Plan, tensor, write
 
 PAR = Plan(tp=2, dp=2)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from numerics.columns import Names, frame
-from numerics.compare.invariants import broken_invariants
-from numerics.record.capture import Recorder
+from numerics.comparison.invariants import broken_invariants
+from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

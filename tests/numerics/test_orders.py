@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from numerics.errors import CaptureError
-from numerics.order.plan import OrderPlan, Reduction, differences, merged, read_plan, write_plan
-from numerics.order.reach import position, reach
+from numerics.order.affected_tensors import position, reach
+from numerics.order.order_plan import OrderPlan, Reduction, differences, merged, read_plan, write_plan
 from reftrain.config.file import load
 from reftrain.replay.declare import declared_plan
 

@@ -3,8 +3,8 @@
 import pytest
 
 from numerics.columns import Names, frame
-from numerics.compare.invariants import broken_invariants
-from numerics.compare.run import Options, compare
+from numerics.comparison.compare import Options, compare
+from numerics.comparison.invariants import broken_invariants
 from numerics.report.html import compare_html
 from numerics.store import open_capture
 from tests.numerics.replay_runs import captured, replayed

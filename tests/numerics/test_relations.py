@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from numerics.columns import Names, frame, join, keys_of, occurrence
-from numerics.compare.coverage import blind_spots
-from numerics.compare.dataflow import _sorted, layer_of
-from numerics.compare.positions import few_places, moved, places_in_words
-from numerics.compare.relations import addends, factor, named_factor, named_logarithm
-from numerics.compare.sums import grouped, partial_words
-from numerics.compare.ulp import distance, ordered
+from numerics.comparison.array_differences import few_places, moved, places_in_words
+from numerics.comparison.blind_spots import blind_spots
+from numerics.comparison.dataflow import _sorted, layer_of
+from numerics.comparison.linear_relations import addends, factor, named_factor, named_logarithm
+from numerics.comparison.missing_addends import grouped, partial_words
+from numerics.comparison.value_distance import distance, ordered
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

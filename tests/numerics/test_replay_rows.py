@@ -2,7 +2,7 @@
 
 import pytest
 
-from numerics.order.plan import differences, read_plan
+from numerics.order.order_plan import differences, read_plan
 from tests.numerics.replay_runs import captured, replayed, rows, unequal
 
 RUNS = {

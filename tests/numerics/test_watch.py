@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from numerics.compare.run import compare
+from numerics.comparison.compare import compare
 from numerics.record.placement import _chunk, boxes_of
 from numerics.record.watch import clean_name, watch
 from numerics.schema import Box

@@ -5,8 +5,8 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.columns import Frame, Ints
-from numerics.compare.align import Status, TensorTable
-from numerics.compare.ulp import distance
+from numerics.comparison.tensor_table import Status, TensorTable
+from numerics.comparison.value_distance import distance
 from numerics.findings import Cell, Worst
 from numerics.schema import parse_boxes, parse_shape
 

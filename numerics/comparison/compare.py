@@ -12,22 +12,28 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.columns import Frame, Names, frame, keys_of
-from numerics.compare.align import Status, TensorTable, by_tensor
-from numerics.compare.comparable import difference, other_model, thread_note
-from numerics.compare.coverage import blind_spots
-from numerics.compare.evidence import Evidence
-from numerics.compare.first_diff import Found, at_row, first_divergence, first_of, plain_axis
-from numerics.compare.invariants import Broken, broken_invariants
-from numerics.compare.rows import RowTable, by_row
-from numerics.compare.solve import by_collective, by_copies, explain, format_of_plan
-from numerics.compare.sums import Explanation
-from numerics.compare.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
-from numerics.compare.worst import picture, worst_tensors
+from numerics.comparison.blind_spots import blind_spots
+from numerics.comparison.explain import by_collective, by_copies, explain, format_of_plan
+from numerics.comparison.first_divergence import Found, at_row, first_divergence, first_of, plain_axis
+from numerics.comparison.invariants import Broken, broken_invariants
+from numerics.comparison.largest_differences import picture, worst_tensors
+from numerics.comparison.matched_replay import (
+    MakeReplay,
+    NoReplay,
+    find_replay,
+    narrower_format,
+    plan_differences,
+)
+from numerics.comparison.missing_addends import Explanation
+from numerics.comparison.preconditions import difference, other_model, thread_note
+from numerics.comparison.row_pairs import Evidence
+from numerics.comparison.row_table import RowTable, by_row
+from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
+from numerics.comparison.verdict import Case, Decision, baseline_kinds, decide, growth_sentence
 from numerics.errors import CaptureError
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, Worst
-from numerics.order.matched import MakeReplay, NoReplay, find_replay, narrower_format, plan_differences
-from numerics.order.plan import read_plan
-from numerics.order.reach import reach
+from numerics.order.affected_tensors import reach
+from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
 from tracekit.errors import InputError
 

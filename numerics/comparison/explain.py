@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from numerics.columns import Frame
-from numerics.compare.evidence import Evidence
-from numerics.compare.first_diff import Found, axis_sizes, cutting_axis
-from numerics.compare.invariants import Broken
-from numerics.compare.positions import few_places, moved, places_in_words
-from numerics.compare.relations import factor, named_factor, named_logarithm, near, roundoff
-from numerics.compare.sums import Explanation, missing_addends, partial_words, tolerance_of
-from numerics.order.plan import PlanDifference
+from numerics.comparison.array_differences import few_places, moved, places_in_words
+from numerics.comparison.first_divergence import Found, axis_sizes, cutting_axis
+from numerics.comparison.invariants import Broken
+from numerics.comparison.linear_relations import factor, named_factor, named_logarithm, near, roundoff
+from numerics.comparison.missing_addends import Explanation, missing_addends, partial_words, tolerance_of
+from numerics.comparison.row_pairs import Evidence
+from numerics.order.order_plan import PlanDifference
 from numerics.record.digest import project
 from numerics.schema import parse_boxes, parse_shape
 

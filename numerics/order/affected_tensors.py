@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from numerics.order.plan import OrderPlan, PlanDifference, Reduction, differences
+from numerics.order.order_plan import OrderPlan, PlanDifference, Reduction, differences
 
 _LAYER: Final = re.compile(r"^layers\.(\d{1,6})(?:\.(.*))?$")
 _BLOCKS: Final = ("attention_norm", "attention", "ffn_norm", "feed_forward", "")

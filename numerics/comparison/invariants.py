@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numerics.columns import Frame, Ints, Keys, keys_of, occurrence
-from numerics.compare.align import first_of_each
+from numerics.comparison.tensor_table import first_of_each
 
 
 @dataclass(frozen=True)

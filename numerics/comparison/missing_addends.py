@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Frame
-from numerics.compare.evidence import Evidence
-from numerics.compare.first_diff import Found
-from numerics.compare.relations import Vector, addends, near, roundoff
+from numerics.comparison.first_divergence import Found
+from numerics.comparison.linear_relations import Vector, addends, near, roundoff
+from numerics.comparison.row_pairs import Evidence
 
 _MOST_ADDENDS: Final = 64
 _MOST_ROWS: Final = 16

@@ -24,7 +24,7 @@ import torch
 
 from numerics.errors import CaptureError
 from numerics.record.digest import fingerprint, pieces
-from numerics.record.stamp import environment
+from numerics.record.environment import environment
 from numerics.record.values import ValuesWriter
 from numerics.schema import (
     AXES,

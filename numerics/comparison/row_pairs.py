@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.columns import Frame
-from numerics.compare.relations import Vector
-from numerics.compare.rows import RowTable
+from numerics.comparison.linear_relations import Vector
+from numerics.comparison.row_table import RowTable
 from numerics.schema import Box, parse_boxes
 from tracekit.errors import InputError
 

@@ -7,7 +7,7 @@ are what comparisons are made for. Model, data, steps, seeds, number formats and
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from numerics.record.stamp import REFUSES
+from numerics.record.environment import REFUSES
 from numerics.store import Capture
 
 _FREE: Final = {

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Frame, Ints, Keys, join, keys_of, occurrence
-from numerics.compare.align import Status
+from numerics.comparison.tensor_table import Status
 
 COLLECTIVES: Final = ("collective_in", "collective_out")
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from numerics.columns import Names, frame
 from numerics.errors import CaptureError
-from numerics.order.plan import OrderPlan, PlanDifference, differences, read_plan
-from numerics.order.reach import Reach, reach
+from numerics.order.affected_tensors import Reach, reach
+from numerics.order.order_plan import OrderPlan, PlanDifference, differences, read_plan
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from tracekit.errors import InputError

@@ -8,20 +8,20 @@ from typing import Final, Protocol
 import numpy as np
 
 from numerics.columns import Frame, Names, frame
-from numerics.compare.align import Status
-from numerics.compare.comparable import difference
-from numerics.compare.first_diff import Found
-from numerics.compare.rows import RowTable, by_row
-from numerics.compare.sums import Explanation
+from numerics.comparison.first_divergence import Found
+from numerics.comparison.missing_addends import Explanation
+from numerics.comparison.preconditions import difference
+from numerics.comparison.row_table import RowTable, by_row
+from numerics.comparison.tensor_table import Status
 from numerics.errors import CaptureError
-from numerics.order.plan import PlanDifference, differences, read_plan
+from numerics.order.order_plan import PlanDifference, differences, read_plan
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from tracekit.errors import InputError
 
 
 class MakeReplay(Protocol):
-    """Makes the matched replay of a run folder; see `numerics.order.replay.make_replay`."""
+    """Makes the matched replay of a run folder; see `numerics.order.replayer.make_replay`."""
 
     def __call__(
         self, run: Path, out: Path | None = None, *, variants: Sequence[str] = (), steps: int | None = None

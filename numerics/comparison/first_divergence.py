@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Frame, Ints
-from numerics.compare.align import Status
-from numerics.compare.dataflow import slots, topological
-from numerics.compare.rows import RowTable
+from numerics.comparison.dataflow import slots, topological
+from numerics.comparison.row_table import RowTable
+from numerics.comparison.tensor_table import Status
 from numerics.findings import Divergence
 from numerics.schema import AXES, parse_boxes
 

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Frame
-from numerics.compare.align import Status, TensorTable
-from numerics.compare.invariants import Broken
-from numerics.compare.rows import RowTable
-from numerics.compare.sums import Explanation
+from numerics.comparison.invariants import Broken
+from numerics.comparison.missing_addends import Explanation
+from numerics.comparison.row_table import RowTable
+from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
-from numerics.order.plan import PlanDifference
+from numerics.order.order_plan import PlanDifference
 
 _JUMP: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""
