@@ -51,8 +51,8 @@ def compare(
 ) -> int:
     """Say whether a run differs from a baseline by the order of its sums alone, or by a bug, and prove it.
 
-    Both folders hold a capture (reftrain run --capture digest, or numerics.record.recorder in any trainer). Their meshes
-    may differ. The proof is the matched replay: one process that repeats the run's own order of sums.
+    Both folders hold a capture (reftrain run --capture digest, or numerics.Recorder in any trainer). Their meshes may
+    differ. The proof is the matched replay: one process that repeats the run's own order of sums.
 
     \b
     numerics compare --parallel run_a --baseline run_b

@@ -1,1 +1,1 @@
-"""Two captures beside each other: joined, judged and explained."""
+"""Compares two captures: joins them, finds the first divergence, explains it and decides."""

@@ -1,20 +1,24 @@
-"""Where two arrays differ, and whether one is the other in another order: swaps, permutations, shifts, boundaries.
+"""Finds where two arrays differ, and whether one is the other rearranged: swaps, permutations, shifts, boundaries.
 
-Needs the values. Slices along a dimension are compared by their bytes, so that only exact moves are claimed.
+Slices along a dimension are compared by their bytes, so that only exact moves are claimed.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
+from numerics.thresholds import BLOCK_COUNTS, FEW_PLACES, LEAST_SHIFTED, MAX_SLICES
+
 Array = np.ndarray[Any, Any]
-_MOST_SLICES: Final = 1 << 17
 
 
 def moved(a: Array, b: Array) -> str | None:
-    """Say how the slices of `a` are those of `b` in another order, along the first dimension that explains all."""
+    """Return how the slices of `a` are those of `b` rearranged, along the first dimension that explains all.
+
+    None where they are not.
+    """
     if a.shape != b.shape or not a.size:
         return None
     for dim in range(a.ndim):
@@ -31,8 +35,9 @@ def _slices(array: Array, dim: int) -> list[bytes]:
 
 
 def _along(a: Array, b: Array, dim: int) -> str | None:
+    """Say how the slices along one dimension are rearranged; None where some are new."""
     count = a.shape[dim]
-    if not 2 <= count <= _MOST_SLICES:
+    if not 2 <= count <= MAX_SLICES:
         return None
     mine, right = _slices(a, dim), _slices(b, dim)
     if mine == right:
@@ -55,18 +60,18 @@ def _along(a: Array, b: Array, dim: int) -> str | None:
 
 
 def _shift(comes_from: Sequence[int], count: int) -> int:
-    """Constant shift that holds for all but the slices at an end; 0 where there is none."""
+    """Return the constant shift that holds for all slices but those at one end; 0 where there is none."""
     for by in (1, -1):
         inside = [n for n in range(count) if 0 <= n + by < count]
-        if len(inside) >= 2 and all(comes_from[n] == n + by for n in inside):
+        if len(inside) >= LEAST_SHIFTED and all(comes_from[n] == n + by for n in inside):
             return by
     return 0
 
 
 def _blocks(comes_from: Sequence[int], dim: int) -> str | None:
-    """Permutations of equal blocks, as chunks in the wrong order leave them."""
+    """Say in which order equal blocks stand, as chunks in the wrong order leave them; None where none do."""
     count = len(comes_from)
-    for blocks in (2, 3, 4, 6, 8):
+    for blocks in BLOCK_COUNTS:
         size = count // blocks
         if size < 2 or count % blocks:
             continue
@@ -79,19 +84,19 @@ def _blocks(comes_from: Sequence[int], dim: int) -> str | None:
 
 
 def few_places(a: Array, b: Array) -> tuple[int, list[int]] | None:
-    """Return a dimension along which the differences stand on few indices, and these; None where they are all over."""
+    """Return a dimension along which few indices hold all differences, and these indices; None without one."""
     if a.shape != b.shape or not a.size:
         return None
     wrong = a != b
     for dim in range(a.ndim):
         at = np.flatnonzero(wrong.any(axis=tuple(d for d in range(a.ndim) if d != dim)))
-        if len(at) and a.shape[dim] >= 3 and len(at) * 3 <= a.shape[dim]:
+        if len(at) and a.shape[dim] >= FEW_PLACES and len(at) * FEW_PLACES <= a.shape[dim]:
             return dim, [int(i) for i in at]
     return None
 
 
 def places_in_words(at: Sequence[int], count: int, dim: int) -> str:
-    """Few of `count` indices along a dimension, in words."""
+    """Return few of `count` indices along a dimension in words."""
     if len(at) == 1:
         last = " (the last)" if at[0] == count - 1 else " (the first)" if at[0] == 0 else ""
         return f"only at index {at[0]}{last} of {count} along dimension {dim}"

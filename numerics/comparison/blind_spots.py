@@ -1,4 +1,4 @@
-"""Which classes of bugs a run could not have exposed, whatever the verdict: every report lists them.
+"""Lists the classes of bugs that a run could not have exposed, whatever the verdict; every report names them.
 
 A rule names a class of bugs and the condition under which a run is blind to it; conditions read the run's manifest
 and the capture. Missing information counts as blind only where the rule can say so.
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.columns import Frame
-from numerics.comparison.first_divergence import axis_sizes
+from numerics.columns import Columns
+from numerics.comparison.mesh_axes import axis_sizes
 
 _AXIS_WORDS: Final = {
     "tp": "tensor parallelism (row and column sums, vocabulary shards, sequence parallelism)",
@@ -23,11 +23,11 @@ _AXIS_WORDS: Final = {
 
 @dataclass(frozen=True)
 class _Run:
-    """What the rules may read: sizes of axes, tables of the manifest (empty where there is none), the capture."""
+    """Sizes of the axes, tables of the manifest (empty where there is none), and the capture, for the rules to read."""
 
     sizes: Mapping[str, int]
     tables: Mapping[str, Mapping[str, Any]]
-    frame: Frame
+    columns: Columns
 
     def field(self, table: str, name: str) -> Any:
         return self.tables.get(table, {}).get(name)
@@ -41,8 +41,8 @@ class _Run:
 _Rule = Callable[[_Run], str | None]
 
 
-def blind_spots(run: Frame) -> tuple[str, ...]:
-    """Bug classes this run could not have exposed, in words, in a fixed order."""
+def blind_spots(run: Columns) -> tuple[str, ...]:
+    """Return the classes of bugs this run could not have exposed, in words, in a fixed order."""
     config = run.capture.config or {}
     tables = {name: table for name, table in config.items() if isinstance(table, dict)}
     seen = _Run(axis_sizes(run), tables, run)
@@ -57,14 +57,14 @@ def _axes(run: _Run) -> list[str]:
 
 
 def _single_step(run: _Run) -> str | None:
-    steps = np.unique(run.frame["step"])
+    steps = np.unique(run.columns["step"])
     if (steps >= 0).sum() > 1:
         return None
     return "state carried from step to step (stale weights, optimiser moments, bias correction): one step"
 
 
 def _single_micro_batch(run: _Run) -> str | None:
-    if run.frame["micro_batch"].max(initial=-1) > 0:
+    if run.columns["micro_batch"].max(initial=-1) > 0:
         return None
     return "accumulation over micro-batches (cleared, doubled or mixed-up micro-batches, its format): one micro-batch"
 
@@ -98,16 +98,16 @@ def _key_heads(run: _Run) -> str | None:
 
 
 def _clipping(run: _Run) -> str | None:
-    clips = run.frame.named("tensor", "clip", "clip_coefficient", "clip_coef") & run.frame.named(
+    clips = run.columns.named("tensor", "clip", "clip_coefficient", "clip_coef") & run.columns.named(
         "kind", "scalar"
     )
-    if not clips.any() or not (run.frame.reals["min"][clips] >= 1).all():
+    if not clips.any() or not (run.columns.reals["min"][clips] >= 1).all():
         return None
     return "a wrong clip coefficient: no gradient was clipped"
 
 
 def _switched_off(table: str, name: str, off: object, words: str) -> _Rule:
-    """Build a rule: the run is blind to `words` where a field has the value `off`."""
+    """Return a rule: the run is blind to `words` where a field of the manifest has the value `off`."""
 
     def rule(run: _Run) -> str | None:
         value = run.field(table, name)

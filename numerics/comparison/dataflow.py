@@ -1,9 +1,9 @@
-"""The order in which a step's tensors come about, whatever rank computed them.
+"""Orders a step's tensors as data flow, whichever rank computed them.
 
-Each rank's rows are in its own execution order; ranks of other pipeline stages are not. Within one slot (a step,
+Each rank's rows are in its own execution order, which says nothing of other pipeline stages. Within one slot (a step,
 phase and micro-batch) the chains of all ranks are merged into one topological order. Where chains do not decide,
-layers do: upwards in the forward, downwards in the backward. Slots follow one another as data do: forward before
-backward before reduce before step, micro-batch by micro-batch, because weights do not change within a step.
+layers do: upwards in the forward, downwards in the backward. Slots follow one another as data flow: forward, backward,
+reduce, step, micro-batch by micro-batch, because weights do not change within a step.
 """
 
 import heapq
@@ -12,25 +12,28 @@ from typing import Final
 
 import numpy as np
 
-from numerics.columns import Frame, Ints, Keys, keys_of, occurrence
+from numerics.columns import Columns
+from numerics.keys import Ints, Keys, keys_of, occurrence
 from numerics.schema import PHASES
+from numerics.thresholds import MAX_LAYER_DIGITS
 
 _LAYER: Final = re.compile(r"\.(\d+)(?:\.|$)")
 _LAST: Final = 1 << 40
 
 
-def phase_index(run: Frame) -> Ints:
-    """Place of each row's phase in a step, (rows,)."""
+def phase_index(run: Columns) -> Ints:
+    """Return the position of each row's phase within a step, (rows,)."""
     found = np.full(len(run), len(PHASES), np.int64)
     for number, phase in enumerate(PHASES):
         found[run.named("phase", phase)] = number
     return found
 
 
-def slots(run: Frame) -> Keys:
-    """Sortable number of each row's slot: step, phase, micro-batch (rows of none: first in the forward, else last).
+def slots(run: Columns) -> Keys:
+    """Return a number for each row's slot that sorts by step, phase and micro-batch, (rows,) uint64.
 
-    What a rank computes on comes before anything computed, whenever it was recorded.
+    Rows of no micro-batch come last in the backward, else first. Inputs come before anything computed, whenever they
+    were recorded.
     """
     micro_batch, phase = run["micro_batch"], phase_index(run) * 2
     phase = np.where(run.named("kind", "input") & run.named("phase", "forward"), phase - 1, phase)
@@ -41,20 +44,20 @@ def slots(run: Frame) -> Keys:
 
 
 def layer_of(name: str) -> int:
-    """First number that stands alone in a dotted name, -1 where there is none."""
+    """Return the first number that stands alone in a dotted name, -1 where there is none."""
     found = _LAYER.search(f".{name}")
-    return int(found[1]) if found and len(found[1]) < 10 else -1
+    return int(found[1]) if found and len(found[1]) <= MAX_LAYER_DIGITS else -1
 
 
-def node_keys(run: Frame, rows: Ints) -> Keys:
-    """Identity of what a row records, the same on every rank; repeated records count up."""
+def node_keys(run: Columns, rows: Ints) -> Keys:
+    """Return the identity of the tensor that each row records, the same on every rank; repetitions count up."""
     columns = [run[c][rows] for c in ("kind", "tensor", "axis", "op", "label")]
     base = keys_of(*columns)
     return keys_of(base, occurrence(keys_of(base, run["rank"][rows], run["boxes"][rows]), run["order"][rows]))
 
 
-def topological(run: Frame, rows: Ints) -> Ints:
-    """Rank in the merged order of the node of each of `rows` (all of one slot), (rows,) int64."""
+def topological(run: Columns, rows: Ints) -> Ints:
+    """Return the position of each of `rows` (all of one slot) in the merged order, (rows,) int64."""
     if not len(rows):
         return np.zeros(0, np.int64)
     keys, first, node = np.unique(node_keys(run, rows), return_index=True, return_inverse=True)
@@ -70,15 +73,15 @@ def topological(run: Frame, rows: Ints) -> Ints:
     return np.array(_sorted(followers, waiting, priority), np.int64)[node]
 
 
-def _chains(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
+def _chains(run: Columns, rows: Ints, node: Ints) -> list[tuple[int, int]]:
     by = np.lexsort((run["order"][rows], run["rank"][rows]))
     same = run["rank"][rows][by][1:] == run["rank"][rows][by][:-1]
     before, after = node[by][:-1][same], node[by][1:][same]
     return [(int(b), int(a)) for b, a in zip(before, after, strict=True) if b != a]
 
 
-def _messages(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
-    """From what a pipeline stage sent to what the next received."""
+def _messages(run: Columns, rows: Ints, node: Ints) -> list[tuple[int, int]]:
+    """Return the edges from a tensor sent by a pipeline stage to the same tensor received by the next."""
     op, tensor = run["op"][rows], run["tensor"][rows]
     pipeline = run["axis"][rows] == run.names.number("pp")
     send, receive = run.names.number("send"), run.names.number("recv")
@@ -89,7 +92,7 @@ def _messages(run: Frame, rows: Ints, node: Ints) -> list[tuple[int, int]]:
     return [(b, a) for b, a in pairs if b >= 0 and b != a]
 
 
-def _priority(run: Frame, row: int, *, backward: bool) -> tuple[int, int, int]:
+def _priority(run: Columns, row: int, *, backward: bool) -> tuple[int, int, int]:
     layer = max(layer_of(run.name("tensor", row)), layer_of(run.name("label", row)))
     if layer < 0:
         place = -_LAST
@@ -101,7 +104,10 @@ def _priority(run: Frame, row: int, *, backward: bool) -> tuple[int, int, int]:
 
 
 def _sorted(followers: list[set[int]], waiting: list[int], priority: list[tuple[int, int, int]]) -> list[int]:
-    """Kahn's algorithm, the smallest priority first; a cycle (ranks that disagree) is cut where it was met first."""
+    """Return each node's position in the topological order, the smallest priority first (Kahn's algorithm).
+
+    A cycle (ranks that disagree) is cut at its node with the earliest row.
+    """
     ready = [(priority[n], n) for n, w in enumerate(waiting) if not w]
     heapq.heapify(ready)
     left = sorted((priority[n][1:], n) for n in range(len(waiting)))

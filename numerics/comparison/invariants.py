@@ -1,23 +1,25 @@
-"""What must hold within one run, whatever the baseline: a broken invariant proves a bug without any rerun.
+"""Invariants that hold within one correct run: a broken one proves a bug without any baseline or rerun.
 
 - Copies are equal: ranks that hold the same part of the same tensor hold the same bits (replicated parameters and
   their gradients, activations between tensor-parallel ranks, norm and clip coefficient everywhere).
-- Recomputing gives what the forward gave.
-- What is saved is what the step left.
-- A message arrives as it was sent; an all-reduce leaves the same on every rank of its group.
+- Recomputation gives the values of the forward.
+- The saved state is the state after the step.
+- A message arrives as it was sent; an all-reduce leaves the same result on every rank of its group.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from numerics.columns import Frame, Ints, Keys, keys_of, occurrence
-from numerics.comparison.tensor_table import first_of_each
+from numerics.columns import Columns
+from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
+from numerics.schema import COLLECTIVES
+from numerics.thresholds import RANKS_IN_SENTENCE
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A broken invariant: what it says in words, and the rows that contradict each other (the first is the odd one)."""
+    """A broken invariant: its name, a sentence, the odd row, and all rows that contradict each other."""
 
     name: str
     sentence: str
@@ -25,8 +27,8 @@ class Broken:
     rows: tuple[int, ...]
 
 
-def broken_invariants(run: Frame) -> list[Broken]:
-    """All broken invariants of a run, the earliest first within each kind."""
+def broken_invariants(run: Columns) -> list[Broken]:
+    """Return all broken invariants of a run, the earliest first within each kind."""
     return [
         *_copies(run),
         *_same_result(run),
@@ -38,9 +40,9 @@ def broken_invariants(run: Frame) -> list[Broken]:
     ]
 
 
-def _copies(run: Frame) -> list[Broken]:
-    """Equal parts of one tensor on several ranks."""
-    chosen = np.flatnonzero(~run.named("kind", "collective_in", "collective_out", "metric"))
+def _copies(run: Columns) -> list[Broken]:
+    """Return where ranks hold the same part of one tensor with other bits."""
+    chosen = np.flatnonzero(~run.named("kind", *COLLECTIVES, "metric"))
     columns = ("step", "phase", "kind", "tensor", "partial", "boxes", "global_shape", "dtype")
     # a scalar or whole tensor of a micro-batch belongs to its data-parallel rank
     own = np.where(run["micro_batch"] >= 0, run["micro_batch"] * (1 << 20) + run["dp"], -1)
@@ -52,7 +54,7 @@ def _copies(run: Frame) -> list[Broken]:
     ]
 
 
-def _copies_text(run: Frame, rows: list[int]) -> str:
+def _copies_text(run: Columns, rows: list[int]) -> str:
     odd = odd_one(run, rows)
     others = [r for r in rows if run.digest[r] != run.digest[odd]]
     return (
@@ -61,8 +63,8 @@ def _copies_text(run: Frame, rows: list[int]) -> str:
     )
 
 
-def odd_one(run: Frame, rows: list[int]) -> int:
-    """Return the first row outside the majority (of equal halves, the later ranks)."""
+def odd_one(run: Columns, rows: list[int]) -> int:
+    """Return the first row outside the majority; of equal halves, the one of the later ranks."""
     digests, counts = np.unique(run.digest[rows], return_counts=True)
     reference = run.digest[rows[0]]
     if counts.max() > counts[digests == reference][0]:
@@ -70,13 +72,15 @@ def odd_one(run: Frame, rows: list[int]) -> int:
     return next(row for row in rows if run.digest[row] != reference)
 
 
-def _ranks(run: Frame, rows: list[int]) -> str:
+def _ranks(run: Columns, rows: list[int]) -> str:
     ranks = sorted({int(run["rank"][row]) for row in rows})
-    return ", ".join(str(r) for r in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    return ", ".join(str(r) for r in ranks[:RANKS_IN_SENTENCE]) + (
+        ", …" if len(ranks) > RANKS_IN_SENTENCE else ""
+    )
 
 
-def contradictions(run: Frame, chosen: Ints, keys: Keys) -> list[list[int]]:
-    """Groups of rows with one key and more than one digest, in execution order of their first rows."""
+def contradictions(run: Columns, chosen: Ints, keys: Keys) -> list[list[int]]:
+    """Return the groups of rows with one key and several digests, in execution order of their first rows."""
     by = np.lexsort((run["rank"][chosen], keys))
     keys, rows = keys[by], chosen[by]
     if not len(rows):
@@ -91,8 +95,8 @@ def contradictions(run: Frame, chosen: Ints, keys: Keys) -> list[list[int]]:
     )
 
 
-def _same_result(run: Frame) -> list[Broken]:
-    """What an all-reduce left on the ranks of its group."""
+def _same_result(run: Columns) -> list[Broken]:
+    """Return the all-reduces that left other results on some ranks of their group."""
     chosen = np.flatnonzero(run.named("kind", "collective_out") & run.named("op", "all_reduce"))
     columns = ("step", "phase", "axis", "label", "group", "micro_batch", "boxes", "global_shape")
     base = keys_of(*(run[c] for c in columns))[chosen]
@@ -108,8 +112,8 @@ def _same_result(run: Frame) -> list[Broken]:
     return found
 
 
-def _messages(run: Frame) -> list[Broken]:
-    """Sent and received tensors of the pipeline: each goes from one stage to one other."""
+def _messages(run: Columns) -> list[Broken]:
+    """Return the pipeline's messages that did not arrive as they were sent."""
     pipeline = run.named("axis", "pp")
     sent = np.flatnonzero(pipeline & run.named("kind", "collective_in") & run.named("op", "send"))
     got = np.flatnonzero(pipeline & run.named("kind", "collective_out") & run.named("op", "recv"))
@@ -118,7 +122,7 @@ def _messages(run: Frame) -> list[Broken]:
     found = []
     for pair in contradictions(run, rows, keys_of(*(run[c] for c in columns))[rows]):
         if len(pair) != 2 or {run.name("op", row) for row in pair} != {"send", "recv"}:
-            continue  # passed on from stage to stage under one name: which belongs to which is not known
+            continue  # passed on under one name: pairs are unknown
         text = (
             f"{run.name('tensor', pair[0])} (step {int(run['step'][pair[0]])}) did not arrive as it was sent"
         )
@@ -127,8 +131,8 @@ def _messages(run: Frame) -> list[Broken]:
     return found
 
 
-def _pairs(run: Frame, name: str, phases: tuple[str, str], sentence: str) -> list[Broken]:
-    """The same part recorded in two phases on one rank must be equal."""
+def _pairs(run: Columns, name: str, phases: tuple[str, str], sentence: str) -> list[Broken]:
+    """Return where one rank recorded the same part in two phases with other bits."""
     kinds = ("activation",) if name == "recompute" else ("param", "optimizer")
     first, second = (np.flatnonzero(run.named("phase", p) & run.named("kind", *kinds)) for p in phases)
     if not len(first) or not len(second):

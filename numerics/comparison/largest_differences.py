@@ -1,53 +1,53 @@
-"""The tensors that differ most, and the picture of where: summaries of a comparison for its reports."""
+"""The tensors that differ most between two runs."""
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from numerics.columns import Frame, Ints
+from numerics.columns import Columns
 from numerics.comparison.tensor_table import Status, TensorTable
-from numerics.comparison.value_distance import distance
-from numerics.findings import Cell, Worst
+from numerics.comparison.value_distance import value_distance
+from numerics.findings import TensorDifference
+from numerics.keys import Ints
 from numerics.schema import parse_boxes, parse_shape
-
-_MOST_ELEMENTS: Final = 1 << 22
-_MODULES: Final = 120
-_STEPS: Final = 60
+from numerics.thresholds import MAX_ELEMENTS
 
 
-def worst_tensors(run: Frame, baseline: Frame, table: TensorTable, count: int) -> tuple[Worst, ...]:
-    """Rank the tensors that differ by relative size; values give ulps and cosine where both runs kept them."""
+def largest_differences(
+    run: Columns, baseline: Columns, table: TensorTable, count: int
+) -> tuple[TensorDifference, ...]:
+    """Return the `count` tensors with the largest relative difference; ulps and cosine where both kept the values."""
     chosen = np.flatnonzero(table.status == Status.DIFFERENT)
     relative = np.nan_to_num(table.relative[chosen], nan=np.inf)
     by = np.lexsort((table.tensor[chosen], table.step[chosen], -relative))[:count]
-    return tuple(_worst(run, baseline, table, int(entry)) for entry in chosen[by])
+    return tuple(_difference(run, baseline, table, int(entry)) for entry in chosen[by])
 
 
-def _worst(run: Frame, baseline: Frame, table: TensorTable, entry: int) -> Worst:
+def _difference(run: Columns, baseline: Columns, table: TensorTable, entry: int) -> TensorDifference:
     name, step = run.names.text(int(table.tensor[entry])), int(table.step[entry])
     mine = _assembled(run, int(table.left[entry]))
     other = _assembled(baseline, int(table.right[entry]))
     if mine is not None and other is not None and mine.shape == other.shape:
         narrow = run.name("dtype", int(table.left[entry])) == "bfloat16"
-        found = distance(mine, other, bfloat16=narrow)
-        return Worst(name, step, found.max_ulp, found.rel, found.cosine, found.ratio)
+        found = value_distance(mine, other, bfloat16=narrow)
+        return TensorDifference(name, step, found.max_ulp, found.rel, found.cosine, found.ratio)
     relative = float(table.relative[entry])
-    return Worst(name, step, None, relative if np.isfinite(relative) else None, None, None)
+    return TensorDifference(name, step, None, relative if np.isfinite(relative) else None, None, None)
 
 
-def _assembled(frame: Frame, row: int) -> np.ndarray[Any, Any] | None:
-    """Whole global tensor of a row from the values of its parts, flat; None where they were not kept."""
-    shape = parse_shape(frame.name("global_shape", row))
-    if frame.values_key(row) is None or np.prod(np.array(shape, np.float64)) > _MOST_ELEMENTS:
+def _assembled(run: Columns, row: int) -> np.ndarray[Any, Any] | None:
+    """Return the whole global tensor of a row from the values of its parts, flat; None where they were not kept."""
+    shape = parse_shape(run.name("global_shape", row))
+    if run.values_key(row) is None or np.prod(np.array(shape, np.float64)) > MAX_ELEMENTS:
         return None
     whole: np.ndarray[Any, Any] | None = None
     covered = 0
-    for part in _parts(frame, row):
-        key = frame.values_key(int(part))
+    for part in _parts(run, row):
+        key = run.values_key(int(part))
         if key is None:
             continue
-        flat = frame.capture.read_values(int(frame["rank"][part]), key)
-        boxes = parse_boxes(frame.name("boxes", int(part))) if shape else ()
+        flat = run.capture.read_values(int(run["rank"][part]), key)
+        boxes = parse_boxes(run.name("boxes", int(part))) if shape else ()
         if whole is None:
             whole = np.zeros(shape, flat.dtype)
         if not shape:
@@ -61,50 +61,11 @@ def _assembled(frame: Frame, row: int) -> np.ndarray[Any, Any] | None:
     return None if whole is None or covered != whole.size else whole.reshape(-1)
 
 
-def _parts(frame: Frame, row: int) -> Ints:
-    same = np.ones(len(frame), bool)
+def _parts(run: Columns, row: int) -> Ints:
+    """Return one row for each part of a row's global tensor."""
+    same = np.ones(len(run), bool)
     for column in ("step", "phase", "kind", "tensor", "global_shape"):
-        same &= frame[column] == frame[column][row]
-    rows = np.flatnonzero(same & (frame["replica"] == 0) & (frame["partial"] < 0))
-    _, first = np.unique(frame["boxes"][rows], return_index=True)
+        same &= run[column] == run[column][row]
+    rows = np.flatnonzero(same & (run["replica"] == 0) & (run["partial"] < 0))
+    _, first = np.unique(run["boxes"][rows], return_index=True)
     return rows[first]
-
-
-def picture(run: Frame, baseline: Frame, table: TensorTable, unexplained: np.ndarray) -> tuple[Cell, ...]:
-    """Fields of the picture: modules in execution order, by step and phase.
-
-    `unexplained` marks entries of `table`.
-    """
-    left = table.left >= 0
-    module = np.where(left, run["module"][table.left], baseline["module"][table.right])
-    order = np.where(left, run["order"][table.left], baseline["order"][table.right])
-    compared = table.status != Status.UNMATCHED
-    fields: dict[tuple[int, int, int], list[int]] = {}
-    place: dict[int, int] = {}
-    for entry in np.flatnonzero(compared):
-        code = int(module[entry])
-        fields.setdefault((code, int(table.step[entry]), int(table.phase[entry])), []).append(int(entry))
-        place[code] = min(place.get(code, 1 << 62), int(order[entry]))
-    modules = sorted(place, key=lambda m: (place[m], run.names.text(m)))[:_MODULES]
-    steps = sorted({step for _, step, _ in fields})[:_STEPS]
-    kept = sorted(
-        (key for key in fields if key[0] in set(modules) and key[1] in set(steps)),
-        key=lambda k: (modules.index(k[0]), k[1], k[2]),
-    )
-    return tuple(_cell(run, table, key, np.array(fields[key]), unexplained) for key in kept)
-
-
-def _cell(
-    run: Frame, table: TensorTable, key: tuple[int, int, int], entries: Ints, unexplained: np.ndarray
-) -> Cell:
-    wrong = entries[table.status[entries] == Status.DIFFERENT]
-    sizes = table.relative[wrong][np.isfinite(table.relative[wrong])]
-    return Cell(
-        module=run.names.text(key[0]) or "(model)",
-        step=key[1],
-        phase=run.names.text(key[2]),
-        tensors=len(entries),
-        differ=len(wrong),
-        unexplained=int(unexplained[wrong].sum()),
-        rel=float(sizes.max()) if len(sizes) else None,
-    )

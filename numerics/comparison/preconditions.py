@@ -1,7 +1,7 @@
-"""Whether two runs compute the same thing on the same kind of machine: only then do bits mean anything.
+"""Finds what forbids comparing the bits of two runs: another computation, or another kind of machine.
 
-The mesh, the schedule, micro-batches, recomputation, kernels and the optimiser's implementation may differ: these
-are what comparisons are made for. Model, data, steps, seeds, number formats and the optimiser's settings may not.
+The mesh, the schedule, micro-batches, recomputation, kernels and the optimiser's implementation may differ; comparisons
+are made for these. Model, data, steps, seeds, number formats and the optimiser's settings must be the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,33 +9,36 @@ from typing import Any, Final
 
 from numerics.record.environment import REFUSES
 from numerics.store import Capture
+from numerics.thresholds import LONGEST_VALUE, THREADED_SUM
 
 _FREE: Final = {
     "model": {"preset", "fused_qkv", "pad_vocab", "replicate_kv"},
     "data": {"micro_batch_size", "micro_batches"},
     "optimizer": {"implementation"},
 }
-"""Fields of a run's manifest that change the order of sums or the layout, not what is computed."""
+"""Fields of a run's manifest that change the order of sums or the layout, but not the computation."""
 
 _NUMERICS: Final = ("policy", "document_mask", "label_smoothing")
+_THREADED: Final = f"{THREADED_SUM:,}".replace(",", " ")
 _LAYOUT: Final = {"mesh", "parallel", "layout", "schedule"}
-"""Tables of a free-form configuration (of a trainer without run.json) that only say how the work is spread."""
+"""Tables of a free-form configuration (of a trainer without run.json) that only describe the layout of the work."""
 
 
-def difference(left: Capture, right: Capture, *, same_run: bool = False) -> str | None:
-    """Name the first field that forbids comparing bits, as a sentence; None where there is none.
+def why_incomparable(left: Capture, right: Capture, *, same_run: bool = False) -> str | None:
+    """Return the first reason that forbids comparing bits, as a sentence; None where there is none.
 
-    `same_run` is for a run and its replay, which must also agree in all that is free otherwise.
+    `same_run` is for a run and its replay, which must also agree in the fields that are free otherwise.
     """
     return _environments(left, right) or _configurations(left, right, same_run=same_run)
 
 
 def thread_note(left: Capture, right: Capture) -> str | None:
-    """Say that thread counts differ, which changes sums over more than 32 768 elements only."""
+    """Return a note where thread counts differ, which changes sums over more than `THREADED_SUM` elements only."""
     mine, other = left.environment.get("threads"), right.environment.get("threads")
     if mine == other:
         return None
-    return f"thread counts differ ({mine} and {other}): sums over more than 32 768 elements may differ by that alone"
+    counts = f"thread counts differ ({mine} and {other})"
+    return f"{counts}: sums over more than {_THREADED} elements may differ by that alone"
 
 
 def _environments(left: Capture, right: Capture) -> str | None:
@@ -67,7 +70,7 @@ def _configurations(left: Capture, right: Capture, *, same_run: bool) -> str | N
 
 
 def _leaves(config: Mapping[str, Any], *, same_run: bool) -> Iterator[tuple[str, Any]]:
-    """Fields that must be equal, by dotted name."""
+    """Yield the fields that must be equal, by dotted name."""
     if config.get("schema") == "reftrain.run/1":
         for table in ("model", "data", "optimizer", "numerics", "seeds"):
             fields = config.get(table)
@@ -94,11 +97,11 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _short(value: Any) -> str:
     text = "not said" if value is None else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
 def other_model(left: Capture, right: Capture, shared: int, shapes_differ: str | None) -> str | None:
-    """Say that the captures are of different models: no common tensor, or one of another shape."""
+    """Return a sentence where the captures are of different models: no common tensor, or one of another shape."""
     if shapes_differ is not None:
         return f"the runs are of different models: {shapes_differ}"
     if not shared:

@@ -1,27 +1,26 @@
-"""Joins a run and its matched replay row by row: both record the same ranks, parts, partial sums and collectives.
+"""Joins a run and its matched replay row by row; both record the same ranks, parts, partial sums and collectives.
 
 A collective that only one of the two records is kept apart: where the values behind it differ, it is the suspect
 (skipped, or done twice); where they do not, it is harmless.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from numerics.columns import Frame, Ints, Keys, join, keys_of, occurrence
+from numerics.columns import Columns
 from numerics.comparison.tensor_table import Status
-
-COLLECTIVES: Final = ("collective_in", "collective_out")
+from numerics.keys import Ints, Keys, join, keys_of, occurrence
+from numerics.schema import COLLECTIVES
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows of a run against its replay.
+    """Rows of a run against its replay's.
 
-    `match` is the replay's row for each row of the run, -1 without; `status` compares them (UNMATCHED without);
-    `missing` are rows of collectives that only the replay has, `extra` those that only the run has, where both
-    record collectives.
+    `match` is the replay's row for each row of the run, -1 where there is none; `status` compares the two. `missing`
+    are rows of collectives that only the replay has, `extra` those that only the run has, where both record
+    collectives.
     """
 
     status: Ints
@@ -31,7 +30,7 @@ class RowTable:
 
     @property
     def compared(self) -> int:
-        """Rows with a counterpart."""
+        """Number of rows with a counterpart."""
         return int((self.match >= 0).sum())
 
     @property
@@ -40,8 +39,8 @@ class RowTable:
         return np.flatnonzero(self.status == Status.DIFFERENT)
 
 
-def row_keys(run: Frame, *, with_rank: bool) -> Keys:
-    """Identity of each row within its run, the same in a run and its replay."""
+def row_keys(run: Columns, *, with_rank: bool) -> Keys:
+    """Return the identity of each row within its run, the same in a run and its replay."""
     columns = [run[c] for c in ("step", "phase", "kind", "tensor", "axis", "op", "label", "partial")]
     columns += [run["micro_batch"], run["boxes"], run["global_shape"]]
     columns += [run["rank"]] if with_rank else [run["dp"]]
@@ -49,8 +48,8 @@ def row_keys(run: Frame, *, with_rank: bool) -> Keys:
     return keys_of(base, occurrence(keys_of(base, run["rank"]), run["order"]))
 
 
-def by_row(run: Frame, replay: Frame) -> RowTable:
-    """Compare every row of a run with its replay's."""
+def by_row(run: Columns, replay: Columns) -> RowTable:
+    """Return how every row of a run compares with its replay's."""
     with_rank = set(np.unique(run["rank"])) == set(np.unique(replay["rank"]))
     mine, theirs = row_keys(run, with_rank=with_rank), row_keys(replay, with_rank=with_rank)
     if not with_rank:
@@ -75,8 +74,8 @@ def by_row(run: Frame, replay: Frame) -> RowTable:
     )
 
 
-def _unmatched_collectives(run: Frame, lacking: np.ndarray, other: Frame) -> Ints:
-    """Collective rows without a counterpart, where the other run records collectives at all."""
+def _unmatched_collectives(run: Columns, lacking: np.ndarray, other: Columns) -> Ints:
+    """Return the rows of collectives without a counterpart; none where the other run records no collectives."""
     if not other.named("kind", *COLLECTIVES).any():
         return np.zeros(0, np.int64)
     return np.flatnonzero(lacking & run.named("kind", *COLLECTIVES))

@@ -1,22 +1,18 @@
 """Joins two captures tensor by tensor, for runs of any meshes.
 
 The fingerprints of all parts of a global tensor are added, so that sharding, rank order, micro-batches and stages do
-not matter. Where the parts of both runs do not cover the tensor exactly once, only equal boxes are compared.
+not matter. Where the parts of either run do not cover the tensor exactly once, only equal boxes are compared.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
-from numerics.columns import Frame, Ints, Keys, join, keys_of, occurrence
-from numerics.schema import Box, parse_boxes, parse_shape, whole
-from tracekit.errors import InputError
-
-COLLECTIVES: Final = ("collective_in", "collective_out")
-_MOST_CELLS: Final = 1 << 22
+from numerics.columns import Columns
+from numerics.comparison.boxes import covers, is_whole
+from numerics.keys import Ints, Keys, first_of_each, join, keys_of, occurrence
+from numerics.schema import COLLECTIVES
 
 
 class Status(IntEnum):
@@ -30,11 +26,11 @@ class Status(IntEnum):
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Global tensors of two runs, one entry a (step, phase, kind, tensor, occurrence); arrays of equal length.
+    """Global tensors of two runs: one entry for each (step, phase, kind, tensor, occurrence), arrays of equal length.
 
-    `left` and `right` are the row of each frame that ran first, -1 where a run lacks the tensor; `relative` is the
-    norm of the difference over the norm of the right one, estimated from sketches (NaN where unknown); `whole`
-    says whether both runs cover the tensor exactly once, `shapes_differ` whether it is another tensor altogether.
+    `left` and `right` are each run's first row of the tensor in time, -1 where a run lacks it. `relative` is the norm
+    of the difference over the norm of the right one, estimated from sketches (NaN where unknown). `whole` says that
+    both runs cover the tensor exactly once, `shapes_differ` that their global shapes are not the same.
     """
 
     status: Ints
@@ -51,7 +47,7 @@ class TensorTable:
 
 @dataclass(frozen=True)
 class _Side:
-    """One run's global tensors (sorted unique `key`) and their parts, copies left out."""
+    """One run's global tensors (sorted unique `key`) and their parts, without copies."""
 
     key: Keys
     first: Ints  # the row of each tensor that ran first
@@ -63,8 +59,8 @@ class _Side:
     part_row: Ints
 
 
-def _located(run: Frame) -> Ints:
-    """Micro-batch and data-parallel rank where the box does not tell them apart; -1 elsewhere."""
+def _located(run: Columns) -> Ints:
+    """Return micro-batch and data-parallel rank as one number where boxes do not tell them apart, -1 elsewhere."""
     codes = run["global_shape"] * (1 << 32) + run["boxes"]
     unique, inverse = np.unique(codes, return_inverse=True)
     texts = [(run.names.text(int(c >> 32)), run.names.text(int(c & 0xFFFFFFFF))) for c in unique]
@@ -79,23 +75,14 @@ def _located(run: Frame) -> Ints:
         least, most = np.full(group.max() + 1, 1 << 60), np.full(group.max() + 1, -1)
         np.minimum.at(least, group, place[loose])
         np.maximum.at(most, group, place[loose])
-        layout = (
-            (int(run["micro_batch"].max()) + 1) * 4096 + int(run["dp"].max()) + 1
-        )  # another one: other contents
+        # runs with other numbers of micro-batches or dp ranks hold other contents at the same place
+        layout = (int(run["micro_batch"].max()) + 1) * 4096 + int(run["dp"].max()) + 1
         located[loose] = np.where((least < most)[group], place[loose] + layout * (1 << 44), -1)
     return located
 
 
-@lru_cache(maxsize=1 << 16)
-def is_whole(shape: str, boxes: str) -> bool:
-    """Whether the one box is the whole tensor; InputError where the shape is none."""
-    try:
-        return boxes == ",".join(f"0+{n}" for n in parse_shape(shape))
-    except ValueError as error:
-        raise InputError(f"damaged rows in the capture ({error}); capture the run again") from error
-
-
-def _side(run: Frame) -> _Side:
+def _side(run: Columns) -> _Side:
+    """Return the global tensors of a run, with the sums of the fingerprints of their parts."""
     skipped = run.named("kind", *COLLECTIVES, "param_grad_local")
     chosen = np.flatnonzero(~skipped & (run["partial"] < 0) & (run["replica"] == 0))
     base = keys_of(run["step"], run["phase"], run["kind"], run["tensor"], _located(run))[chosen]
@@ -122,22 +109,15 @@ def _side(run: Frame) -> _Side:
     )
 
 
-def _earliest(run: Frame, rows: Ints, starts: Ints) -> Ints:
-    """Row of each tensor's part that ran first: parts stand by their boxes, which says nothing of time."""
+def _earliest(run: Columns, rows: Ints, starts: Ints) -> Ints:
+    """Return for each tensor the row of the part that ran first; parts are sorted by their boxes, not by time."""
     tensor = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(rows)]))
     by = np.lexsort((run["rank"][rows], run["order"][rows], tensor))
     return np.asarray(rows[by[starts]], np.int64)
 
 
-def first_of_each(ordered: Keys) -> np.ndarray:
-    """Mark the first of each stretch of equal keys."""
-    marks = np.ones(len(ordered), bool)
-    marks[1:] = ordered[1:] != ordered[:-1]
-    return marks
-
-
-def _complete(run: Frame, rows: Ints, starts: Ints) -> np.ndarray:
-    """Whether the parts of each tensor cover it exactly once."""
+def _complete(run: Columns, rows: Ints, starts: Ints) -> np.ndarray:
+    """Return for each tensor whether its parts cover it exactly once."""
     boxes = run["boxes"][rows]
     together = np.add.reduceat(keys_of(boxes), starts)
     pattern = keys_of(together.view(np.int64), run["global_shape"][rows[starts]])
@@ -151,76 +131,80 @@ def _complete(run: Frame, rows: Ints, starts: Ints) -> np.ndarray:
     return answers[inverse]
 
 
-@lru_cache(maxsize=4096)
-def covers(shape_text: str, box_texts: tuple[str, ...]) -> bool:
-    """Whether the boxes cover a tensor of this shape exactly once; InputError where they are none."""
-    try:
-        shape = parse_shape(shape_text)
-        boxes = [
-            box for text in box_texts for box in (parse_boxes(text) if text or shape else (Box((), ()),))
-        ]
-    except ValueError as error:
-        raise InputError(f"damaged rows in the capture ({error}); capture the run again") from error
-    if any(len(box.sizes) != len(shape) for box in boxes):
-        raise InputError("damaged rows in the capture (boxes of other dimensions); capture the run again")
-    size = whole(shape)[0].numel
-    boxes = [box for box in boxes if box.numel]
-    if sum(box.numel for box in boxes) != size or not boxes:
-        return size == 0
-    cuts = [
-        sorted({0, extent, *(b.offsets[d] for b in boxes), *(b.offsets[d] + b.sizes[d] for b in boxes)})
-        for d, extent in enumerate(shape)
-    ]
-    cells = [len(cut) - 1 for cut in cuts]
-    if (
-        any(cut[-1] > extent for cut, extent in zip(cuts, shape, strict=True))
-        or np.prod(np.array(cells, np.float64)) > _MOST_CELLS
-    ):
-        return False
-    place = [{at: number for number, at in enumerate(cut)} for cut in cuts]
-    painted = np.zeros(cells, np.int16)
-    for box in boxes:
-        corner = zip(place, box.offsets, box.sizes, strict=True)
-        painted[tuple(slice(at[o], at[o + n]) for at, o, n in corner)] += 1
-    return bool((painted == 1).all())
-
-
-def by_tensor(left: Frame, right: Frame) -> TensorTable:
-    """Compare two runs tensor by tensor; every tensor of either is an entry."""
+def by_tensor(left: Columns, right: Columns) -> TensorTable:
+    """Return how two runs compare tensor by tensor; every tensor of either is an entry."""
     a, b = _side(left), _side(right)
     at = join(a.key, b.key)
-    mine = np.flatnonzero(at >= 0)
-    other = at[mine]
-    status = np.full(len(a.key), Status.UNMATCHED, np.int64)
-    relative = np.full(len(a.key), np.nan)
-    whole_ones, shapes = np.zeros(len(a.key), bool), np.zeros(len(a.key), bool)
-    if len(mine):
-        rows, others = a.first[mine], b.first[other]
-        shapes[mine] = left["global_shape"][rows] != right["global_shape"][others]
-        whole_ones[mine] = a.complete[mine] & b.complete[other] & ~shapes[mine]
-        same_type = left["dtype"][rows] == right["dtype"][others]
-        found = _statuses(
-            same_type & (a.total[mine] == b.total[other]), same_type & (a.total_nz[mine] == b.total_nz[other])
-        )
-        status[mine] = np.where(whole_ones[mine], found, status[mine])
-        for entry in mine[~shapes[mine] & ((found == Status.DIFFERENT) | ~whole_ones[mine])]:
-            _by_box(
-                left, right, a, b, int(entry), int(at[entry]), status, relative, sums=bool(whole_ones[entry])
-            )
+    shared = _Shared(left, right, a, b, np.flatnonzero(at >= 0), at[at >= 0])
+    status, relative, whole, shapes_differ = shared.compared()
     alone = np.flatnonzero(join(b.key, a.key) < 0)
     tail = len(alone)
     second = np.full(len(a.key), -1, np.int64)
-    second[mine] = b.first[other]
+    second[shared.mine] = b.first[shared.other]
     names = ("step", "tensor", "kind", "phase")
     return TensorTable(
         status=np.r_[status, np.full(tail, Status.UNMATCHED, np.int64)],
         left=np.r_[a.first, np.full(tail, -1, np.int64)],
         right=np.r_[second, b.first[alone]],
         relative=np.r_[relative, np.full(tail, np.nan)],
-        whole=np.r_[whole_ones, np.zeros(tail, bool)],
-        shapes_differ=np.r_[shapes, np.zeros(tail, bool)],
+        whole=np.r_[whole, np.zeros(tail, bool)],
+        shapes_differ=np.r_[shapes_differ, np.zeros(tail, bool)],
         **{name: np.r_[left[name][a.first], right[name][b.first[alone]]] for name in names},
     )
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The tensors that both runs have: entry `mine[i]` of the left side is entry `other[i]` of the right."""
+
+    left: Columns
+    right: Columns
+    a: _Side
+    b: _Side
+    mine: Ints
+    other: Ints
+
+    def compared(self) -> tuple[Ints, np.ndarray, np.ndarray, np.ndarray]:
+        """Return status, relative difference, `whole` and `shapes_differ` of every entry of the left side."""
+        count = len(self.a.key)
+        status = np.full(count, Status.UNMATCHED, np.int64)
+        relative = np.full(count, np.nan)
+        whole, shapes = np.zeros(count, bool), np.zeros(count, bool)
+        mine, other = self.mine, self.other
+        if not len(mine):
+            return status, relative, whole, shapes
+        rows, others = self.a.first[mine], self.b.first[other]
+        shapes[mine] = self.left["global_shape"][rows] != self.right["global_shape"][others]
+        whole[mine] = self.a.complete[mine] & self.b.complete[other] & ~shapes[mine]
+        same_type = self.left["dtype"][rows] == self.right["dtype"][others]
+        found = _statuses(
+            same_type & (self.a.total[mine] == self.b.total[other]),
+            same_type & (self.a.total_nz[mine] == self.b.total_nz[other]),
+        )
+        status[mine] = np.where(whole[mine], found, status[mine])
+        for n in np.flatnonzero(~shapes[mine] & ((found == Status.DIFFERENT) | ~whole[mine])):
+            entry = int(mine[n])
+            by_sums = bool(whole[entry])
+            relative[entry], by_boxes = self._by_parts(entry, int(other[n]), by_sums=by_sums)
+            status[entry] = status[entry] if by_sums else by_boxes
+        return status, relative, whole, shapes
+
+    def _by_parts(self, entry: int, other: int, *, by_sums: bool) -> tuple[float, int]:
+        """Return one tensor's relative difference and status from its parts, from equal boxes unless `by_sums`."""
+        mine, theirs = _parts(self.a, entry), _parts(self.b, other)
+        rows, others = self.a.part_row[mine], self.b.part_row[theirs]
+        if not by_sums:
+            match = join(self.a.part_key[mine], self.b.part_key[theirs])
+            rows, others = rows[match >= 0], others[match[match >= 0]]
+        if not len(rows):
+            return np.nan, Status.UNMATCHED
+        relative = sketch_distance(self.left.sketch[rows].sum(0), self.right.sketch[others].sum(0))
+        if by_sums:
+            return relative, Status.DIFFERENT
+        same_type = self.left["dtype"][rows] == self.right["dtype"][others]
+        equal = same_type & (self.left.digest[rows] == self.right.digest[others])
+        equal_nz = same_type & (self.left.digest_nz[rows] == self.right.digest_nz[others])
+        return relative, int(_statuses(equal, equal_nz).max())
 
 
 def _statuses(equal: np.ndarray, equal_nz: np.ndarray) -> Ints:
@@ -234,35 +218,7 @@ def _parts(side: _Side, entry: int) -> slice:
     return slice(int(side.starts[entry]), int(end))
 
 
-def _by_box(
-    left: Frame,
-    right: Frame,
-    a: _Side,
-    b: _Side,
-    entry: int,
-    other: int,
-    status: Ints,
-    relative: np.ndarray,
-    *,
-    sums: bool,
-) -> None:
-    """Size of a difference from the parts' sketches; and, unless `sums` decided, the status by equal boxes."""
-    mine, theirs = _parts(a, entry), _parts(b, other)
-    rows, others = a.part_row[mine], b.part_row[theirs]
-    if sums:
-        relative[entry] = distance(left.sketch[rows].sum(0), right.sketch[others].sum(0))
-        return
-    match = join(a.part_key[mine], b.part_key[theirs])
-    rows, others = rows[match >= 0], others[match[match >= 0]]
-    if len(rows):
-        same_type = left["dtype"][rows] == right["dtype"][others]
-        equal = same_type & (left.digest[rows] == right.digest[others])
-        equal_nz = same_type & (left.digest_nz[rows] == right.digest_nz[others])
-        status[entry] = int(_statuses(equal, equal_nz).max())
-        relative[entry] = distance(left.sketch[rows].sum(0), right.sketch[others].sum(0))
-
-
-def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Norm of the difference over the norm of `b`; NaN where that is no number."""
+def sketch_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the norm of the difference of two sketches over the norm of `b`; NaN where that is no number."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -1,37 +1,33 @@
-"""From evidence to a verdict: one decision, in one place, with the proof it rests on.
+"""Decides the verdict from all evidence, with the proof it rests on.
 
-run = baseline in bits                         identical        (a broken invariant is a bug all the same)
+run = baseline in bits                         identical        (with a broken invariant: bug)
 only signs of zeros / only reported values     signed_zero / reporting_only
 run = its matched replay, baseline differs     drift            proof matched_order
-run ≠ its matched replay                       bug, or precision_policy where it is only rounded elsewhere
-a broken invariant, or a plan that cannot      bug              proof invariant, infeasible_by_plan
-be the declared one, and no replay
+run ≠ its matched replay                       bug, or precision_policy where it is only rounded otherwise
+no replay: a broken invariant, or a            bug              proof invariant, infeasible_by_plan
+difference that no order explains
 else                                           undecided, with the command that would decide
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 
-from numerics.columns import Frame
+from numerics.columns import Columns
+from numerics.comparison.explanation import Explanation
 from numerics.comparison.invariants import Broken
-from numerics.comparison.missing_addends import Explanation
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
-from numerics.order.order_plan import PlanDifference
-
-_JUMP: Final = 1000.0
-"""Growth from one step to the next that feedback through the weights does not explain without a replay."""
-_GREW: Final = 10.0
+from numerics.order.plan_differences import PlanDifference
+from numerics.thresholds import CHAOTIC_GROWTH, SUDDEN_GROWTH
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Verdict, proof and the sentence that says why; `next` is the command that would decide more."""
+    """Verdict, proof and the reason in one sentence; `next` is the command that would decide more."""
 
     verdict: Verdict
     proof: Proof
@@ -43,16 +39,16 @@ class Decision:
 class Case:
     """All evidence about a run.
 
-    `tensors` is None without a baseline; `replay` and `rows` without a usable replay, `no_replay` says why. `plan` is
-    how the recorded plan differs from the declared one; `beyond_plan` rows that differ from the baseline though no
-    difference between the two runs' plans reaches them. `decide` is the command that would decide.
+    `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
+    why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
+    baseline though no difference between the two runs' plans affects them. `decide` is the command that would decide.
     """
 
-    run: Frame
-    baseline: Frame | None
+    run: Columns
+    baseline: Columns | None
     tensors: TensorTable | None
     broken: Sequence[Broken]
-    replay: Frame | None = None
+    replay: Columns | None = None
     rows: RowTable | None = None
     plan: Sequence[PlanDifference] = ()
     beyond_plan: tuple[int, ...] = ()
@@ -62,7 +58,7 @@ class Case:
 
 
 def decide(case: Case) -> Decision:
-    """Decide a comparable case."""
+    """Return the decision on a comparable case."""
     kinds = baseline_kinds(case)
     if kinds is not None and not kinds.real:
         return _equal(case, kinds)
@@ -77,13 +73,13 @@ def decide(case: Case) -> Decision:
             "infeasible_by_plan",
             f"{tensor} differs from the baseline, and no difference of order reaches it",
         )
-    what = "run and baseline differ" if kinds is not None else "there is no baseline"
-    return Decision("undecided", "none", f"{what}, and {case.no_replay}", case.decide)
+    state = "run and baseline differ" if kinds is not None else "there is no baseline"
+    return Decision("undecided", "none", f"{state}, and {case.no_replay}", case.decide)
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which kinds of difference there are between run and baseline."""
+    """The kinds of difference between run and baseline: of computed values, of signs of zeros, of reported values."""
 
     real: bool
     signed_zero: bool
@@ -91,7 +87,7 @@ class Kinds:
 
 
 def baseline_kinds(case: Case) -> Kinds | None:
-    """Classify the differences from the baseline; None without a baseline."""
+    """Return the kinds of difference from the baseline; None without a baseline."""
     if case.tensors is None or case.baseline is None:
         return None
     metric = np.isin(case.tensors.kind, [case.run.names.number("metric")])
@@ -101,7 +97,7 @@ def baseline_kinds(case: Case) -> Kinds | None:
 
 
 def _equal(case: Case, kinds: Kinds) -> Decision:
-    """Nothing that computes differs from the baseline."""
+    """Decide a case in which no computed value differs from the baseline."""
     if case.broken:
         return Decision(
             "bug",
@@ -119,7 +115,12 @@ def _equal(case: Case, kinds: Kinds) -> Decision:
     return Decision("identical", "none", "every tensor that both runs recorded is equal in bits")
 
 
-def _replayed(case: Case, run: Frame, rows: RowTable) -> Decision:
+def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
+    """Decide a case by its matched replay.
+
+    A computed value that differs from the replay is a bug. Where none differs, the run contradicts neither itself nor
+    the replay, and the replay reaches every step that matters, order alone explains the difference.
+    """
     metric = run.named("kind", "metric")
     wrong = rows.different
     if len(wrong[~metric[wrong]]):
@@ -152,6 +153,7 @@ def _replayed(case: Case, run: Frame, rows: RowTable) -> Decision:
 
 
 def _differs(case: Case, rows: RowTable) -> Decision:
+    """Decide a case whose computed values differ from the matched replay: a bug, or only another number format."""
     count = len(rows.different)
     if case.explanation is not None and case.explanation.dtype is not None:
         return Decision(
@@ -168,10 +170,10 @@ def _differs(case: Case, rows: RowTable) -> Decision:
 
 
 def _uncovered(case: Case, rows: RowTable) -> str | None:
-    """Say what of the differences the replay does not reach; None where it reaches all that matter.
+    """Return which differences the replay does not reach, in words; None where it reaches all that matter.
 
-    Steps after the replayed ones may differ where the replayed ones do already: the weights differ, and everything
-    after them. A jump in size there would be something new.
+    Steps after the replayed ones may differ where the replayed ones do already: their weights differ, and so does
+    everything computed from them. A jump in size there would be something new.
     """
     if not rows.compared:
         return "has no row in common with it"
@@ -185,22 +187,22 @@ def _uncovered(case: Case, rows: RowTable) -> str | None:
     if first > last:
         return f"does not reach step {first}, where the difference begins"
     for (_, before), (step, after) in pairwise(sizes):
-        if step > last and after > _JUMP * before:
+        if step > last and after > SUDDEN_GROWTH * before:
             return f"does not reach step {step}, where the difference jumps from {before:.2g} to {after:.2g}"
     return None
 
 
 def growth(tensors: TensorTable) -> list[tuple[int, float]]:
-    """Median relative difference of each step's tensors that differ, by step."""
+    """Return (step, median relative difference of the tensors that differ) by step."""
     chosen = (tensors.status == Status.DIFFERENT) & np.isfinite(tensors.relative) & (tensors.step >= 0)
     steps = np.unique(tensors.step[chosen])
     return [(int(s), float(np.median(tensors.relative[chosen & (tensors.step == s)]))) for s in steps]
 
 
 def growth_sentence(tensors: TensorTable) -> str | None:
-    """Say that an order difference grew chaotically over the steps; None where it did not grow."""
+    """Return a sentence where an order difference grew chaotically over the steps; None where it did not grow."""
     sizes = growth(tensors)
-    if len(sizes) < 2 or not sizes[-1][1] > _GREW * sizes[0][1]:
+    if len(sizes) < 2 or not sizes[-1][1] > CHAOTIC_GROWTH * sizes[0][1]:
         return None
     (first, small), (last, large) = sizes[0], sizes[-1]
     return (

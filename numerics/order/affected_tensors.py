@@ -1,8 +1,8 @@
-"""Which tensors may differ between two runs because their order plans do; everything else must be equal in bits.
+"""Finds the tensors that may differ between two runs because their order plans do; all others must be equal in bits.
 
-A changed reduction in the forward reaches what is computed after it, one in the backward what the gradient reaches
-after it, one of parameter gradients these parameters, the norm and the update; and a step's update reaches every
-later step. Names that are not understood may always differ.
+A changed reduction in the forward affects everything computed after it. One in the backward affects the gradients
+computed after it. One of parameter gradients affects these parameters, the norm and the update. A step's update
+affects every later step. A tensor whose name is not understood may always differ.
 """
 
 import re
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from numerics.order.order_plan import OrderPlan, PlanDifference, Reduction, differences
+from numerics.order.order_plan import OrderPlan, Reduction
+from numerics.order.plan_differences import PlanDifference, differences
 
 _LAYER: Final = re.compile(r"^layers\.(\d{1,6})(?:\.(.*))?$")
 _BLOCKS: Final = ("attention_norm", "attention", "ffn_norm", "feed_forward", "")
@@ -21,7 +22,7 @@ Position = tuple[int, int, int, int]
 
 
 def position(name: str) -> Position | None:
-    """Place of a module, tensor or label in the forward; None where the name is not understood."""
+    """Return the place of a module, tensor or label in the forward; None where the name is not understood."""
     name = name.removesuffix(".grad").removesuffix(".recomputed")
     match = _LAYER.match(name)
     if match is None:
@@ -37,12 +38,13 @@ def position(name: str) -> Position | None:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What a list of differences between two plans can change.
+class AffectedTensors:
+    """The tensors that the differences between two plans can change.
 
-    `step` is the first step they concern; `forward` and `backward` the places of the earliest changed reduction in
-    the forward and of the latest in the backward; `parameters` whose reduction changes (None: of all); `norm`, `loss`
-    and `all` say that the norm's or the reported loss's sums change, or anything at all.
+    `step` is the first step they concern (None: there is no difference). `forward` is the place of the earliest
+    changed reduction in the forward, `backward` of the latest in the backward. `parameters` are those whose reduction
+    changes (None: all). `norm` and `loss` say that the sums of the norm or of the reported loss change, `everything`
+    that any tensor may.
     """
 
     step: int | None
@@ -54,7 +56,7 @@ class Reach:
     everything: bool
 
     def may_differ(self, step: int, phase: str, kind: str, tensor: str) -> bool:
-        """Whether a tensor of a step may differ; `phase` and `kind` as in the capture."""
+        """Return whether a tensor of a step may differ; `phase` and `kind` as in the capture."""
         if self.step is None or step < self.step or phase == "init":
             return False
         if step > self.step:
@@ -88,21 +90,22 @@ class Reach:
         return not (self._changes_gradients() or self.norm or self.everything)
 
 
-def reach(left: OrderPlan, right: OrderPlan) -> Reach:
-    """What may differ between two runs, by their plans alone."""
+def affected_tensors(left: OrderPlan, right: OrderPlan) -> AffectedTensors:
+    """Return which tensors may differ between two runs, by their plans alone."""
     found = [d for d in differences(left, right) if d.label != "valid_tokens"]  # whole numbers add exactly
     reductions = {r.place: r for plan in (left, right) for r in plan.reductions}
     unknown = any(
         plan.local.get("backend", "gloo") != "gloo" for plan in (left, right)
     )  # NCCL tells no order
     if left.local != right.local or unknown:
-        return Reach(0, (0, 0, 0, 0), None, None, norm=True, loss=True, everything=True)
+        return AffectedTensors(0, (0, 0, 0, 0), None, None, norm=True, loss=True, everything=True)
     if not found:
-        return Reach(None, None, None, frozenset(), norm=False, loss=False, everything=False)
-    return _reach(found, [reductions[d.phase, d.axis, d.op, d.label] for d in found])
+        return AffectedTensors(None, None, None, frozenset(), norm=False, loss=False, everything=False)
+    return _affected(found, [reductions[d.phase, d.axis, d.op, d.label] for d in found])
 
 
-def _reach(found: Sequence[PlanDifference], reductions: Sequence[Reduction]) -> Reach:
+def _affected(found: Sequence[PlanDifference], reductions: Sequence[Reduction]) -> AffectedTensors:
+    """Collect the places of the changed reductions; `reductions` are those that the differences concern."""
     forward: list[Position] = []
     backward: list[Position] = []
     parameters: set[str] = set()
@@ -120,7 +123,7 @@ def _reach(found: Sequence[PlanDifference], reductions: Sequence[Reduction]) -> 
             everything = True
         else:
             (forward if difference.phase == "forward" else backward).append(at)
-    return Reach(
+    return AffectedTensors(
         step=min(r.steps[0] for r in reductions),
         forward=min(forward, default=None),
         backward=max(backward, default=None),

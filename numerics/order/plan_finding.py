@@ -1,13 +1,14 @@
-"""`numerics plan`: how two runs order their sums, and which of the captured tensors may differ because of it."""
+"""The answer of `numerics plan`: how two runs order their sums, and which captured tensors may differ by that."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from numerics.columns import Names, frame
+from numerics.columns import Names, read_columns
 from numerics.errors import CaptureError
-from numerics.order.affected_tensors import Reach, reach
-from numerics.order.order_plan import OrderPlan, PlanDifference, differences, read_plan
+from numerics.order.affected_tensors import AffectedTensors, affected_tensors
+from numerics.order.order_plan import OrderPlan, read_plan
+from numerics.order.plan_differences import PlanDifference, differences
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from tracekit.errors import InputError
@@ -16,8 +17,8 @@ PLAN_SCHEMA: Final = "numerics.plan/1"
 
 
 @dataclass(frozen=True)
-class Reachable:
-    """Tensors of one phase and kind: how many a run captured, and the names of those that may differ."""
+class TensorGroup:
+    """The captured tensors of one step, phase and kind: how many, and the names of those that may differ."""
 
     step: int
     phase: str
@@ -30,8 +31,8 @@ class Reachable:
 class PlanFinding:
     """Answer of `numerics plan`.
 
-    `local` are settings that decide bits besides reductions and differ: (name, of the run, of the other). `tensors`
-    are those of the run's capture, empty where it has none.
+    `local` are the differing settings that decide bits besides reductions: (name, of the run, of the other).
+    `tensors` are those of the run's capture, empty where it has none.
     """
 
     run: str
@@ -39,12 +40,12 @@ class PlanFinding:
     reductions: int
     differences: tuple[PlanDifference, ...]
     local: tuple[tuple[str, str, str], ...]
-    reach: Reach
-    tensors: tuple[Reachable, ...]
+    affected: AffectedTensors
+    tensors: tuple[TensorGroup, ...]
 
 
 def required_plan(run: Path) -> OrderPlan:
-    """Plan of a run folder; InputError where it has none, or a damaged one."""
+    """Return the plan of a run folder. InputError where it has none, or a damaged one."""
     try:
         plan = read_plan(run)
     except CaptureError as error:
@@ -55,9 +56,9 @@ def required_plan(run: Path) -> OrderPlan:
 
 
 def plan_finding(run: Path, other: Path) -> PlanFinding:
-    """Compare the plans of two run folders."""
+    """Return how the plans of two run folders differ. InputError where one of them has no plan."""
     left, right = required_plan(run), required_plan(other)
-    found = reach(left, right)
+    found = affected_tensors(left, right)
     names = sorted(left.local.keys() | right.local.keys())
     local = tuple(
         (name, left.local.get(name, "not said"), right.local.get(name, "not said"))
@@ -70,14 +71,14 @@ def plan_finding(run: Path, other: Path) -> PlanFinding:
         reductions=len(left.reductions),
         differences=tuple(differences(left, right)),
         local=local,
-        reach=found,
-        tensors=_reachable(run, found) if (run / FOLDER).is_dir() else (),
+        affected=found,
+        tensors=_groups(run, found) if (run / FOLDER).is_dir() else (),
     )
 
 
-def _reachable(run: Path, found: Reach) -> tuple[Reachable, ...]:
-    """Captured tensors by step, phase and kind, in the order in which they first occur."""
-    rows = frame(open_capture(run), Names())
+def _groups(run: Path, found: AffectedTensors) -> tuple[TensorGroup, ...]:
+    """Return the captured tensors by step, phase and kind, in the order in which they first occur."""
+    rows = read_columns(open_capture(run), Names())
     counts: dict[tuple[int, str, str], dict[str, None]] = {}
     columns = ("step", "phase", "kind", "tensor")
     seen = dict.fromkeys(zip(*(rows[c].tolist() for c in columns), strict=True))
@@ -85,7 +86,7 @@ def _reachable(run: Path, found: Reach) -> tuple[Reachable, ...]:
         key = step, rows.names.text(phase), rows.names.text(kind)
         counts.setdefault(key, {})[rows.names.text(tensor)] = None
     return tuple(
-        Reachable(
+        TensorGroup(
             step,
             phase,
             kind,

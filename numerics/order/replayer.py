@@ -1,4 +1,4 @@
-"""`numerics replay`: finds the trainer's replayer, starts it as a program of its own, checks what came back.
+"""Makes matched replays: finds the trainer's replayer, starts it as a program of its own, and checks its capture.
 
 A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments whose module,
 run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d]`, writes a run
@@ -16,17 +16,18 @@ from typing import Final
 
 from numerics.schema import FOLDER
 from numerics.store import open_capture
+from numerics.thresholds import MAX_REPLAYER_LINE, REPLAYER_LINES
 from tracekit.errors import InputError
 
 GROUP: Final = "numerics.replayers"
-DEFAULT: Final = "replay"
-_MOST_TALK: Final = 2000
+REPLAY: Final = "replay"
+"""Folder of the matched replay within a run's."""
 
 
 def replayer(source: str) -> EntryPoint:
-    """Replayer of the trainer that wrote a capture; InputError where none is installed.
+    """Return the replayer of the trainer that wrote a capture. InputError where none is installed.
 
-    `source` is what the capture's stamp names as its producer; the only replayer there is serves any.
+    `source` is the producer that the capture's stamp names; a capture without one gets the only replayer installed.
     """
     # every distribution: an old egg-info beside the sources would hide the installed one from `entry_points`
     points = (point for known in distributions() for point in known.entry_points.select(group=GROUP))
@@ -55,11 +56,11 @@ def make_replay(
     """Replay a run into `out` (RUN/replay if left out) and return that folder.
 
     `baseline` is matched (one process in the run's own order), or 2d (its data- and tensor-parallel ranks and
-    micro-batches, run by the trainer). It appears whole or not at all, in place of an earlier one. InputError where
-    the run is unreadable, cannot be replayed, or what came back is no whole capture.
+    micro-batches, run by the trainer). The folder appears whole or not at all, and replaces an earlier one. InputError
+    where the run is unreadable or cannot be replayed, or the replayer left no whole capture.
     """
     point = replayer(open_capture(run).source)
-    target = run / DEFAULT if out is None else out
+    target = run / REPLAY if out is None else out
     _check_target(run, target)
     command = [sys.executable, "-m", point.module, str(run)]
     command += ["--level", level] if level else []
@@ -83,7 +84,7 @@ def make_replay(
 
 
 def _check_target(run: Path, target: Path) -> None:
-    """Never put a replay over something else."""
+    """Raise InputError where a replay would overwrite anything but a replay."""
     if target.resolve() in {run.resolve(), *run.resolve().parents}:
         raise InputError(f"{target}: is the run itself or holds it; choose another --out")
     if target.exists() and not (
@@ -93,14 +94,14 @@ def _check_target(run: Path, target: Path) -> None:
 
 
 def _start(command: Sequence[str], run: Path, progress: Callable[[str], None] | None) -> None:
-    """Run the replayer; its talk is progress, and, where it fails, the reason."""
+    """Run the replayer. Its lines are progress; where it fails, the last one is the reason (InputError)."""
     talk: list[str] = []
     with subprocess.Popen(  # noqa: S603 - the installed trainer's module, started as arguments, by no shell
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as process:
         try:
             for line in process.stderr or ():
-                talk = [*talk[-19:], line.strip()[:_MOST_TALK]]
+                talk = [*talk[1 - REPLAYER_LINES :], line.strip()[:MAX_REPLAYER_LINE]]
                 if progress is not None and line.startswith("step "):
                     progress(line.strip())
         except BaseException:

@@ -1,8 +1,8 @@
-"""What a capture was computed on: everything that is known to change bits, and what is worth a word.
+"""Describes the machine and software a capture was computed on: everything known to change bits.
 
-Source of the list: instruction set, oneDNN and ATen settings, library versions and device change the order of sums
-within a kernel; NCCL's settings change the order of its reductions. The thread count changes only big sums, so that
-it is stamped but never refuses a comparison.
+Instruction set, oneDNN and ATen settings, library versions and the device change the order of sums within a kernel;
+NCCL's settings change the order of its reductions. The thread count changes only large sums, so it is recorded but
+never refuses a comparison.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ REFUSES: Final = (
 
 
 def environment() -> dict[str, Any]:
-    """Describe this process's environment, JSON-ready. Fields are those of `REFUSES`, `threads` and `host`."""
+    """Return this process's environment, JSON-ready: the fields of `REFUSES`, and numpy, python, `threads`, `host`."""
     cuda = torch.cuda.is_available()
     return {
         "machine": platform.machine(),
@@ -76,7 +76,7 @@ def environment() -> dict[str, Any]:
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that choose kernels, instruction sets or reduction orders."""
+    """Return the environment variables that choose kernels, instruction sets or reduction orders."""
     return {
         name: value[:200]
         for name, value in sorted(environ.items())

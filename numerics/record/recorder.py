@@ -1,14 +1,14 @@
-"""The recorder: what a trainer calls to leave a capture behind. Knows files and tensors, no trainer.
+"""The recorder: a trainer calls it to leave a capture behind. It knows files and tensors, and no trainer.
 
     recorder = Recorder("run", rank=3, world_size=8, coords={"tp": 1, "cp": 0, "pp": 1, "dp": 0})
     recorder.record("layers.1.attention.out", out, step=0, phase="forward", kind="activation", micro_batch=2,
                     module="layers.1.attention", global_shape=(12, 64, 256), boxes=[Box((4, 0, 0), (1, 64, 256))])
     recorder.close()
 
-Each call computes the fingerprint of the local tensor at once; nothing is communicated and nothing kept but a
-row (and the values, at level `tensors`, for the names asked for). While it records, `rankNNNNN.parquet.partial`
-stands in the folder; `close` renames it. A run that broke off so is recognised by what it left. For whole
-PyTorch models see `numerics.record.watch`.
+Each call computes the fingerprint of the local tensor at once. Nothing is communicated, and nothing is kept but a row
+(and the values, at level `tensors`, for the names asked for). The rows go to `rankNNNNN.parquet.partial`, which `close`
+renames; a run that broke off is recognised by the partial file it left. For whole PyTorch models see
+`numerics.record.watch`.
 """
 
 import fnmatch
@@ -16,18 +16,18 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from numerics.errors import CaptureError
-from numerics.record.digest import fingerprint, pieces
 from numerics.record.environment import environment
-from numerics.record.values import ValuesWriter
+from numerics.record.fingerprint import fingerprint
+from numerics.record.pieces import pieces
+from numerics.record.values_writer import ValuesWriter
 from numerics.schema import (
-    AXES,
     CAPTURE_SCHEMA,
     FOLDER,
     KINDS,
@@ -45,19 +45,19 @@ from numerics.schema import (
     values_file,
     whole,
 )
+from numerics.thresholds import ROWS_PER_GROUP
+from tracekit.axes import AXES
 
 __all__ = ["Box", "CaptureError", "Recorder", "whole"]
-
-_ROWS_A_GROUP: Final = 16384
 
 
 class Recorder:
     """Records one rank (or, in a replay, one virtual rank) of a run into `run_dir`/capture.
 
-    `coords` are the rank's coordinates on tp, cp, pp, dp (axes left out are 0). `names` are glob patterns of
-    tensors whose values are kept at level `tensors`; none means all. `source` names the producer, `config` says
-    what the run computes where no run.json does. `first` makes this rank write stamp.json (rank 0 if left out).
-    CaptureError where the folder holds a finished capture of this rank, or cannot be written.
+    `coords` are the rank's coordinates on the axes; an axis left out is 0. `names` are glob patterns of the tensors
+    whose values are kept at level `tensors`; none means all. `source` names the producer. `config` names what the run
+    computes where no run.json does. `first` makes this rank write stamp.json (rank 0 if left out). CaptureError where
+    the folder holds a finished capture of this rank, or cannot be written.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Recorder:
         }
 
     def keeps(self, tensor: str) -> bool:
-        """Whether values of this tensor are stored."""
+        """Return whether values of this tensor are stored."""
         return self._values is not None and (
             not self._names or any(fnmatch.fnmatchcase(tensor, name) for name in self._names)
         )
@@ -143,13 +143,27 @@ class Recorder:
     ) -> None:
         """Record a tensor: `value` holds the `boxes` of the global tensor of `global_shape`.
 
-        Without them the rank's tensor is the whole. `tensor` and `module` are global names. `replica` counts the
-        ranks that hold the very same part, `partial` names the addend ("tp=1") where the global tensor is a sum.
-        The columns are those of `schema.ROWS`. CaptureError where value and boxes do not fit together.
+        Without them `value` is the whole tensor. `tensor` and `module` are global names. `replica` numbers the ranks
+        that hold the very same part, `partial` names the addend ("tp=1") where the global tensor is a sum. The
+        arguments are the columns of `schema.ROWS`. CaptureError where value and boxes do not fit together.
         """
         if phase not in PHASES or kind not in KINDS:
             raise CaptureError(f"{tensor}: phase {phase!r} or kind {kind!r} is unknown; see numerics.schema")
-        value = value.detach()
+        row: dict[str, Any] = {"step": step, "phase": phase, "micro_batch": micro_batch, "kind": kind}
+        row |= {"module": module, "replica": replica, "partial": partial}
+        row |= {"axis": axis, "op": op, "label": label}
+        row["group"] = None if group is None else ",".join(str(rank) for rank in group)
+        self._add(tensor, value.detach(), global_shape, boxes, row)
+
+    def _add(
+        self,
+        tensor: str,
+        value: torch.Tensor,
+        global_shape: Sequence[int] | None,
+        boxes: Sequence[Box] | None,
+        row: dict[str, Any],
+    ) -> None:
+        """Complete a row by what is known of the tensor, store its values where asked, and append the row."""
         shape = tuple(value.shape) if global_shape is None else tuple(int(n) for n in global_shape)
         parts = whole(shape) if boxes is None else tuple(boxes)
         self._check(tensor, shape, parts)
@@ -157,27 +171,9 @@ class Recorder:
             found = fingerprint(value, shape, parts)
         except CaptureError as error:
             raise CaptureError(f"{tensor}: {error}") from error
-        row: dict[str, Any] = {
-            "step": step,
-            "phase": phase,
-            "micro_batch": micro_batch,
-            "module": module,
-            "tensor": tensor,
-            "kind": kind,
-            "axis": axis,
-            "op": op,
-            "label": label,
-            "group": None if group is None else ",".join(str(r) for r in group),
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "global_shape": format_shape(shape),
-            "boxes": format_boxes(parts),
-            "replica": replica,
-            "partial": partial,
-            "rank": self.rank,
-            **self.coords,
-            **found.__dict__,
-            "values": None,
-        }
+        row |= {"tensor": tensor, "dtype": str(value.dtype).removeprefix("torch."), "rank": self.rank}
+        row |= {"global_shape": format_shape(shape), "boxes": format_boxes(parts), "values": None}
+        row |= self.coords | found.__dict__
         with self._lock:
             if self._closed:
                 raise CaptureError(f"{tensor}: recorded after the capture was closed")
@@ -187,7 +183,7 @@ class Recorder:
             self._order += 1
             for name, column in self._columns.items():
                 column.append(row[name])
-            if len(self._columns["order"]) >= _ROWS_A_GROUP:
+            if len(self._columns["order"]) >= ROWS_PER_GROUP:
                 self._flush()
 
     def _check(self, tensor: str, shape: tuple[int, ...], parts: tuple[Box, ...]) -> None:
@@ -217,7 +213,7 @@ class Recorder:
                 column.clear()
 
     def close(self) -> None:
-        """Finish the files; the rank's capture appears whole. To be called after a good run only."""
+        """Finish the files, so that the rank's capture appears whole. Call it after a good run only."""
         with self._lock:
             if self._closed:
                 return
