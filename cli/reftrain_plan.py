@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LONGEST_COUNT
 
 from .reftrain_schedule import save
 
@@ -17,7 +18,7 @@ SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_count(option: str, text: str) -> int:
     """Read `8192`, `8K` or `16M` (powers of 1024)."""
     number, suffix = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > 15:
+    if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
         raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
     return int(number) * SUFFIXES[suffix]
 
@@ -71,17 +72,9 @@ def memory(
     from reftrain.cost.memory import MemoryModel
     from reftrain.plan.memory_report import document, table
 
-    from .reftrain import parse_mesh, parse_setting
+    from .run_settings import tables_of
 
-    overrides: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        name, field, value = parse_setting(setting)
-        overrides.setdefault(name, {})[field] = value
-    if preset:
-        overrides.setdefault("model", {})["preset"] = preset
-    if mesh:
-        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
-    job = job_of_run(load(config, overrides))
+    job = job_of_run(load(config, tables_of(preset, mesh, settings)))
     if kernels == "fused":
         job = replace(job, kernels="fused", attention="flex", optimizer="fused")
     ranks = MemoryModel(job).ranks()
@@ -121,9 +114,9 @@ def plan(
     from reftrain.config.presets import preset_tables
     from reftrain.config.run import ModelConfig
     from reftrain.cost.hardware import load_hardware
-    from reftrain.plan import report as plan_report
+    from reftrain.plan import plan_report
+    from reftrain.plan.attention_pairs import slowest_pairs
     from reftrain.plan.choose import Planner
-    from reftrain.plan.documents import slowest_pairs
     from reftrain.plan.meshes import Workload
 
     model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]

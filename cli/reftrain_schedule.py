@@ -1,23 +1,42 @@
 """`reftrain schedule`: a pipeline schedule's table, time line, bubbles and memory."""
 
 import json
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from reftrain.errors import MachineError, ScheduleError
 from reftrain.schedule.actions import Schedule
-from reftrain.schedule.answer import Answer, answer
 from reftrain.schedule.costs import parse_costs
-from reftrain.schedule.generators import DEFAULT_VIRTUAL, generate
+from reftrain.schedule.evaluation import Evaluation, evaluate
+from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.replica_sync import SYNCS
-from reftrain.schedule.request import CONCATENATIONS, Request
+from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
+from reftrain.thresholds import MOST_TABLE_BYTES
 
-MOST_BYTES = 64_000_000
+TABLE_SUFFIXES = (".csv", ".txt")
+"""Ends of names that are files of a table, not schemes."""
+HELP = (
+    "Show the schedule NAME, or check and show the table in FILE (.csv as torch writes it, or .txt).\n\n\b\n"
+    + textwrap.fill(f"Names: {', '.join(SCHEMES)}.", width=84)
+)
 
 
-@click.command()
+@dataclass(frozen=True)
+class Outputs:
+    """Files that the answer goes to, None where it does not; JSON to `-` is stdout in place of text."""
+
+    json_to: str | None
+    svg: Path | None
+    csv_to: Path | None
+    text_to: Path | None
+
+
+@click.command(help=HELP)
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--stages", type=int, metavar="P", help="Pipeline ranks (p).")
 @click.option("--micro-batches", type=int, metavar="M", help="Micro-batches of a step (m).")
@@ -66,45 +85,32 @@ def schedule(
     csv_to: Path | None,
     text_to: Path | None,
 ) -> None:
-    """Show the schedule NAME, or check and show the table in FILE (.csv as torch writes it, or .txt).
-
-    \b
-    Names: gpipe, 1f1b, interleaved, flexible, breadth_first, afab, gems, pipedream,
-    pipedream_2bw, chimera, zb_h1, dualpipe_v.
-    """
-    costs = parse_costs(cost)
-    request = None
-    if name.endswith((".csv", ".txt")):
+    """Show the schedule NAME, or check and show the table in FILE."""
+    costs, spec = parse_costs(cost), None
+    if name.endswith(TABLE_SUFFIXES):
         if stages is not None or micro_batches is not None:
             raise ScheduleError(name, "a table has its own sizes", "leave --stages and --micro-batches out")
         table = read_table(Path(name))
     else:
         if stages is None or micro_batches is None:
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
-        request = Request(
-            name,
-            stages,
-            micro_batches,
-            virtual or DEFAULT_VIRTUAL.get(name, 1),
-            k or max(stages, 1),
-            pipelines,
-            concat,
-            steps,
-        )
-        table = generate(request)
+        v = virtual or default_virtual(name)
+        spec = ScheduleSpec(name, stages, micro_batches, v, k or max(stages, 1), pipelines, concat, steps)
+        table = generate(spec)
     if zero is not None:
         table = lower(table, zero, sync)
-    write(answer(table, costs, request), micro_batches or table.micro_batches, json_to, svg, csv_to, text_to)
+    outputs = Outputs(json_to, svg, csv_to, text_to)
+    write(evaluate(table, costs, spec), micro_batches or table.micro_batches, outputs)
 
 
 def read_table(path: Path) -> Schedule:
-    """Read a table file; raises `ScheduleError` when it cannot be read."""
+    """Return the table in a file; raises `ScheduleError` when it cannot be read."""
     from reftrain.schedule.csv_form import from_csv
     from reftrain.schedule.text_form import from_text
 
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ScheduleError(str(path), f"larger than {MOST_BYTES} bytes", "give a smaller table")
+        if path.stat().st_size > MOST_TABLE_BYTES:
+            raise ScheduleError(str(path), f"larger than {MOST_TABLE_BYTES} bytes", "give a smaller table")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ScheduleError(str(path), f"cannot be read ({error.strerror})", "name a table file") from None
@@ -127,36 +133,30 @@ def save(path: Path, text: str) -> None:
         raise MachineError(str(error)) from None
 
 
-def write(
-    got: Answer,
-    micro_batches: int,
-    json_to: str | None,
-    svg: Path | None,
-    csv_to: Path | None,
-    text_to: Path | None,
-) -> None:
-    """Write what was asked for; files under a temporary name first."""
+def write(evaluation: Evaluation, micro_batches: int, outputs: Outputs) -> None:
+    """Write the files that were asked for, each under a temporary name first, then JSON or text to stdout."""
     from reftrain.schedule.csv_form import to_csv, torch_cannot
     from reftrain.schedule.svg import to_svg
     from reftrain.schedule.text_form import to_text
 
-    if svg:
-        save(svg, to_svg(got))
-    if csv_to:
-        save(csv_to, to_csv(got.schedule))
-        reason = torch_cannot(got.schedule)
+    table = evaluation.schedule
+    if outputs.svg:
+        save(outputs.svg, to_svg(evaluation))
+    if outputs.csv_to:
+        save(outputs.csv_to, to_csv(table))
+        reason = torch_cannot(table)
         if reason:
-            click.echo(f"reftrain: {csv_to}: torch cannot load this table: {reason}", err=True)
-    if text_to:
-        save(text_to, to_text(got.schedule))
-    if json_to:
-        document = json.dumps(got.document(micro_batches)) + "\n"
-        if json_to == "-":
+            click.echo(f"reftrain: {outputs.csv_to}: torch cannot load this table: {reason}", err=True)
+    if outputs.text_to:
+        save(outputs.text_to, to_text(table))
+    if outputs.json_to:
+        document = json.dumps(evaluation.document(micro_batches)) + "\n"
+        if outputs.json_to == "-":
             click.echo(document, nl=False)
             return
-        save(Path(json_to), document)
+        save(Path(outputs.json_to), document)
     from rich.console import Console
 
     from .schedule_picture import show
 
-    show(got, Console(soft_wrap=False))
+    show(evaluation, Console(soft_wrap=False))

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from reftrain.schedule.actions import Kind
-from reftrain.schedule.answer import Answer
+from reftrain.schedule.evaluation import Evaluation
 from reftrain.schedule.timing import Span
+from reftrain.thresholds import MOST_BANDS
 
 STYLES = {
     Kind.FORWARD: ("white on blue", "black on bright_blue"),
@@ -19,13 +20,12 @@ STYLES = {
     Kind.RECOMPUTE: ("white on magenta", "black on bright_magenta"),
 }
 IDLE = "."
-MOST_BANDS = 6
 PLAIN_WIDTH = 110
 
 
-def show(answer: Answer, console: Console) -> None:
+def show(evaluation: Evaluation, console: Console) -> None:
     """Print figures, time line and memory; plain characters off a terminal."""
-    schedule, ratios = answer.schedule, answer.ratios
+    schedule, steady = evaluation.schedule, evaluation.steady
     state = "" if schedule.synchronous else ", steady state"
     console.print(
         f"{schedule.name}: {schedule.ranks} ranks, {schedule.stages} stages, {schedule.micro_batches} micro-batches, "
@@ -35,14 +35,14 @@ def show(answer: Answer, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(
-        f"makespan {float(answer.timing.makespan):g}, bubble {float(ratios.bubble_ratio):.2%} of the time, "
-        f"{float(ratios.bubble_over_compute):.2%} of the computation{state}",
+        f"makespan {float(evaluation.timing.makespan):g}, bubble {float(steady.bubble_ratio):.2%} of the time, "
+        f"{float(steady.bubble_over_compute):.2%} of the computation{state}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
     width = console.width if console.is_terminal else PLAIN_WIDTH
-    for line in time_line(answer, width):
+    for line in time_line(evaluation, width):
         console.print(line, soft_wrap=True)
     console.print(
         "F forward, B backward, I and W its parts for input and weights, C recomputation, "
@@ -51,19 +51,21 @@ def show(answer: Answer, console: Console) -> None:
         soft_wrap=True,
     )
     console.print("rank  activations  inputs  weights", highlight=False)
-    for rank, held in enumerate(answer.held):
-        console.print(f"{rank:4}  {held.activations:11}  {held.inputs:6}  {held.weights:7}", highlight=False)
+    for rank, peaks in enumerate(evaluation.peaks):
+        console.print(
+            f"{rank:4}  {peaks.activations:11}  {peaks.inputs:6}  {peaks.weights:7}", highlight=False
+        )
 
 
-def time_line(answer: Answer, width: int) -> list[Text]:
+def time_line(evaluation: Evaluation, width: int) -> list[Text]:
     """Rows of all ranks, folded into bands where the line is longer than `width`; drawn to scale."""
-    spans = answer.timing.spans
+    spans = evaluation.timing.spans
     unit = _unit(spans)
     labels = max((len(_label(s)) for row in spans for s in row), default=1)
     room = max(20, width - 6)
-    columns = labels * answer.timing.makespan / unit if unit else Fraction(0)
+    columns = labels * evaluation.timing.makespan / unit if unit else Fraction(0)
     if columns > room * MOST_BANDS:
-        rows = [_squeezed(row, room, answer.timing.makespan) for row in spans]
+        rows = [_squeezed(row, room, evaluation.timing.makespan) for row in spans]
         columns = Fraction(room)
     else:
         rows = [_to_scale(row, unit, labels, int(columns)) for row in spans]

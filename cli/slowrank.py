@@ -7,11 +7,11 @@ from typing import get_args
 
 import click
 
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.findings import Verdict
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.slowrank_text import slowrank_text
-from tracekit.slowrank.analyse import analyse
 from tracekit.store import Run
 
 from . import exit_codes, options
@@ -22,7 +22,7 @@ _PARALLEL_FROM = 64_000_000
 """Bytes of local input from which starting further processes pays."""
 
 
-@click.command(short_help="Who is slow, where in DP → PP → CP → TP, why, and what it costs.")
+@click.command()
 @click.argument("traces", nargs=-1, required=True)
 @options.analysis(get_args(Verdict))
 @options.output()

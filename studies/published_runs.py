@@ -11,9 +11,9 @@ from reftrain.cost.job import Job
 from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
 from reftrain.model.flops import flops_per_token
-from reftrain.plan.documents import DocumentModel, Imbalance
 from reftrain.plan.projection import project
-from reftrain.plan.published import (
+from studies.document_imbalance import DocumentModel, Imbalance
+from studies.llama3 import (
     CALIBRATION,
     LLAMA_405B,
     PREDICTED,
@@ -62,7 +62,7 @@ def document_lines(hardware: Hardware, steps: int = 24) -> tuple[float, list[Lin
     row = PREDICTED[1]
     model = DocumentModel(job_of_row(row), hardware, steps)
     mean = model.fit_mean(RATIO)
-    effect: Imbalance = model.effect(mean, replayed=min(steps, 12))
+    effect: Imbalance = model.effect(mean, timed=min(steps, 12))
     work = flops_per_token(LLAMA_405B, row.seq_len) * (1 << 24) / row.gpus
     return mean, [
         Line("slowest over fastest GPU's compute, 131 K", RATIO, effect.slowest_over_fastest, "fitted"),

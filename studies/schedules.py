@@ -1,29 +1,28 @@
-"""The figures of two papers beside ours, by replay of our own tables: `python -m studies.schedules`.
+"""The figures of two papers beside ours, by exact times of our own tables: `python -m studies.schedules`.
 
-Chimera (SC'21) tables 2 and 3 at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
-(ISCA'25). The expectations stand here as the papers' formulas; nothing in the generators knows them.
+The tables are 2 and 3 of "Chimera" (SC'21) at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
+(ISCA'25). `schedule_formulas` has the papers' formulas.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from reftrain.schedule.answer import Answer, answer
 from reftrain.schedule.costs import Costs
+from reftrain.schedule.evaluation import Evaluation, evaluate
 from reftrain.schedule.generators import generate
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
+from studies.schedule_formulas import PUBLISHED, Published, Span, with_middle
 
 STAGES = (4, 8, 16, 32)
 MULTIPLES = (1, 2, 4)
-Span = tuple[int, int]
-"""Least and greatest over the ranks."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One scheme at p and m: bubbles as shares of the time, memory in multiples of one stage's.
 
-    `paper` is the formula's bubble, `ours` the replay's, `derived` the closed form that docs/schedules.md
+    `paper` is the formula's bubble, `ours` that of our table, `derived` the closed form that docs/schedules.md
     derives for ours. Spans are (least, greatest) over the ranks.
     """
 
@@ -42,149 +41,25 @@ class Row:
         return float(100 * (self.ours - self.paper))
 
 
-def flushed(p: int, m: int) -> Fraction:
-    """(p-1)/(m+p-1): GPipe and 1F1B."""
-    return Fraction(p - 1, m + p - 1)
-
-
-def gems_paper(p: int, m: int) -> Fraction:
-    """(p-1)/(p+1/2), whatever m."""
-    del m
-    return Fraction(2 * (p - 1), 2 * p + 1)
-
-
-def gems_derived(p: int, m: int) -> Fraction:
-    """1 - 3m/(m(2p+1) + p-1): the first forward's way down the pipeline stands before the periods."""
-    return 1 - Fraction(3 * m, m * (2 * p + 1) + p - 1)
-
-
-def with_middle(p: int, m: int) -> Fraction:
-    """(p-2)/(3m/2+p-2): Chimera with bubbles in the middle."""
-    return Fraction(2 * (p - 2), 3 * m + 2 * (p - 2))
-
-
-def without_middle(p: int, m: int) -> Fraction:
-    """(p-2)/(2m+p-2): Chimera whose forward and backward slots are equal."""
-    return Fraction(p - 2, 2 * m + p - 2)
-
-
-def direct_derived(p: int, m: int) -> Fraction:
-    """Each unit of p after the first leaves p-2 slots of f more in its middle: idle (m/p+1)(p-2)."""
-    idle = (m // p + 1) * (p - 2)
-    return Fraction(idle, 3 * m + idle)
-
-
-def halving_derived(p: int, m: int) -> Fraction:
-    """(p/2-1)(f+b) idle at m a multiple of 2p, however many units; at m = p the base unit."""
-    return with_middle(p, m) if m == p else without_middle(p, m)
-
-
-def doubling_derived(p: int, m: int) -> Fraction:
-    """Idle (p/2-1)(f+3f), and p-2 more for every unit of 2p after the first: a pair's 2f against 3f."""
-    if m == p:
-        return with_middle(p, m)
-    idle = 2 * (p - 2) + (m // (2 * p) - 1) * (p - 2)
-    return Fraction(idle, 4 * m + idle)
-
-
-def zero(p: int, m: int) -> Fraction:
-    """No bubble over a steady window."""
-    del p, m
-    return Fraction(0)
-
-
-Formula = Callable[[int, int], Fraction]
-Spread = Callable[[int, int], Span]
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """What the paper says of a scheme, as functions of p and m."""
-
-    name: str
-    paper: Formula
-    derived: Formula
-    weights: Spread
-    activations: Spread
-    concatenation: str = "direct"
-
-    @property
-    def label(self) -> str:
-        """Name with Chimera's concatenation."""
-        return f"chimera {self.concatenation}" if self.name == "chimera" else self.name
-
-
-def one(p: int, m: int) -> Span:
-    """One on every rank."""
-    del p, m
-    return 1, 1
-
-
-def two(p: int, m: int) -> Span:
-    """Two on every rank."""
-    del p, m
-    return 2, 2
-
-
-def up_to_p(p: int, m: int) -> Span:
-    """One on the last rank, p on the first."""
-    del m
-    return 1, p
-
-
-def all_m(p: int, m: int) -> Span:
-    """Every micro-batch on every rank."""
-    del p
-    return m, m
-
-
-def half_to_p(p: int, m: int) -> Span:
-    """p/2+1 on the outer ranks, p on the middle ones."""
-    del m
-    return p // 2 + 1, p
-
-
-def doubled(p: int, m: int) -> Span:
-    """Pairs of forwards: p plus half as many more pairs' on the outer ranks, 2p in the middle."""
-    return half_to_p(p, m) if m == p else (p + p // 2 + 1, 2 * p)
-
-
-def recomputed(p: int, m: int) -> Span:
-    """With recomputation only the micro-batch at work has its activations."""
-    return half_to_p(p, m) if m == p else (1, 1)
-
-
-SCHEMES = (
-    Scheme("pipedream", zero, zero, up_to_p, up_to_p),
-    Scheme("pipedream_2bw", zero, zero, two, up_to_p),
-    Scheme("gpipe", flushed, flushed, one, all_m),
-    Scheme("gems", gems_paper, gems_derived, two, one),
-    Scheme("1f1b", flushed, flushed, one, up_to_p),
-    Scheme("chimera", with_middle, direct_derived, two, half_to_p),
-    Scheme("chimera", without_middle, doubling_derived, two, recomputed, "doubling"),
-    Scheme("chimera", without_middle, halving_derived, two, doubled, "halving"),
-)
-
-
 def spread(values: tuple[int, ...]) -> Span:
     """Least and greatest."""
     return min(values), max(values)
 
 
-def row(scheme: Scheme, p: int, m: int) -> Row:
-    """Replay one scheme at f = 1, b = 2, p2p = 0."""
-    request = Request(scheme.name, p, m, concatenation=scheme.concatenation)
-    got = answer(generate(request), Costs(), request)
+def row(scheme: Published, p: int, m: int) -> Row:
+    """Time one scheme at f = 1, b = 2, p2p = 0."""
+    spec = ScheduleSpec(scheme.name, p, m, concatenation=scheme.concatenation)
+    got = evaluate(generate(spec), Costs(), spec)
     paper = with_middle if scheme.name == "chimera" and m == p else scheme.paper
     return Row(
         scheme.label,
         p,
         m,
         paper(p, m),
-        got.ratios.bubble_ratio,
+        got.steady.bubble_ratio,
         scheme.derived(p, m),
-        (scheme.weights(p, m), spread(tuple(h.weights for h in got.held))),
-        (scheme.activations(p, m), spread(tuple(h.activations for h in got.held))),
+        (scheme.weights(p, m), spread(tuple(h.weights for h in got.peaks))),
+        (scheme.activations(p, m), spread(tuple(h.activations for h in got.peaks))),
     )
 
 
@@ -192,7 +67,7 @@ def chimera_rows() -> Iterator[Row]:
     """Chimera's table 2 for all p and m."""
     for p in STAGES:
         for multiple in MULTIPLES:
-            for scheme in SCHEMES:
+            for scheme in PUBLISHED:
                 if scheme.concatenation == "direct" or multiple > 1:
                     yield row(scheme, p, multiple * p)
 
@@ -201,17 +76,17 @@ def pipelines_rows() -> Iterator[Row]:
     """Chimera's table 3: 2f pipelines in equal slots (f = b = 1) at m = p; idle 2(p/(2f)-1) slots a rank."""
     for p in STAGES:
         for f in (f for f in range(1, p // 2 + 1) if p // 2 % f == 0):
-            request = Request("chimera", p, p, pipelines=2 * f)
-            got = answer(generate(request), Costs(b=Fraction(1)), request)
+            spec = ScheduleSpec("chimera", p, p, pipelines=2 * f)
+            got = evaluate(generate(spec), Costs(b=Fraction(1)), spec)
             paper = Fraction(p // f - 2, 2 * p + p // f - 2)
-            weights = spread(tuple(h.weights for h in got.held))
-            held = spread(tuple(h.activations for h in got.held))
+            weights = spread(tuple(h.weights for h in got.peaks))
+            held = spread(tuple(h.activations for h in got.peaks))
             yield Row(
                 f"chimera, {2 * f} pipelines",
                 p,
                 p,
                 paper,
-                got.ratios.bubble_ratio,
+                got.steady.bubble_ratio,
                 paper,
                 ((2 * f, 2 * f), weights),
                 ((held[0], p), held),
@@ -246,14 +121,14 @@ def llama_rows() -> Iterator[LlamaRow]:
     """Sizes with k | m and k >= p, the paper's p = 16, v = 8 first."""
     for p, v, m, k in LLAMA_SIZES:
         got = llama(p, v, m, k)
-        most = max(h.activations for h in got.held)
-        yield LlamaRow(p, v, m, k, Fraction(p - 1, m * v), got.ratios.bubble_over_compute, most)
+        most = max(h.activations for h in got.peaks)
+        yield LlamaRow(p, v, m, k, Fraction(p - 1, m * v), got.steady.bubble_over_compute, most)
 
 
-def llama(p: int, v: int, m: int, k: int) -> Answer:
-    """Replay the flexible schedule at f = 1, b = 2, p2p = 0."""
-    request = Request("flexible", p, m, virtual=v, consecutive=k)
-    return answer(generate(request), Costs(), request)
+def llama(p: int, v: int, m: int, k: int) -> Evaluation:
+    """Time the flexible schedule at f = 1, b = 2, p2p = 0."""
+    spec = ScheduleSpec("flexible", p, m, virtual=v, consecutive=k)
+    return evaluate(generate(spec), Costs(), spec)
 
 
 def show_span(span: Span) -> str:

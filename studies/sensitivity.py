@@ -1,9 +1,9 @@
 """Whether the planner's choice holds when a hardware constant moves: `python -m studies.sensitivity`.
 
 Every constant is moved down and up by a fifth and the whole search is made again, over all meshes, on all
-machines at once: bounds and replays are arrays with one element a machine, and a job is looked at as long as
-it may come into the tie on one of them. For a constant that flips the choice, the factor nearest to 1 that
-does is found by a second search in steps of a hundredth.
+machines at once: bounds and times are arrays with one element a machine, and a job is timed as long as it may come
+into the tie on one of them. For a constant that flips the choice, a second search in steps of a hundredth finds the
+factor nearest to 1 that does.
 """
 
 import argparse
@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from reftrain.cost.hardware import Hardware, load_hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
-from reftrain.plan.bounds import memory_bound, time_bound
-from reftrain.plan.choose import TIE, Planner, alike, axes_of, mesh_of
+from reftrain.plan.choose import Planner, alike, axes_of, mesh_of
+from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload
-from reftrain.plan.projection import cost_model, durations, network_bytes
-from reftrain.plan.published import LLAMA_405B, TOKENS
-from reftrain.plan.report import mesh_text
-from reftrain.plan.step_time import Durations, replay
+from reftrain.plan.plan_report import mesh_text
+from reftrain.plan.projection import durations, network_bytes
+from reftrain.plan.step_time import Durations, time_step
+from reftrain.thresholds import TIE
+from studies.llama3 import LLAMA_405B, TOKENS
 
 F64 = npt.NDArray[np.float64]
 FACTORS = (0.8, 1.2)
@@ -54,7 +55,7 @@ class Search:
     machines: Sequence[Hardware]
     seconds: dict[Mesh, F64] = field(default_factory=dict)
     sent: dict[Mesh, F64] = field(default_factory=dict)
-    replays: int = 0
+    timed_jobs: int = 0
 
     def __post_init__(self) -> None:
         self._usable = np.array([machine.usable_bytes for machine in self.machines])
@@ -80,11 +81,11 @@ class Search:
         fits = memory_bound(job) <= self._usable
         if not fits.any():
             return np.full(len(self.machines), np.inf)
-        bounds = [time_bound(job, cost_model(job, machine)) for machine in self.machines]
+        bounds = [time_bound(job, cost_model_of(job, machine)) for machine in self.machines]
         return np.where(fits, bounds, np.inf)
 
     def _look(self, job: Job, bounds: F64) -> None:
-        """Replay a job on the machines where it may be chosen."""
+        """Time a job on the machines where it may be chosen."""
         mesh, kind = mesh_of(job), alike(job)
         known = self.seconds.get(mesh, np.full(len(self.machines), np.inf))
         wanted = (bounds <= (1 + TIE) * self._best) & (bounds < known)
@@ -96,11 +97,11 @@ class Search:
         if not wanted.any():
             return
         self._leanest[kind] = min(needed, self._leanest.get(kind, np.inf))
-        self.replays += 1
+        self.timed_jobs += 1
         places = np.flatnonzero(wanted)
-        costs = [cost_model(job, self.machines[place]) for place in places.tolist()]
+        costs = [cost_model_of(job, self.machines[place]) for place in places.tolist()]
         took = np.full(len(self.machines), np.inf)
-        took[places] = replay(job.lowered, together([durations(job, c) for c in costs])).seconds
+        took[places] = time_step(job.lowered, together([durations(job, c) for c in costs])).seconds
         better = took < known
         self.seconds[mesh] = np.where(better, took, known)
         sent = network_bytes(job, costs[0])

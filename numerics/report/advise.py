@@ -4,7 +4,7 @@ from typing import Any
 
 from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
 from numerics.report.ladder import number
-from numerics.report.text import plain
+from tracekit.text import plain
 
 _SHOWN = 20
 
@@ -33,7 +33,7 @@ def advice_text(advice: Advice, *, verbose: bool = False) -> str:
     if len(shown) < len(advice.buffers):
         lines.append(f"… and {len(advice.buffers) - len(shown)} more (--verbose)")
     lines += [f"note: {note}" for note in advice.notes]
-    return "".join(plain(line) + "\n" for line in lines)
+    return "".join(plain(line, "?") + "\n" for line in lines)
 
 
 def _row(buffer: Buffer) -> str:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
-from numerics.report.text import plain
+from tracekit.text import plain
 
 _WORDS = {
     "identical": "IDENTICAL",
@@ -35,7 +35,7 @@ def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
         lines.append(f"{'tensor':<52}{'step':>5}{head}{'slope':>8}  shape")
         lines += [_row(rung) for rung in shown]
     lines += [f"note: {note}" for note in finding.notes]
-    return "".join(plain(line) + "\n" for line in lines)
+    return "".join(plain(line, "?") + "\n" for line in lines)
 
 
 def _telling(finding: LadderFinding) -> list[Rung]:

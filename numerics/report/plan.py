@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, TensorGroup
-from numerics.report.text import plain
+from tracekit.text import plain
 
 _SHOWN: Final = 12
 
@@ -25,7 +25,7 @@ def plan_text(finding: PlanFinding, *, verbose: bool = False) -> str:
         lines.append(f"  … and {len(found) - most} more (--verbose)")
     if found or finding.local:
         lines += [_row(row, verbose=verbose) for row in finding.tensors if verbose or row.step <= 0]
-    return "".join(plain(line) + "\n" for line in lines)
+    return "".join(plain(line, "?") + "\n" for line in lines)
 
 
 def _row(row: TensorGroup, *, verbose: bool) -> str:

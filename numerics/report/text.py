@@ -2,6 +2,7 @@
 
 from numerics.findings import CompareFinding, Divergence, TensorDifference
 from numerics.thresholds import RANKS_IN_TEXT
+from tracekit.text import plain
 
 _WORDS = {
     "identical": "IDENTICAL",
@@ -13,11 +14,6 @@ _WORDS = {
     "incomparable": "INCOMPARABLE",
     "undecided": "UNDECIDED",
 }
-
-
-def plain(text: str) -> str:
-    """Return text from a file without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
@@ -40,7 +36,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     lines += _listed("notes", finding.notes, verbose=True)
     if finding.next:
         lines.append(f"next: {finding.next}")
-    return "".join(plain(line) + "\n" for line in lines)
+    return "".join(plain(line, "?") + "\n" for line in lines)
 
 
 def _divergence(found: Divergence, verdict: str) -> list[str]:

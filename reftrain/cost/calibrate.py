@@ -22,12 +22,12 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from reftrain.cost.links import AxisLinks, collective_seconds
 from reftrain.errors import MachineError
 from reftrain.rank.comm import gather_flat, reduce_scatter_flat
+from reftrain.thresholds import CALIBRATION_TIMEOUT_S
 
 SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of the larger buffer of each measured operation."""
 COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce")
 REPEATS: Final = 15
-TIMEOUT_S: Final = 120.0
 CARRIED: Final = 1.0
 """Of a transfer's time by which computation beside it is delayed where processors carry the transfers: all of it."""
 
@@ -88,10 +88,10 @@ def measure_links(ranks: int) -> list[Sample]:
         for process in processes:
             process.start()
         try:
-            samples: list[Sample] = queue.get(timeout=TIMEOUT_S)
+            samples: list[Sample] = queue.get(timeout=CALIBRATION_TIMEOUT_S)
         except Exception as error:
             raise MachineError(
-                f"{ranks} processes did not measure in {TIMEOUT_S:.0f} s; use fewer ranks"
+                f"{ranks} processes did not measure in {CALIBRATION_TIMEOUT_S:.0f} s; use fewer ranks"
             ) from error
         finally:
             for process in processes:
@@ -104,7 +104,7 @@ def measure_links(ranks: int) -> list[Sample]:
 
 def _rank(rank: int, ranks: int, store: str, queue: Any) -> None:
     torch.set_num_threads(1)
-    limit = dt.timedelta(seconds=TIMEOUT_S)
+    limit = dt.timedelta(seconds=CALIBRATION_TIMEOUT_S)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)
     samples = []
     for nbytes in SIZES:

@@ -1,33 +1,39 @@
-"""A job as the models see it: shapes, formats, schedule. Made from a run's configuration, or by the planner.
+"""One training job as plain data: shapes, number formats, schedule; made from a run's configuration or by the planner.
 
-A `Job` is plain data; `memory` and `projection` compute from it and from its `Schedule`, the same table that
-`reftrain run` executes.
+The memory model (`memory`), the projection (`plan.projection`) and the simulator compute from it and from its
+`Schedule`, the same table that `reftrain run` executes.
 """
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from reftrain.config.run import MeshConfig, ModelConfig, RunConfig
+from reftrain.cost.cost_model import CostModel
+from reftrain.cost.hardware import Hardware
 from reftrain.cost.shapes import Shapes, StageShape, layers_of_run, stage_shapes
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import complete, lower
-from reftrain.schedule.request import Request
+from reftrain.schedule.registry import SCHEMES
+from reftrain.schedule.spec import ScheduleSpec
 
 COMPUTE_BYTES = {"bf16": 2, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 PARAMETER_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 REDUCE_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
+FP32_BYTES = 4
+ZERO_PARAMETERS = 3
+"""The ZeRO stage that shards parameters as well (Rajbhandari et al. 2020, section 3)."""
 
 
 @dataclass(frozen=True)
 class Job:
     """One training job.
 
-    `layers` counts the layers of each virtual stage; `virtual`, `micro_batches` and `consecutive` are v, m
-    and k of the schedule, `pipelines`, `concatenation` and `replica_sync` are Chimera's; `given` is a table
-    that no name describes and goes before them. `policy` names the number formats, `kernels` what activations
-    they keep (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa,
-    flash, flex).
+    `seq_len` is in tokens, `micro_batch_size` in sequences. `layers` holds the number of layers of each virtual stage.
+    `virtual`, `micro_batches` and `consecutive` are v, m and k of the schedule; `pipelines`, `concatenation` and
+    `replica_sync` are Chimera's. `given` is a table that no scheme makes; where there is one, it is used in their
+    place. `policy` names the number formats, `kernels` the style of kernels and with it the activations that are kept
+    (eager: this repository's modules; fused: see `activations`), `attention` the kernel (sdpa, flash, flex).
     """
 
     model: ModelConfig
@@ -73,7 +79,7 @@ class Job:
 
     @cached_property
     def stages(self) -> tuple[StageShape, ...]:
-        """What every virtual stage holds."""
+        """Layers, embedding and head of every virtual stage."""
         return stage_shapes(self.layers)
 
     def stage_parameters(self, stage: int) -> int:
@@ -110,42 +116,63 @@ class Job:
         return (self.mesh.dp_shard or self.mesh.dp) * self.mesh.cp
 
     @property
+    def shards_parameters(self) -> bool:
+        """Whether parameters are sharded and gathered for every use (ZeRO-3)."""
+        return self.mesh.zero == ZERO_PARAMETERS
+
+    @property
     def table(self) -> Schedule:
         """Forwards and backwards of the schedule."""
-        return self.given or _table(self._sizes)
+        return self.given or _table(self._spec)
 
     @property
     def lowered(self) -> Schedule:
         """The schedule with messages, gradient reductions and sums over replicas."""
-        return self._given_lowered or _lowered(self._sizes, self.mesh.zero, self.replica_sync)
+        return self._given_lowered or _lowered(self._spec, self.mesh.zero, self.replica_sync)
 
     @cached_property
     def _given_lowered(self) -> Schedule | None:
         return None if self.given is None else complete(self.given, self.mesh.zero, self.replica_sync)
 
     @property
-    def _sizes(self) -> Request:
+    def _spec(self) -> ScheduleSpec:
         virtual, k = self.virtual, self.consecutive
-        if self.schedule != "chimera":
-            return Request(self.schedule, self.mesh.pp, self.micro_batches, virtual, k)
-        return Request(
+        if "pipelines" not in SCHEMES[self.schedule].options:
+            return ScheduleSpec(self.schedule, self.mesh.pp, self.micro_batches, virtual, k)
+        return ScheduleSpec(
             self.schedule, self.mesh.pp, self.micro_batches, virtual, k, self.pipelines, self.concatenation
         )
 
 
 # The planner asks for the same few tables again and again; large ones must not pile up.
 @lru_cache(maxsize=24)
-def _table(request: Request) -> Schedule:
-    return generate(request)
+def _table(spec: ScheduleSpec) -> Schedule:
+    return generate(spec)
 
 
 @lru_cache(maxsize=24)
-def _lowered(request: Request, zero: int, sync: str) -> Schedule:
-    return lower(_table(request), zero, sync)
+def _lowered(spec: ScheduleSpec, zero: int, sync: str) -> Schedule:
+    return lower(_table(spec), zero, sync)
+
+
+def cost_model_of(job: Job, hardware: Hardware, pairs: float | None = None) -> CostModel:
+    """Return the cost model of a job on a machine; `pairs` as in `CostModel`."""
+    return CostModel(
+        hardware,
+        job.model,
+        job.mesh,
+        seq_len=job.seq_len,
+        micro_batch_size=job.micro_batch_size,
+        recompute=job.recompute,
+        compute_bytes=job.compute_bytes,
+        reduce_bytes=job.reduce_bytes,
+        pairs=pairs,
+        accumulates=job.micro_batches > 1,
+    )
 
 
 def job_of_run(config: RunConfig) -> Job:
-    """Describe the job that `reftrain run` would run on CPUs."""
+    """Return the job that `reftrain run` would run on CPUs with this configuration."""
     attention = config.numerics.attention
     if attention == "auto":
         attention = "sdpa" if config.numerics.document_mask or config.mesh.cp > 1 else "flash"

@@ -10,6 +10,7 @@ from typing import Final
 
 from reftrain.config.run import MeshConfig
 from reftrain.cost.hardware import Hardware, Link, Operations
+from tracekit.axes import AXES
 
 SPANS: Final = {
     "tp": ("tp",),
@@ -17,7 +18,7 @@ SPANS: Final = {
     "pp": ("pp",),
     "dp": ("dp",),
     "dp_cp": ("dp", "cp"),
-    "world": ("tp", "cp", "pp", "dp"),
+    "world": AXES,
 }
 """Axes along which the members of each kind of process group differ."""
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from reftrain.cost.job import Job
 from reftrain.cost.memory_walk import Bytes, State, Walk
-from reftrain.schedule.live import live_receive_buffers
+from reftrain.schedule.memory_peaks import peak_receive_buffers
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class MemoryModel:
         """Receive buffers, which are never given back, and two messages on their way."""
         if self.job.mesh.pp == 1:
             return 0.0
-        return (live_receive_buffers(self.job.lowered, index) + 2) * self.job.message_bytes
+        return (peak_receive_buffers(self.job.lowered, index) + 2) * self.job.message_bytes
 
     def _optimizer(self, state: State, shard: float) -> None:
         """The optimiser's moment: gradient shards, their clipped copy, and temporaries of its kernel."""

@@ -1,9 +1,8 @@
-"""Walks one rank's actions and keeps account of what it holds, layer by layer.
+"""Walks the actions of one rank and counts the bytes that it holds, layer by layer.
 
-FSDP2's behaviour under each ZeRO stage is followed: weights are gathered at a stage's first forward and
-dropped in its last backward (ZeRO-3: around every layer); gradients of micro-batches are summed whole in
-the reduction's format until they are reduced, and from then on held as shards. `memory` adds what does not
-change.
+It follows FSDP2 under each ZeRO stage: weights are gathered at a stage's first forward and dropped in its last
+backward (ZeRO-3: around every layer); gradients of micro-batches are summed whole in the format of the reduction until
+they are reduced, and held as shards from then on. `memory` adds the parts that do not change during a step.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from reftrain.cost.activations import (
     layer_kept,
     layer_passing,
 )
-from reftrain.cost.job import Job
+from reftrain.cost.job import FP32_BYTES, Job
 from reftrain.cost.shapes import StageShape
 from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind
 
@@ -43,7 +42,7 @@ class Bytes:
 
 @dataclass
 class State:
-    """What a rank holds: shards of weights, optimiser states and fixed buffers, and what comes and goes."""
+    """Bytes that a rank holds: shards of weights, optimiser states, fixed buffers, and the parts that come and go."""
 
     shards: float
     states: float
@@ -56,7 +55,7 @@ class State:
     largest: list[float] = field(default_factory=lambda: [0.0] * 5)
 
     def look(self, passing: float = 0.0, gradients: float = 0.0, weights: float = 0.0) -> None:
-        """Compare this moment, with what only passes by, with the largest so far."""
+        """Compare this moment with the largest so far; the arguments are bytes that exist at this moment only."""
         now = (
             self.shards + self.gathered + weights,
             self.gradients + gradients,
@@ -69,7 +68,7 @@ class State:
             self.peak, self.kinds = Bytes(*now), dict(self.kept)
 
     def keep(self, kept: Kept, sign: int = 1) -> None:
-        """Take activations, or with sign -1 give them back."""
+        """Add activations, or with sign -1 take them off."""
         for name in KINDS:
             self.kept[name] += sign * getattr(kept, name)
 
@@ -118,15 +117,16 @@ class Walk:
     def _shared_input(self, shape: StageShape) -> Kept:
         """A stage's first norm keeps the receive buffer itself, unless it makes an FP32 copy of it."""
         job = self.job
-        copies = job.kernels == "eager" and job.compute_bytes < 4 and job.recompute != "full"
+        copies = job.kernels == "eager" and job.compute_bytes < FP32_BYTES and job.recompute != "full"
         if job.mesh.pp == 1 or copies or not (shape.layers or shape.last):
             return Kept()
         return Kept(norms=-float(job.message_bytes))
 
     def _forward(self, key: Key, shape: StageShape) -> None:
+        """Run a forward layer by layer: each keeps its activations, under ZeRO-3 beside two layers' weights."""
         state, layered = self.state, 0.0
         self._gather(key, shape)
-        if self.job.mesh.zero == 3:
+        if self.job.shards_parameters:
             layered = 2 * self.job.shapes.layer_parameters * self.job.compute_bytes
         if shape.first:
             state.keep(self.embedding)
@@ -139,7 +139,7 @@ class Walk:
             state.keep(self.head)
             state.look(self.head_passing.forward)
         state.look()
-        if self.job.mesh.zero == 3:
+        if self.job.shards_parameters:
             self._drop(key)
         self.held += 1
         self.in_flight = max(self.in_flight, self.held)
@@ -149,7 +149,7 @@ class Walk:
         if key in self.gathered:
             return
         parameters = self.job.stage_parameters(key[1])
-        if self.job.mesh.zero == 3:
+        if self.job.shards_parameters:
             parameters -= shape.layers * self.job.shapes.layer_parameters
         self.gathered[key] = parameters * self.job.compute_bytes
         self.state.gathered += self.gathered[key]
@@ -158,11 +158,12 @@ class Walk:
         self.state.gathered -= self.gathered.pop(key, 0.0)
 
     def _backward(self, action: Action, key: Key, shape: StageShape) -> None:
+        """Run a backward from head to embedding: each part gives its activations back and leaves a gradient."""
         job, state = self.job, self.state
         self._gather(key, shape)
         layer, ends = job.shapes.layer_parameters, 0.0
         fresh, reduce, last = key not in self.summed, action in self.reduces, self.last[key] == action
-        layered = 2 * layer * job.compute_bytes if job.mesh.zero == 3 else 0.0
+        layered = 2 * layer * job.compute_bytes if job.shards_parameters else 0.0
         if shape.last:
             state.look(self.head_passing.backward)
             state.keep(self.head, -1)
@@ -172,7 +173,7 @@ class Walk:
             state.look(self.passing.backward + self.again, held, layered)
             state.keep(self.layer, -1)
             self._gradients(layer, held, fresh=fresh, reduce=reduce, weights=layered, key=key)
-            if last and job.mesh.zero != 3:
+            if last and not job.shards_parameters:
                 self.gathered[key] -= layer * job.compute_bytes
                 state.gathered -= layer * job.compute_bytes
         if shape.first:
@@ -184,7 +185,7 @@ class Walk:
         (self.summed.discard if reduce else self.summed.add)(key)
         if reduce:
             self.sharded.add(key)
-        if last or job.mesh.zero == 3:
+        if last or job.shards_parameters:
             self._drop(key)
         self.held -= 1
 

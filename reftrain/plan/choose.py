@@ -14,21 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from reftrain.config.run import MeshConfig
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import GIB, Hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
 from reftrain.errors import ConfigError
 from reftrain.model.flops import flops_per_token
-from reftrain.plan.bounds import memory_bound, time_bound
+from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
-from reftrain.plan.projection import Projection, cost_model, project
-
-TIE = 0.10
-"""Relative error that the projection is held to on published runs; closer times are a tie."""
-HORIZON = 0.12
-"""Meshes whose bound lies further than this above the fastest are not replayed."""
+from reftrain.plan.projection import Projection, project
+from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
+from tracekit.axes import AXES
 
 Pairs = Callable[[int], float]
 """Mean (query, key) pairs of a sequence that the slowest rank of a context group of this size computes, times cp."""
@@ -201,7 +198,7 @@ class Planner:
             search.best = min(search.best, projection.step_s)
 
     def _costs(self, job: Job) -> CostModel:
-        return cost_model(job, self.hardware, self.pairs(job.mesh.cp))
+        return cost_model_of(job, self.hardware, self.pairs(job.mesh.cp))
 
     def _candidates(self, mesh: Mesh) -> Iterator[Job]:
         """All schedules of a mesh worth asking for."""
@@ -224,9 +221,6 @@ class Planner:
                 )
 
 
-AXES = ("tp", "cp", "pp", "dp")
-
-
 def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int]]:
     """Schedule, virtual stages and ZeRO stage of the candidates.
 
@@ -245,10 +239,6 @@ def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, in
                 yield "flexible", virtual, zero
         if micro_batches * virtual <= MOST_IN_FLIGHT:
             yield "afab", virtual, 2
-
-
-MOST_IN_FLIGHT = 1024
-"""All-forward-all-backward of more activations than this has never fitted; its table need not be made."""
 
 
 def axes_of(mesh: Mesh) -> int:

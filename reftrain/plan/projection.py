@@ -1,34 +1,18 @@
-"""Projected time of a step: the schedule's table replayed with the costs of a job.
+"""Projected time of a step: the schedule's table timed with the costs of a job.
 
-A transfer that is hidden still delays the computation beside it by a share (`efficiency.overlap`). All ranks
-of one pipeline coordinate are taken as equal; what document masks make of that is in `documents`.
+A transfer that is hidden still delays the computation beside it by a share (`efficiency.overlap`). All ranks of one
+pipeline coordinate are taken as equal; under document masks they are not (`attention_pairs`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation, Phase
-from reftrain.plan.step_time import Durations, replay
+from reftrain.plan.step_time import Durations, time_step
 from reftrain.schedule.actions import Kind
-
-
-def cost_model(job: Job, hardware: Hardware, pairs: float | None = None) -> CostModel:
-    """Costs of a job; `pairs` as in `CostModel`."""
-    return CostModel(
-        hardware,
-        job.model,
-        job.mesh,
-        seq_len=job.seq_len,
-        micro_batch_size=job.micro_batch_size,
-        recompute=job.recompute,
-        compute_bytes=job.compute_bytes,
-        reduce_bytes=job.reduce_bytes,
-        pairs=pairs,
-        accumulates=job.micro_batches > 1,
-    )
 
 
 def stage_time(costs: CostModel, operations: Sequence[Operation]) -> float:
@@ -65,7 +49,7 @@ def durations(job: Job, costs: CostModel) -> Durations:
         replicas=_replica_sums(job, costs),
         optimizer=tuple(costs.optimizer_seconds(count) + norm for count in parameters),
         overlap=costs.hardware.efficiency.overlap,
-        every_use=job.mesh.zero == 3,
+        every_use=job.shards_parameters,
     )
 
 
@@ -102,14 +86,14 @@ class Projection:
 
 
 def project(job: Job, hardware: Hardware, pairs: float | None = None) -> Projection:
-    """Replay the step of a job."""
-    costs = cost_model(job, hardware, pairs)
+    """Return the projected step of a job; `pairs` as in `CostModel`."""
+    costs = cost_model_of(job, hardware, pairs)
     times = durations(job, costs)
     schedule = job.lowered
-    whole = replay(schedule, times)
+    whole = time_step(schedule, times)
     alone = replace(times, gather=(), reduce=(), replicas=())
-    without_dp = replay(schedule, alone)
-    without_messages = replay(schedule, replace(alone, message=0.0))
+    without_dp = time_step(schedule, alone)
+    without_messages = time_step(schedule, replace(alone, message=0.0))
     shares = {axis: _axis_seconds(job, costs, axis) / whole.seconds for axis in ("tp", "cp")}
     shares["pp"] = (without_dp.seconds - without_messages.seconds) / whole.seconds
     shares["dp"] = (whole.seconds - without_dp.seconds) / whole.seconds
@@ -162,5 +146,5 @@ def _parameter_traffic(job: Job) -> float:
     if not job.mesh.zero:
         return 2 * job.reduce_bytes
     reductions = sum(a.kind is Kind.REDUCE_GRADIENT for actions in job.lowered.actions for a in actions)
-    gathers = 2 * job.micro_batches if job.mesh.zero == 3 else 1
+    gathers = 2 * job.micro_batches if job.shards_parameters else 1
     return gathers * job.compute_bytes + reductions / len(job.stages) * job.reduce_bytes

@@ -1,13 +1,13 @@
-"""Replays a schedule's table with the seconds of a job's parts: the core of the projection.
+"""Times a schedule's table with the seconds of a job's parts: the core of the projection.
 
 Every pipeline rank runs the forwards and backwards of its table in order, each as soon as its message has
 come; messages, weight gathers, gradient reductions and the sums over the replicas of a bidirectional schedule
 travel beside the computation. A transfer that is hidden still delays the computation beside it by a share.
 
-Which action waits for which does not depend on the seconds, so that one replay can answer for many machines
-at once: seconds may be arrays, one element a machine (`sensitivity`).
+The order in which actions wait for one another does not depend on the seconds, so that one pass can answer for many
+machines at once: seconds may be arrays, one element a machine (`studies.sensitivity`).
 
-Source: replay as in "Chimera" (SC'21), section 3.4, but of the table itself instead of its critical path.
+Source: the performance model of "Chimera" (SC'21), section 3.4, over the whole table and not its critical path.
 """
 
 from collections import defaultdict
@@ -63,8 +63,8 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """Times of a replay: `seconds` of the whole step; by pipeline rank its end and its computation."""
+class StepTime:
+    """Seconds of a step: of the whole, and by pipeline rank its end and its computation."""
 
     seconds: Seconds
     ends: tuple[Seconds, ...]
@@ -91,12 +91,12 @@ class _Rank:
     arrived: dict[int, Seconds] = field(default_factory=dict)
 
 
-def replay(schedule: Schedule, durations: Durations) -> Replayed:
-    """Replay a table; what is added to it by `lower`, reductions and replica sums, is replayed too."""
-    return _Replay(schedule, durations).run()
+def time_step(schedule: Schedule, durations: Durations) -> StepTime:
+    """Return the seconds of a step; of what `lower` adds, reductions and replica sums are timed too."""
+    return _StepTimer(schedule, durations).run()
 
 
-class _Replay:
+class _StepTimer:
     """Ranks advance until they wait for a message that is not computed yet."""
 
     def __init__(self, schedule: Schedule, durations: Durations) -> None:
@@ -112,7 +112,7 @@ class _Replay:
         self.ready: dict[Token, tuple[Seconds, int]] = {}
         self.joined: dict[int, list[tuple[Seconds, _Rank]]] = defaultdict(list)
 
-    def run(self) -> Replayed:
+    def run(self) -> StepTime:
         durations = self.durations
         if durations.gather and not durations.every_use:
             for rank in self.ranks:
@@ -130,7 +130,7 @@ class _Replay:
         seconds = ends[0] + tails[0]
         for end, tail in zip(ends, tails, strict=True):
             seconds = self.larger(seconds, end + tail)
-        return Replayed(seconds, ends, tuple(rank.busy for rank in self.ranks))
+        return StepTime(seconds, ends, tuple(rank.busy for rank in self.ranks))
 
     def _gather_all(self, rank: _Rank) -> None:
         """Weights of the stages are gathered one after the other from the step's begin, in order of first use."""

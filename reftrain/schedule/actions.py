@@ -1,7 +1,7 @@
 """The words a schedule is written in: actions of a rank, and the table of all ranks.
 
-A generator (`generators`) writes computations and optimiser steps; `lower` adds the messages and gradient
-reductions; `check` proves that the table can run; `timing` replays it, `parallel.pipeline` executes it.
+A scheme (`registry`) writes computations and optimiser steps; `lower` adds the messages and gradient reductions;
+`check` proves that the table can run; `timing` says when each action runs; `execute.pipeline` executes it.
 """
 
 import enum

@@ -10,39 +10,37 @@ from dataclasses import replace
 
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.one_way import one_f_one_b
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
 
 
-def pipedream(request: Request) -> Schedule:
+def pipedream(spec: ScheduleSpec) -> Schedule:
     """1F1B with an optimiser step after every backward, and a stash of what each forward in flight used."""
-    table = _endless_1f1b(request)
+    table = _endless_1f1b(spec)
     return replace(
         table, consecutive=1, update_every=1, actions=tuple(_stash_each(actions) for actions in table.actions)
     )
 
 
-def pipedream_2bw(request: Request) -> Schedule:
+def pipedream_2bw(spec: ScheduleSpec) -> Schedule:
     """1F1B with an optimiser step after every m micro-batches and double-buffered weights.
 
     Raises `ScheduleError` when m < p: then micro-batches of three steps are in flight at once.
     """
-    m = request.micro_batches
-    if m < request.ranks:
-        problem = f"keeps two versions of weights and cannot take {m} micro-batches on {request.ranks} ranks"
-        raise request.refuse(
-            "pipeline.schedule", problem, f"give {request.ranks} or more, or schedule = pipedream"
-        )
-    table = _endless_1f1b(request)
+    m = spec.micro_batches
+    if m < spec.ranks:
+        problem = f"keeps two versions of weights and cannot take {m} micro-batches on {spec.ranks} ranks"
+        raise spec.refuse("pipeline.schedule", problem, f"give {spec.ranks} or more, or schedule = pipedream")
+    table = _endless_1f1b(spec)
     return replace(
         table,
         consecutive=m,
         update_every=m,
-        actions=tuple(_double_buffer(actions, m, request.steps) for actions in table.actions),
+        actions=tuple(_double_buffer(actions, m, spec.steps) for actions in table.actions),
     )
 
 
-def _endless_1f1b(request: Request) -> Schedule:
-    return one_f_one_b(replace(request, micro_batches=request.micro_batches * request.steps))
+def _endless_1f1b(spec: ScheduleSpec) -> Schedule:
+    return one_f_one_b(replace(spec, micro_batches=spec.micro_batches * spec.steps))
 
 
 def _stash_each(actions: Sequence[Action]) -> tuple[Action, ...]:

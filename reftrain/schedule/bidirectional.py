@@ -8,21 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reftrain.schedule.actions import Action, Kind, Schedule
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
 
 Slotted = tuple[int, int, Action]
 """(slot of equal length, order within the slot, action)."""
 
 
-def gems(request: Request) -> Schedule:
+def gems(spec: ScheduleSpec) -> Schedule:
     """Two replicas take micro-batches in turn, each following the other's backward (GEMS, Jain et al. 2020).
 
     A rank never holds more than one micro-batch: it ends one's backward before the next one's forward.
     """
-    request.one_stage_a_rank()
-    ranks, m = request.ranks, request.micro_batches
+    spec.one_stage_a_rank()
+    ranks, m = spec.ranks, spec.micro_batches
     if ranks < 2:
-        raise request.refuse("mesh.pp", "needs two directions", "give 2 stages or more")
+        raise spec.refuse("mesh.pp", "needs two directions", "give 2 stages or more")
     down, up = tuple(range(ranks)), tuple(reversed(range(ranks)))
     actions = tuple(
         tuple(
@@ -32,10 +32,10 @@ def gems(request: Request) -> Schedule:
         )
         for rank in range(ranks)
     )
-    return Schedule(request.name, m, 1, down, actions, others=(up,))
+    return Schedule(spec.name, m, 1, down, actions, others=(up,))
 
 
-def chimera(request: Request) -> Schedule:
+def chimera(spec: ScheduleSpec) -> Schedule:
     """Merge f down and f up pipelines without conflict, in basic units of p micro-batches (Chimera).
 
     In slots of equal length, micro-batch j of a pipeline runs forward on stage s in slot s + 2j and back in
@@ -43,28 +43,28 @@ def chimera(request: Request) -> Schedule:
     m > p (section 3.5): `direct` as they are; `doubling` and `halving` in units of 2p, whose forwards run in
     pairs and whose backwards run one by one, with recomputation (doubling) or without (halving).
     """
-    request.one_stage_a_rank()
-    ranks, m = request.ranks, request.micro_batches
+    spec.one_stage_a_rank()
+    ranks, m = spec.ranks, spec.micro_batches
     if ranks % 2:
-        raise request.refuse(
+        raise spec.refuse(
             "mesh.pp", f"cannot merge two directions over {ranks} stages", "give an even number"
         )
-    pairs, odd = divmod(request.pipelines, 2)
+    pairs, odd = divmod(spec.pipelines, 2)
     if odd or pairs < 1 or (ranks // 2) % pairs:
-        problem = f"cannot lay {request.pipelines} pipelines over {ranks} stages"
+        problem = f"cannot lay {spec.pipelines} pipelines over {ranks} stages"
         choices = ", ".join(str(2 * f) for f in range(1, ranks // 2 + 1) if ranks // 2 % f == 0)
-        raise request.refuse("pipeline.pipelines", problem, f"choose among {choices}")
+        raise spec.refuse("pipeline.pipelines", problem, f"choose among {choices}")
     placements = tuple(_placement(ranks, pairs, q) for q in range(2 * pairs))
     slotted: list[list[Slotted]] = [[] for _ in range(ranks)]
-    for unit in _units(ranks, m, request):
-        for action_slot in unit.actions(ranks, request.pipelines):
+    for unit in _units(ranks, m, spec):
+        for action_slot in unit.actions(ranks, spec.pipelines):
             action = action_slot[2]
             slotted[placements[action.replica][action.stage]].append(action_slot)
     actions = [[a for _, _, a in sorted(rank)] for rank in slotted]
-    if request.concatenation == "doubling":
-        actions = [_recompute_pairs(rank, doubled=_doubled(ranks, m, request)) for rank in actions]
+    if spec.concatenation == "doubling":
+        actions = [_recompute_pairs(rank, doubled=_doubled(ranks, m, spec)) for rank in actions]
     return Schedule(
-        request.name, m, 1, placements[0], tuple(tuple(rank) for rank in actions), others=placements[1:]
+        spec.name, m, 1, placements[0], tuple(tuple(rank) for rank in actions), others=placements[1:]
     )
 
 
@@ -98,22 +98,22 @@ class _Unit:
                 micro_batch += 1
 
 
-def _units(ranks: int, m: int, request: Request) -> Iterator[_Unit]:
+def _units(ranks: int, m: int, spec: ScheduleSpec) -> Iterator[_Unit]:
     """Units until all micro-batches are placed, the last one smaller where p does not divide m.
 
     A unit of p takes 2p slots until the next may begin, one of 2p with paired forwards 3p.
     """
     first = begin = 0
     while first < m:
-        doubled = request.concatenation != "direct" and m - first >= 2 * ranks
+        doubled = spec.concatenation != "direct" and m - first >= 2 * ranks
         size = 2 * ranks if doubled else min(ranks, m - first)
         yield _Unit(first, size, begin, doubled)
         first += size
         begin += (3 if doubled else 2) * ranks
 
 
-def _doubled(ranks: int, m: int, request: Request) -> set[int]:
-    units = _units(ranks, m, request)
+def _doubled(ranks: int, m: int, spec: ScheduleSpec) -> set[int]:
+    units = _units(ranks, m, spec)
     return {mb for unit in units if unit.doubled for mb in range(unit.first, unit.first + unit.size)}
 
 

@@ -1,7 +1,7 @@
-"""Proves that a table of actions can run: which rank, slot and rule it breaks otherwise.
+"""Proves that a table of actions can run, or names rank, slot and the rule that it breaks.
 
-Used by the generators (to choose a warm-up that runs), when a table is read from a file, and before every
-execution, so that a bad table is refused instead of hanging a job. Every check is one pass over the table.
+The interleaved schemes use it to choose a warm-up that runs; it also runs when a table is read from a file, and
+before every execution, so that a bad table is refused and does not hang a job. Every check is one pass over the table.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from reftrain.errors import ScheduleError
-from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, PASSES_GRADIENT, Action, Kind, Schedule
-from reftrain.schedule.flow import Flow, Token, gives
+from reftrain.schedule.actions import COMPUTE, Action, Kind, Schedule
+from reftrain.schedule.dependencies import Dependencies, Token, gives
 from reftrain.schedule.rules import Problem, Rule
 from reftrain.schedule.rules_local import check_order_on_rank
 from reftrain.schedule.rules_messages import check_messages
@@ -24,7 +24,7 @@ def check(schedule: Schedule) -> None:
 
 
 def find_problem(schedule: Schedule) -> Problem | None:
-    """Find the first rule that the table breaks, or None when it can run."""
+    """Return the first breach of a rule, or None when the table can run."""
     checks: tuple[Callable[[Schedule], Iterator[Problem]], ...] = (
         _misplaced,
         _repeated,
@@ -38,7 +38,7 @@ def find_problem(schedule: Schedule) -> Problem | None:
 
 
 def first_problem(schedule: Schedule) -> str | None:
-    """Like `find_problem`, as text."""
+    """Return `find_problem` as text."""
     problem = find_problem(schedule)
     return None if problem is None else str(problem)
 
@@ -108,7 +108,7 @@ def _missing_backward(rank: int, forward: Action, seen: set[Action]) -> Iterator
 
 
 def _not_joined(schedule: Schedule) -> Iterator[Problem]:
-    """A stage that one owner sums over the replicas is summed by all of them, or the sum never ends."""
+    """Every owner of a stage joins the sum over its replicas if one does, else the sum never ends."""
     joined = {(a.replica, a.stage) for _, _, a in schedule.everything() if a.kind is Kind.SYNC_REPLICAS}
     for stage in sorted({stage for _, stage in joined}):
         for replica, rank in enumerate(schedule.owners(stage)):
@@ -122,7 +122,7 @@ class _Walk:
     """A run of the table without times."""
 
     schedule: Schedule
-    flow: Flow
+    dependencies: Dependencies
 
     def stuck(self) -> list[tuple[int, int, Token]]:
         """(rank, slot, token) of every rank that cannot go on."""
@@ -136,7 +136,7 @@ class _Walk:
             missing.pop(rank, None)
             while position[rank] < len(lists[rank]):
                 action = lists[rank][position[rank]]
-                absent = next((t for t in self.flow.needs(action) if t not in tokens), None)
+                absent = next((t for t in self.dependencies.needs(action) if t not in tokens), None)
                 if absent is not None:
                     waiting[absent].append(rank)
                     missing[rank] = absent
@@ -150,28 +150,18 @@ class _Walk:
 
 
 def _waits(schedule: Schedule) -> Iterator[Problem]:
-    """What cannot go on in a run without times is a cyclic wait: everything needed does stand somewhere."""
-    flow = Flow(schedule)
-    stuck = _Walk(schedule, flow).stuck()
+    """Yield the ranks that cannot go on in a run without times: a cyclic wait, as no needed action is missing."""
+    dependencies = Dependencies(schedule)
+    stuck = _Walk(schedule, dependencies).stuck()
     by_rank = {rank: (slot, token) for rank, slot, token in stuck}
     for rank, slot, token in stuck:
         path, at = [rank], rank
         while True:
-            at = flow.source(by_rank[at][1])[0]
+            at = dependencies.source(by_rank[at][1])[0]
             if at in path or at not in by_rank:
                 break
             path.append(at)
         circle = " -> ".join(map(str, [*path[path.index(at) :], at])) if at in path else "unknown"
         action = schedule.actions[rank][slot]
-        text = f"{action} waits for {flow.source(token)[1]} in a circle of ranks {circle}"
+        text = f"{action} waits for {dependencies.source(token)[1]} in a circle of ranks {circle}"
         yield Problem(rank, slot, Rule.CYCLIC_WAIT, text)
-
-
-def needs(action: Action, stages: int) -> set[Action]:
-    """Actions that must have run before a forward or whole backward: the neighbour stage's, its own forward."""
-    if action.kind is Kind.FORWARD:
-        return {action.of(Kind.FORWARD, -1)} if action.stage else set()
-    before = {action.of(Kind.FORWARD)}
-    if action.stage + 1 < stages and action.kind in PASSES_GRADIENT | ENDS_BACKWARD:
-        before.add(action.of(Kind.BACKWARD, 1))
-    return before

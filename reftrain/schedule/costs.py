@@ -1,6 +1,6 @@
-"""What actions cost in a replay, as exact fractions of any unit of time.
+"""Times of single actions, as exact fractions of any unit of time.
 
-`timing.replay` takes one `Costs`; the command reads it from `--cost f=1,b=2,p2p=0`.
+`timing.time_schedule` takes one `Costs`; the command reads it from `--cost f=1,b=2,p2p=0`.
 """
 
 from dataclasses import dataclass, fields
@@ -8,17 +8,17 @@ from fractions import Fraction
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Action, Kind
+from reftrain.thresholds import LONGEST_COST
 
 Time = Fraction
 PerStage = Fraction | tuple[Fraction, ...]
-LONGEST_NUMBER = 40
 
 
 @dataclass(frozen=True)
 class Costs:
     """Times of one micro-batch on one virtual stage; a tuple gives every virtual stage its own.
 
-    `f` forward; `b` backward without recomputation; `i` and `w` its parts for input and weights, each half
+    `f` is a forward; `b` a backward without recomputation; `i` and `w` its parts for input and weights, each half
     of `b` where left out; `c` recomputation, as long as `f` where left out (so that a recomputed backward
     of b = 2f takes 3f, Chimera section 3.4); `p2p` a message between two ranks; `sync` the sum of a stage's
     gradients over its replicas, beside the computation; `step` an optimiser step.
@@ -34,7 +34,7 @@ class Costs:
     step: Fraction = Fraction(0)
 
     def of(self, action: Action) -> Fraction:
-        """Time for which an action occupies its rank."""
+        """Return the time for which an action occupies its rank."""
         kind, stage = action.kind, action.stage
         if kind is Kind.FORWARD:
             return _at(self.f, stage)
@@ -97,9 +97,9 @@ def check_costs(costs: Costs, stages: int) -> None:
 
 def _number(name: str, text: str) -> Fraction:
     try:
-        number = Fraction(text if len(text) <= LONGEST_NUMBER and "e" not in text.lower() else "")
+        number = Fraction(text if len(text) <= LONGEST_COST and "e" not in text.lower() else "")
     except (ValueError, ZeroDivisionError):
-        problem = f"{name}={text[:LONGEST_NUMBER]!r} is no number"
+        problem = f"{name}={text[:LONGEST_COST]!r} is no number"
         raise ScheduleError("--cost", problem, "write for example f=1,b=2,p2p=0.1 or b=3/2") from None
     if number < 0:
         raise ScheduleError("--cost", f"{name}={text} is negative", "give 0 or more")

@@ -1,8 +1,9 @@
 """Tables as CSV in the notation of torch's pipeline runtime, one row a rank: `0F0,0SEND_F0,1RECV_F0`.
 
-What torch can say is written as torch writes it and can be loaded there (`torch_cannot` tells why not
-otherwise); replicas, weight versions, optimiser steps, frees and recomputation have words of their own in
-the same notation. torch's UNSHARD and RESHARD are left out on reading: `lower` and ZeRO decide about them.
+An action that torch has is written as torch writes it, and a table of such actions can be loaded there
+(`torch_cannot` names the reason otherwise). Replicas, weight versions, optimiser steps, frees and recomputation
+have words of their own in the same notation. The reader skips torch's UNSHARD and RESHARD: here the ZeRO stage
+decides about them.
 """
 
 import csv
@@ -13,7 +14,8 @@ from collections.abc import Iterator
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import ENDS_BACKWARD, Action, Kind, Schedule
-from reftrain.schedule.text_form import MOST_CHARACTERS, MOST_RANKS, refuse
+from reftrain.schedule.text_form import refuse
+from reftrain.thresholds import MOST_TABLE_BYTES, MOST_TABLE_RANKS
 
 WORDS = {
     Kind.FORWARD: "F",
@@ -41,7 +43,7 @@ OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B", re.ASCII)
 
 
 def torch_cannot(schedule: Schedule) -> str | None:
-    """Why torch's runtime cannot run a table, or None when it can."""
+    """Return the reason why torch's runtime cannot run a table, or None when it can."""
     if schedule.replicas > 1:
         return "torch has one rank a stage: no bidirectional pipelines"
     odd = sorted({a.kind for _, _, a in schedule.everything()} - TORCH)
@@ -49,7 +51,7 @@ def torch_cannot(schedule: Schedule) -> str | None:
 
 
 def to_csv(schedule: Schedule) -> str:
-    """Write a table as CSV."""
+    """Return a table as CSV, one row a rank."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for actions in schedule.actions:
@@ -64,17 +66,18 @@ def _cell(action: Action) -> str:
 
 
 def from_csv(text: str, source: str, name: str = "csv") -> Schedule:
-    """Read a table; stages lie where their forwards stand. Raises `ScheduleError` with line and reason.
+    """Return the table that a CSV holds; a stage lies on the rank that runs its forwards.
 
-    A CSV does not say k; ZeRO-2 reduces after the runs of micro-batches that the table itself has.
+    A CSV does not hold k: it is the longest run of forwards of one stage in the table, after which ZeRO-2 reduces.
+    Raises `ScheduleError` with line and reason.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise ScheduleError(source, f"longer than {MOST_CHARACTERS} characters", "give a smaller table")
+    if len(text) > MOST_TABLE_BYTES:
+        raise ScheduleError(source, f"longer than {MOST_TABLE_BYTES} characters", "give a smaller table")
     ranks: list[tuple[Action, ...]] = []
     try:
         for number, row in enumerate(csv.reader(io.StringIO(text), strict=True), 1):
-            if number > MOST_RANKS:
-                raise refuse(source, number, f"more than {MOST_RANKS} ranks")
+            if number > MOST_TABLE_RANKS:
+                raise refuse(source, number, f"more than {MOST_TABLE_RANKS} ranks")
             ranks.append(tuple(_row(row, source, number)))
     except csv.Error as error:
         raise refuse(source, len(ranks) + 1, f"is no CSV ({error})") from None
@@ -131,7 +134,7 @@ def _placements(ranks: list[tuple[Action, ...]], source: str) -> tuple[tuple[int
 
 
 def _runs(ranks: list[tuple[Action, ...]]) -> int:
-    """Longest run of consecutive forwards of one virtual stage before another stage of the rank has its turn."""
+    """Return k: the longest run of forwards of one virtual stage before another stage of the rank has its turn."""
     most = 1
     for actions in ranks:
         forwards = [a for a in actions if a.kind is Kind.FORWARD]

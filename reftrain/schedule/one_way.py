@@ -11,63 +11,61 @@ from dataclasses import replace
 
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.check import first_problem
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
 
 
-def gpipe(request: Request) -> Schedule:
+def gpipe(spec: ScheduleSpec) -> Schedule:
     """All forwards, then all backwards in the reverse order of micro-batches (GPipe, figure 2c)."""
-    request.one_stage_a_rank()
-    ranks, m = request.ranks, request.micro_batches
+    spec.one_stage_a_rank()
+    ranks, m = spec.ranks, spec.micro_batches
     actions = tuple(
         tuple(Action(Kind.FORWARD, rank, mb) for mb in range(m))
         + tuple(Action(Kind.BACKWARD, rank, mb) for mb in reversed(range(m)))
         for rank in range(ranks)
     )
-    return Schedule(request.name, m, m, tuple(range(ranks)), actions)
+    return Schedule(spec.name, m, m, tuple(range(ranks)), actions)
 
 
-def one_f_one_b(request: Request) -> Schedule:
+def one_f_one_b(spec: ScheduleSpec) -> Schedule:
     """One forward, one backward in turn after p-r-1 warm-up forwards (DAPPLE)."""
-    request.one_stage_a_rank()
-    warm_up = [request.ranks - r - 1 for r in range(request.ranks)]
-    return _interleave(request, request.micro_batches, warm_up)
+    spec.one_stage_a_rank()
+    warm_up = [spec.ranks - r - 1 for r in range(spec.ranks)]
+    return _interleave(spec, spec.micro_batches, warm_up)
 
 
-def flexible(request: Request) -> Schedule:
+def flexible(spec: ScheduleSpec) -> Schedule:
     """Llama 3's schedule: any k and any m; k < p degenerates to all-forward-all-backward."""
-    ranks, virtual = request.ranks, request.virtual
-    k = min(request.consecutive, request.micro_batches)
+    ranks, virtual = spec.ranks, spec.virtual
+    k = min(spec.consecutive, spec.micro_batches)
     if k < ranks:
-        return _interleave(request, k, [virtual * request.micro_batches] * ranks)
-    return _interleave(request, k, [(virtual - 1) * k + 2 * (ranks - r - 1) for r in range(ranks)])
+        return _interleave(spec, k, [virtual * spec.micro_batches] * ranks)
+    return _interleave(spec, k, [(virtual - 1) * k + 2 * (ranks - r - 1) for r in range(ranks)])
 
 
-def interleaved(request: Request) -> Schedule:
+def interleaved(spec: ScheduleSpec) -> Schedule:
     """Interleaved 1F1B: the flexible schedule at k = p, for m a multiple of p as its authors require."""
-    if request.virtual < 2:
-        raise request.refuse(
+    if spec.virtual < 2:
+        raise spec.refuse(
             "pipeline.virtual_stages",
             "interleaves the virtual stages of a rank",
             "give 2 or more, or schedule = 1f1b",
         )
-    if request.micro_batches % request.ranks:
-        problem = f"cannot take {request.micro_batches} micro-batches on {request.ranks} ranks"
-        remedy = f"give a multiple of {request.ranks}, or schedule = flexible"
-        raise request.refuse("pipeline.schedule", problem, remedy)
-    return flexible(replace(request, consecutive=request.ranks))
+    if spec.micro_batches % spec.ranks:
+        problem = f"cannot take {spec.micro_batches} micro-batches on {spec.ranks} ranks"
+        remedy = f"give a multiple of {spec.ranks}, or schedule = flexible"
+        raise spec.refuse("pipeline.schedule", problem, remedy)
+    return flexible(replace(spec, consecutive=spec.ranks))
 
 
-def breadth_first(request: Request) -> Schedule:
+def breadth_first(spec: ScheduleSpec) -> Schedule:
     """All micro-batches on each virtual stage in turn, forward and back: k = m."""
-    return _interleave(
-        request, request.micro_batches, [request.virtual * request.micro_batches] * request.ranks
-    )
+    return _interleave(spec, spec.micro_batches, [spec.virtual * spec.micro_batches] * spec.ranks)
 
 
-def afab(request: Request) -> Schedule:
+def afab(spec: ScheduleSpec) -> Schedule:
     """All forwards in rounds of k, then all backwards."""
-    k = min(request.consecutive, request.micro_batches)
-    return _interleave(request, k, [request.virtual * request.micro_batches] * request.ranks)
+    k = min(spec.consecutive, spec.micro_batches)
+    return _interleave(spec, k, [spec.virtual * spec.micro_batches] * spec.ranks)
 
 
 def forward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tuple[int, int]]:
@@ -88,17 +86,17 @@ def backward_order(virtual: int, micro_batches: int, consecutive: int) -> list[t
     ]
 
 
-def _interleave(request: Request, consecutive: int, warm_up: Sequence[int]) -> Schedule:
+def _interleave(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> Schedule:
     """Alternate forwards and backwards after each rank's warm-up.
 
     When k does not divide m, the last round is shorter than the pipeline is deep, and the published warm-up
     can end in a cyclic wait: then every rank warms up by the fewest forwards more that run.
     """
-    ranks, virtual, m = request.ranks, request.virtual, request.micro_batches
+    ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
     total = virtual * m
     forwards = forward_order(virtual, m, consecutive)
     backwards = backward_order(virtual, m, consecutive)
-    empty = Schedule(request.name, m, consecutive, tuple(s % ranks for s in range(ranks * virtual)), ())
+    empty = Schedule(spec.name, m, consecutive, tuple(s % ranks for s in range(ranks * virtual)), ())
     for extra in range(total + 1):
         actions = tuple(
             _one_rank(rank, ranks, forwards, backwards, min(warm_up[rank] + extra, total))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
-from reftrain.schedule.timing import Span, replay
+from reftrain.schedule.timing import Span, time_schedule
 
 SYNCS = ("lazy", "eager", "eager_opt")
 
@@ -22,7 +22,7 @@ def with_syncs(schedule: Schedule, sync: str) -> Schedule:
     """
     if schedule.replicas == 1:
         return schedule
-    spans = replay(schedule, Costs()).spans
+    spans = time_schedule(schedule, Costs()).spans
     actions = tuple(
         _one_rank(list(actions), _delayed(spans[rank], sync)) + tuple(_empty(schedule, rank))
         for rank, actions in enumerate(schedule.actions)

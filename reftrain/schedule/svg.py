@@ -1,6 +1,6 @@
-"""A replayed table as SVG: one row a rank, width proportional to time, memory beside it.
+"""A table's time line as SVG: one row a rank, width proportional to time, memory beside it.
 
-Everything that is not our own number is escaped: a table's name may come from a file.
+All text but our own numbers is escaped: a table's name may come from a file.
 """
 
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from html import escape
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Kind
-from reftrain.schedule.answer import Answer
+from reftrain.schedule.evaluation import Evaluation
 from reftrain.schedule.timing import Span
+from reftrain.thresholds import MOST_DRAWN_ACTIONS
 
-MOST_SPANS = 60_000
 ROW, LEFT, TOP, RIGHT = 26, 62, 62, 230
 FILLS = {
     Kind.FORWARD: ("#3b7dd8", "#8ab4f0"),
@@ -31,14 +31,14 @@ NAMES = {
 }
 
 
-def to_svg(answer: Answer) -> str:
-    """Draw a table; raises `ScheduleError` when it has too many actions to be looked at."""
-    timing, schedule = answer.timing, answer.schedule
+def to_svg(evaluation: Evaluation) -> str:
+    """Return the time line as SVG; raises `ScheduleError` above `MOST_DRAWN_ACTIONS` actions."""
+    timing, schedule = evaluation.timing, evaluation.schedule
     count = sum(map(len, timing.spans))
-    if count > MOST_SPANS:
+    if count > MOST_DRAWN_ACTIONS:
         problem = f"{count} actions are too many for a picture"
-        raise ScheduleError("--svg", problem, f"stay below {MOST_SPANS}, or take the CSV")
-    width = _width(answer)
+        raise ScheduleError("--svg", problem, f"stay below {MOST_DRAWN_ACTIONS}, or take the CSV")
+    width = _width(evaluation)
     scale = Fraction(width) / (timing.makespan or 1)
     height = TOP + ROW * schedule.ranks + 58
     total = LEFT + width + RIGHT
@@ -48,39 +48,40 @@ def to_svg(answer: Answer) -> str:
             f'viewBox="0 0 {total} {height}" font-family="sans-serif" font-size="11">'
         ),
         f'<rect width="{total}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{escape(_title(answer))}</text>',
-        f'<text x="{LEFT}" y="38" fill="#444">{escape(_figures(answer))}</text>',
+        f'<text x="{LEFT}" y="20" font-size="14">{escape(_title(evaluation))}</text>',
+        f'<text x="{LEFT}" y="38" fill="#444">{escape(_figures(evaluation))}</text>',
         f'<text x="{LEFT + width + 14}" y="{TOP - 8}" fill="#444">activations (M_a), weights</text>',
     ]
-    most = max(h.activations for h in answer.held) or 1
+    most = max(p.activations for p in evaluation.peaks) or 1
     for rank, spans in enumerate(timing.spans):
         y = TOP + ROW * rank
         parts.append(f'<text x="8" y="{y + 17}">rank {rank}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y + 2}" width="{width}" height="{ROW - 4}" fill="#f1f1f1"/>')
         parts += [line for span in spans for line in _span(span, y, scale)]
-        parts += _memory(answer, rank, LEFT + width + 14, y, most)
-    parts += _legend(answer, TOP + ROW * schedule.ranks + 30)
+        parts += _memory(evaluation, rank, LEFT + width + 14, y, most)
+    parts += _legend(evaluation, TOP + ROW * schedule.ranks + 30)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _width(answer: Answer) -> int:
-    """Pixels of the time axis: wide enough for labels, never a wall."""
-    lengths = [s.end - s.begin for spans in answer.timing.spans for s in spans if s.end > s.begin]
+def _width(evaluation: Evaluation) -> int:
+    """Return the pixels of the time axis: 18 for the shortest action, within 400 and 4000 in all."""
+    lengths = [s.end - s.begin for spans in evaluation.timing.spans for s in spans if s.end > s.begin]
     shortest = min(lengths, default=Fraction(1))
-    wanted = float(18 * answer.timing.makespan / shortest)
+    wanted = float(18 * evaluation.timing.makespan / shortest)
     return int(min(4000, max(400, wanted)))
 
 
-def _title(answer: Answer) -> str:
-    schedule = answer.schedule
+def _title(evaluation: Evaluation) -> str:
+    schedule = evaluation.schedule
     return f"{schedule.name}: {schedule.ranks} ranks, {schedule.micro_batches} micro-batches"
 
 
-def _figures(answer: Answer) -> str:
-    state = "" if answer.schedule.synchronous else " (steady state)"
+def _figures(evaluation: Evaluation) -> str:
+    state = "" if evaluation.schedule.synchronous else " (steady state)"
+    makespan, steady = evaluation.timing.makespan, evaluation.steady
     return (
-        f"makespan {float(answer.timing.makespan):g}, bubble {float(answer.ratios.bubble_ratio):.2%} of the time, "
-        f"{float(answer.ratios.bubble_over_compute):.2%} of the computation{state}"
+        f"makespan {float(makespan):g}, bubble {float(steady.bubble_ratio):.2%} of the time, "
+        f"{float(steady.bubble_over_compute):.2%} of the computation{state}"
     )
 
 
@@ -97,15 +98,15 @@ def _span(span: Span, y: int, scale: Fraction) -> Iterator[str]:
         yield (f'<text x="{x + width / 2:.2f}" y="{y + 17}" text-anchor="middle" fill="{ink}">{label}</text>')
 
 
-def _memory(answer: Answer, rank: int, x: int, y: int, most: int) -> Iterator[str]:
-    held = answer.held[rank]
-    yield f'<rect x="{x}" y="{y + 6}" width="{110 * held.activations / most:.1f}" height="{ROW - 12}" fill="#d98c5f"/>'
-    yield f'<text x="{x + 116}" y="{y + 17}">{held.activations}, {held.weights} weights</text>'
+def _memory(evaluation: Evaluation, rank: int, x: int, y: int, most: int) -> Iterator[str]:
+    peaks = evaluation.peaks[rank]
+    yield f'<rect x="{x}" y="{y + 6}" width="{110 * peaks.activations / most:.1f}" height="{ROW - 12}" fill="#d98c5f"/>'
+    yield f'<text x="{x + 116}" y="{y + 17}">{peaks.activations}, {peaks.weights} weights</text>'
 
 
-def _legend(answer: Answer, y: int) -> Iterator[str]:
+def _legend(evaluation: Evaluation, y: int) -> Iterator[str]:
     x = LEFT
-    seen = {(s.action.kind, s.action.replica % 2) for spans in answer.timing.spans for s in spans}
+    seen = {(s.action.kind, s.action.replica % 2) for spans in evaluation.timing.spans for s in spans}
     for kind, name in NAMES.items():
         for way in (0, 1):
             if (kind, way) in seen:

@@ -1,7 +1,7 @@
-"""Exact discrete replay of a table: when each action runs, how long ranks idle, what they hold.
+"""Exact times of a table: when each action runs, and how long ranks idle.
 
-Every rank runs its actions in order, each as soon as its tokens (`flow`) have come; a message takes `p2p`
-after its sender's computation and occupies no rank; the sum over replicas runs beside the computation.
+Every rank runs its actions in order, each as soon as its tokens (`dependencies`) are there. A message takes `p2p`
+after the computation of its sender and occupies no rank; the sum over replicas runs beside the computation.
 Times are fractions, so that bubbles can be compared with closed forms without rounding.
 """
 
@@ -13,14 +13,14 @@ from fractions import Fraction
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import COMPUTE, Action, Kind, Schedule
 from reftrain.schedule.costs import Costs, check_costs
-from reftrain.schedule.flow import SYNC, Flow, Token, gives
+from reftrain.schedule.dependencies import SYNC, Dependencies, Token, gives
 
 ZERO = Fraction(0)
 
 
 @dataclass(frozen=True)
 class Span:
-    """An action of a rank with its begin and end in the costs' unit of time."""
+    """An action of a rank with its begin and end, in the unit of the costs."""
 
     slot: int
     action: Action
@@ -30,7 +30,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timing:
-    """A replayed table. `spans[r]` are the actions of rank r that take time, in order.
+    """The times of a table. `spans[r]` are the actions of rank r that take time, in order.
 
     `window` is the interval over which ratios are taken: the whole of a synchronous table, the steady part
     of an asynchronous one, which is never flushed (`steady_window`).
@@ -41,7 +41,7 @@ class Timing:
     makespan: Fraction
 
     def busy(self, rank: int, window: tuple[Fraction, Fraction] | None = None) -> Fraction:
-        """Time a rank computes within a window, the whole table where none is given."""
+        """Return the time that a rank computes within a window; the window is the whole table where none is given."""
         low, high = window or (ZERO, self.makespan)
         return sum(
             (
@@ -71,23 +71,23 @@ class Timing:
         )
 
 
-def replay(schedule: Schedule, costs: Costs, *, steady: bool = False) -> Timing:
-    """Run a table with costs; with `steady` take ratios over `steady_window`.
+def time_schedule(schedule: Schedule, costs: Costs, *, steady: bool = False) -> Timing:
+    """Return the times of a table under costs; with `steady` its ratios are those of `steady_window`.
 
     Raises `ScheduleError` when ranks wait in a circle or the costs do not fit the stages.
     """
     check_costs(costs, schedule.stages)
-    spans = _Replay(schedule, costs).run()
+    spans = _Timer(schedule, costs).run()
     end = max((s[-1].end for s in spans if s), default=ZERO)
     window = steady_window(spans) if steady else None
     return Timing(spans, window or (ZERO, end), end)
 
 
 def steady_window(spans: Sequence[Sequence[Span]]) -> tuple[Fraction, Fraction] | None:
-    """Interval in which every rank is past its first backward and none has begun its last forward.
+    """Return the interval in which every rank is past its first backward and none has begun its last forward.
 
-    The start-up and the final drain of a table are no property of a schedule that is never flushed. None
-    when the table is too short to have such an interval.
+    It leaves out start-up and final drain, which a schedule that is never flushed does not have. The answer is None
+    for a table that is too short to have such an interval.
     """
     begin = end = None
     for rank in spans:
@@ -100,11 +100,11 @@ def steady_window(spans: Sequence[Sequence[Span]]) -> tuple[Fraction, Fraction] 
     return (begin, end) if begin is not None and end is not None and begin < end else None
 
 
-class _Replay:
-    """Ranks advance until they wait for a token; the token's arrival wakes them."""
+class _Timer:
+    """Advances every rank until it waits for a token, and again when the token is there."""
 
     def __init__(self, schedule: Schedule, costs: Costs) -> None:
-        self.schedule, self.costs, self.flow = schedule, costs, Flow(schedule)
+        self.schedule, self.costs, self.dependencies = schedule, costs, Dependencies(schedule)
         self.tokens: dict[Token, tuple[Fraction, int]] = {}
         self.waiting: dict[Token, list[int]] = defaultdict(list)
         self.position = [0] * schedule.ranks
@@ -125,13 +125,13 @@ class _Replay:
         return tuple(tuple(s) for s in self.spans)
 
     def _advance(self, rank: int) -> list[int]:
-        """Run a rank as far as it goes; return the ranks that this woke."""
+        """Run a rank as far as it goes; return the ranks whose tokens are now there."""
         woken: list[int] = []
         actions = self.schedule.actions[rank]
         while self.position[rank] < len(actions):
             action = actions[self.position[rank]]
             ready = self.clock[rank]
-            for token in self.flow.needs(action):
+            for token in self.dependencies.needs(action):
                 if token not in self.tokens:
                     self.waiting[token].append(rank)
                     return woken

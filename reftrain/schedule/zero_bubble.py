@@ -7,19 +7,19 @@ in half to a V, where each rank holds one stage of the way down and one of the w
 from collections import deque
 
 from reftrain.schedule.actions import Action, Kind, Schedule
-from reftrain.schedule.request import Request
+from reftrain.schedule.spec import ScheduleSpec
 
 
-def zb_h1(request: Request) -> Schedule:
+def zb_h1(spec: ScheduleSpec) -> Schedule:
     """1F1B with the weight part of each backward put off by r micro-batches on rank r.
 
     Every rank then holds as many micro-batches as the first one of 1F1B, and the weight parts fill the
     drain: the bubble is (p-1)·(f + i - w).
     """
-    request.one_stage_a_rank()
-    ranks, m = request.ranks, request.micro_batches
+    spec.one_stage_a_rank()
+    ranks, m = spec.ranks, spec.micro_batches
     actions = tuple(_zb_h1_rank(rank, ranks, m) for rank in range(ranks))
-    return Schedule(request.name, m, m, tuple(range(ranks)), actions)
+    return Schedule(spec.name, m, m, tuple(range(ranks)), actions)
 
 
 def _zb_h1_rank(rank: int, ranks: int, m: int) -> tuple[Action, ...]:
@@ -36,22 +36,20 @@ def _zb_h1_rank(rank: int, ranks: int, m: int) -> tuple[Action, ...]:
     return tuple(out) + tuple(weights)
 
 
-def dualpipe_v(request: Request) -> Schedule:
+def dualpipe_v(spec: ScheduleSpec) -> Schedule:
     """Each rank holds stages r and 2p-1-r; forwards of one direction stand beside backwards of the other.
 
     Raises `ScheduleError` when m < 2p, which the scheme's steady phase needs.
     """
-    ranks, m = request.ranks, request.micro_batches
-    if request.virtual != 2:
-        raise request.refuse("pipeline.virtual_stages", "holds two stages a rank", "give 2")
+    ranks, m = spec.ranks, spec.micro_batches
+    if spec.virtual != 2:
+        raise spec.refuse("pipeline.virtual_stages", "holds two stages a rank", "give 2")
     if m < 2 * ranks:
         problem = f"cannot take {m} micro-batches on {ranks} ranks"
-        raise request.refuse(
-            "pipeline.schedule", problem, f"give {2 * ranks} or more, or schedule = flexible"
-        )
+        raise spec.refuse("pipeline.schedule", problem, f"give {2 * ranks} or more, or schedule = flexible")
     placement = (*range(ranks), *reversed(range(ranks)))
     actions = tuple(_DualPipeRank(rank, ranks, m).build() for rank in range(ranks))
-    return Schedule(request.name, m, m, placement, actions)
+    return Schedule(spec.name, m, m, placement, actions)
 
 
 class _DualPipeRank:

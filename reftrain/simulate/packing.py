@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reftrain.errors import ConfigError
-from reftrain.simulate.axes import F64, I64
+from reftrain.simulate.grid import F64, I64
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,16 @@ from reftrain.execute.loss import global_loss
 from reftrain.execute.pipeline import BufferPool
 from reftrain.execute.pipeline_asynchronous import AsynchronousExecutor, Fed
 from reftrain.rank.comm import Axis
-from reftrain.rank.hooks import HookList, Segment
-from reftrain.schedule.generators import ASYNCHRONOUS
+from reftrain.rank.events import Segment
+from reftrain.rank.hooks import HookList
+from reftrain.schedule.registry import SCHEMES
 from reftrain.train.optimizer import learning_rate
 from reftrain.train.trainer import Gradients, Trainer
 
 
 def make_trainer(config: RunConfig, hooks: HookList, device: torch.device) -> Trainer:
     """Build the trainer that the schedule needs."""
-    kind = AsynchronousTrainer if config.pipeline.schedule in ASYNCHRONOUS else Trainer
+    kind = Trainer if SCHEMES[config.pipeline.schedule].synchronous else AsynchronousTrainer
     return kind(config, hooks, device)
 
 

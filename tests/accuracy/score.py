@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.generator import Case, Truth, generate
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import TracekitError
 from tracekit.findings import SlowRankFinding
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
 
 OUTCOMES = (
     "right",

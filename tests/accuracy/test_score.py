@@ -30,7 +30,7 @@ def truths():
     }
 
 
-def test_slow_rank_is_right_only_with_the_planted_rank_first(truths):
+def test_slow_rank_counts_only_with_the_planted_rank_first(truths):
     truth = replace(truths["slow_compute"], suspects=frozenset({5}))
     assert judge(truth, finding("slow_rank", 5, 2)) == "right"
     assert judge(truth, finding("slow_rank", 2, 5)) == "wrong_rank"
@@ -45,7 +45,7 @@ def test_an_imbalance_that_moves_names_nobody(truths):
     assert judge(truths["doc_imbalance"], finding("imbalance", 3)) == "wrong_rank"
 
 
-def test_any_answer_but_healthy_is_a_false_alarm_on_a_healthy_job(truths):
+def test_any_accusation_of_a_healthy_job_is_false_alarm(truths):
     assert judge(truths["healthy"], finding("healthy")) == "right"
     assert judge(truths["healthy"], finding("slow_rank", 1)) == "false_alarm"
     assert judge(truths["healthy"], finding("imbalance")) == "false_alarm"

@@ -22,7 +22,7 @@ def test_counts_of_valid_tokens_are_uneven(dp):
 
 
 @pytest.mark.parametrize("cp", [2, 3, 4])
-def test_documents_span_the_ends_of_chunks_and_chunks_are_uneven(cp):
+def test_documents_span_chunk_ends_and_chunks_are_uneven(cp):
     documents = torch.cat([batch.documents for batch in batches(1, 0)])
     targets = torch.cat([batch.targets for batch in batches(1, 0)])
     ends = torch.arange(1, 2 * cp) * (CONFIG.data.seq_len // (2 * cp))

@@ -20,7 +20,7 @@ def both(ranks, tables, switch):
 
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_sums_over_two_tensor_ranks_in_fp32_are_the_same(ranks, sequence_parallel):
+def test_fp32_sums_over_two_tensor_ranks_are_equal(ranks, sequence_parallel):
     """A sum of two BF16 numbers, rounded once, is the same in whichever format it is made."""
     before, after = both(
         ranks, {"mesh": {"tp": 2, "sequence_parallel": sequence_parallel}}, {"tp_reduce": "fp32"}

@@ -49,7 +49,7 @@ def test_a_bad_file_alone(tracekit, tmp_path, case, command):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_among_good_ones_is_named_and_the_rest_is_answered(tracekit, copy, case):
+def test_a_bad_file_is_named_and_the_rest_answered(tracekit, copy, case):
     folder, truth = copy
     data, reason = BAD[case]
     (folder / "rank9.json").write_bytes(data)
@@ -69,7 +69,7 @@ def test_an_ingest_says_on_stderr_what_it_left_out(tracekit, copy, tmp_path):
     assert "4 ranks" in done.out
 
 
-def test_a_truncated_trace_is_kept_as_far_as_it_is_whole(tracekit, tmp_path):
+def test_a_truncated_trace_is_read_to_its_cut(tracekit, tmp_path):
     case = generate(
         101, kind="slow_compute", world=4, steps=6, missing=set(), truncated={}, gz=True, cpu_first=False
     )
@@ -131,7 +131,7 @@ def test_a_file_without_permission(tracekit, copy):
     assert document["suspects"][0]["rank"] in truth.suspects
 
 
-def test_a_file_that_cannot_be_opened_is_named_and_the_rest_is_answered(tracekit, copy):
+def test_an_unreadable_file_is_named_and_the_rest_answered(tracekit, copy):
     """A link to itself stops every user, root as well."""
     folder, truth = copy
     (folder / "rank9.json").symlink_to("rank9.json")
@@ -161,7 +161,7 @@ def test_one_rank_twice_is_told_and_not_dropped(tracekit, copy):
     assert any(f"copy-{path.name}" in json.dumps(row) for row in told)
 
 
-def test_an_ingested_run_is_not_put_over_somebody_elses_folder(tracekit, slow, tmp_path):
+def test_ingest_does_not_overwrite_a_foreign_folder(tracekit, slow, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("do not lose")
     done = tracekit("ingest", slow[0], "--out", tmp_path / "mine")

@@ -65,7 +65,7 @@ def test_json_to_a_file_leaves_the_text_on_stdout(tracekit, slow, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["answer.json"]
 
 
-def test_json_to_a_folder_that_does_not_exist_is_a_usage_error(tracekit, slow, tmp_path):
+def test_json_to_a_missing_folder_is_a_usage_error(tracekit, slow, tmp_path):
     target = tmp_path / "none" / "answer.json"
     done = tracekit("slowrank", slow[0], "--json", target)
     assert done.code == 2
@@ -78,7 +78,7 @@ def test_two_runs_give_the_same_bytes(tracekit, slow):
     assert tracekit("slowrank", slow[0], "--verbose").out == tracekit("slowrank", slow[0], "--verbose").out
 
 
-def test_an_ingested_run_gives_the_same_bytes_as_the_raw_files(tracekit, slow, tmp_path):
+def test_an_ingested_run_and_raw_files_give_equal_bytes(tracekit, slow, tmp_path):
     ingested = tracekit("ingest", slow[0], "--out", tmp_path / "run")
     assert ingested.code == 0
     assert re.search(r"4 ranks, \d+ events, \d+ process groups", ingested.out)
@@ -132,7 +132,7 @@ def test_the_mesh_may_be_told(tracekit, slow):
     assert answer["suspects"] == inferred["suspects"]
 
 
-def test_order_overrides_the_order_in_which_the_mesh_is_written(tracekit, slow):
+def test_order_overrides_the_order_of_the_mesh(tracekit, slow):
     folder, truth = slow
     backwards = ",".join(f"{d}={truth.sizes[d]}" for d in reversed(truth.order))
     done = tracekit("slowrank", folder, "--mesh", backwards, "--order", ",".join(truth.order), "--json", "-")
@@ -145,7 +145,7 @@ def test_a_mesh_of_another_size_is_a_usage_error(tracekit, slow):
     assert "--mesh tp=2,dp=8,cp=1,pp=1 has 16 ranks, but the input is of 4 ranks" in done.err
 
 
-def test_a_mesh_that_the_groups_contradict_is_a_usage_error(tracekit, slow):
+def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):
     folder, truth = slow
     assert [truth.sizes[d] for d in truth.order].count(2) == 2
     outer, inner = (d for d in reversed(truth.order) if truth.sizes[d] == 2)
@@ -227,7 +227,7 @@ def test_a_fault_shows_where_when_asked(monkeypatch, slow, capfd):
         main()
 
 
-def test_the_installed_program_answers_without_a_terminal_in_plain_text(slow):
+def test_the_installed_program_answers_in_plain_text_without_terminal(slow):
     script = [
         sys.executable,
         "-c",

@@ -6,9 +6,9 @@ import pytest
 
 from tests.generator import Case, generate
 from tests.generator.mesh import Mesh
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.slowrank.analyse import analyse
 
 VERDICTS = {"healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"}
 CAUSES = {
@@ -113,7 +113,7 @@ def test_steps_are_numbers_in_order(told):
     assert document["steps"]["median_ms"] == pytest.approx(sorted(case.truth.step_ms)[2], rel=0.2)
 
 
-def test_the_path_descends_dp_pp_cp_tp_without_axes_of_size_one(told):
+def test_the_path_descends_dp_pp_cp_tp(told):
     case, document = told
     sizes = case.job.mesh.sizes
     if not document["suspects"]:
@@ -172,7 +172,7 @@ def test_a_host_is_named_where_the_input_tells(tmp_path):
     assert first["host"] == f"node{first['rank'] // case.job.host_size}.cluster"
 
 
-def test_a_rank_whose_file_is_rejected_is_missing_as_well(tmp_path):
+def test_a_rank_with_a_rejected_file_is_missing(tmp_path):
     options = {"steps": 4, "missing": set(), "truncated": {}, "style": "megatron", "names": 3, "gz": False}
     case = generate(kind="slow_compute", **CASES["slow_compute"], **options)
     lost = min(set(range(8)) - case.truth.suspects)
@@ -185,7 +185,7 @@ def test_a_rank_whose_file_is_rejected_is_missing_as_well(tmp_path):
     assert (document["ranks"]["expected"], document["ranks"]["read"]) == (8, 7)
 
 
-def test_a_truncated_file_counts_as_read_and_has_a_quality_row(tmp_path):
+def test_a_truncated_file_is_read_and_has_a_row(tmp_path):
     options = {"steps": 5, "missing": set(), "style": "megatron", "cpu_first": False, "metadata_last": False}
     base = generate(kind="slow_compute", **CASES["slow_compute"], truncated={}, **options)
     lost = min(set(range(8)) - base.truth.suspects)

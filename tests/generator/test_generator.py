@@ -20,7 +20,7 @@ def case(request):
     return generate(request.param, kind="slow_compute", world=16)
 
 
-def test_members_of_a_collective_leave_together_and_after_the_last_arrival(case):
+def test_collective_members_leave_together_after_the_last_arrival(case):
     arrivals, leaves = {}, {}
     for prog, start, end in zip(case.program.ranks, case.times.start, case.times.end, strict=True):
         for i, kind in enumerate(prog.kind):
@@ -34,7 +34,7 @@ def test_members_of_a_collective_leave_together_and_after_the_last_arrival(case)
         assert max(leaves[key]) - min(leaves[key]) < 50_000
 
 
-def test_nothing_starts_before_its_launch_its_stream_and_what_it_waits_for(case):
+def test_operations_start_after_launch_stream_and_dependencies(case):
     for prog, launch, start, end in zip(
         case.program.ranks, case.times.launch, case.times.start, case.times.end, strict=True
     ):
@@ -51,7 +51,7 @@ def test_nothing_starts_before_its_launch_its_stream_and_what_it_waits_for(case)
 
 
 @pytest.mark.parametrize("eager", [False, True])
-def test_a_message_arrives_after_it_is_sent_and_a_rendezvous_waits_for_the_receiver(eager):
+def test_messages_arrive_after_sending_and_rendezvous_awaits_the_receiver(eager):
     case = generate(
         1,
         kind="healthy",

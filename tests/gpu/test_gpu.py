@@ -93,7 +93,7 @@ def alone(tmp_path_factory):
     return out, *train(out, "--trace", "1:3", "--set", "evidence.memory_snapshot=true")
 
 
-def test_a_run_on_the_gpu_learns_what_the_cpu_does(alone, tmp_path):
+def test_gpu_and_cpu_runs_learn_the_same(alone, tmp_path):
     _, on_gpu, _ = alone
     on_cpu, _ = train(tmp_path / "cpu", "--set", "run.device=cpu")
     assert on_gpu == pytest.approx(on_cpu, rel=2e-3)
@@ -136,7 +136,7 @@ def test_memory_by_kind_lies_within_the_allocators_peak(alone):
         assert 0 < kinds["weights"] + kinds["optimizer"] <= kinds["allocated"] <= kinds["reserved"]
 
 
-def test_a_recorded_trace_holds_kernels_and_is_read_by_tracekit(alone, tmp_path):
+def test_tracekit_reads_a_recorded_trace_with_kernels(alone, tmp_path):
     out, _, _ = alone
     events = trace_of(out)["traceEvents"]
     assert sum(event.get("cat") == "kernel" for event in events) > 100
@@ -186,7 +186,7 @@ def test_sixteen_ranks_on_nccl_learn_what_one_does(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_nccl_names_every_collective_of_a_trace_once_a_rank(tmp_path):
+def test_nccl_names_each_traced_collective_once_a_rank(tmp_path):
     train(tmp_path, "--mesh", "dp=2", "--set", "mesh.zero=2", "--trace", "1:3", *shared(2))
     seen = []
     for rank in range(2):

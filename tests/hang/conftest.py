@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
 
 REAL = {"gpu_error_1st": ({12, 14}, "device_stalled"), "lock_gil_2nd": ({10, 15}, "host_stalled")}
 

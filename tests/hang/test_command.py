@@ -48,7 +48,7 @@ def test_inputs_may_be_urls(folder):
         run("memory://hung/other")
 
 
-def test_a_file_that_is_refused_is_named_by_its_url(folder):
+def test_a_refused_file_is_named_by_its_url(folder):
     url = f"file://{folder}/broken_9"
     Path(folder, "broken_9").write_bytes(b"\x80\x04cos\nsystem\n.")
     document = json.loads(run(f"file://{folder}", "--json", "-", "--quiet").stdout)
@@ -78,7 +78,7 @@ def test_same_input_same_bytes_whatever_the_number_of_workers(folder):
     )
 
 
-def test_a_mesh_that_does_not_fit_and_an_input_that_is_not_there(folder, tmp_path):
+def test_an_ill_fitting_mesh_and_a_missing_input(folder, tmp_path):
     with pytest.raises(MeshError):
         run(folder, "--mesh", "tp=2,cp=1,pp=2,dp=8")
     with pytest.raises(InputError, match="no such file"):

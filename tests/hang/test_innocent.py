@@ -11,8 +11,8 @@ from tests.hang.bench import grid, write_all
 from tests.hang.conftest import REAL
 from tests.hang.simulate import Case, make
 from tests.hang.sweep import answer
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse
 
 VISIBLE = ("host_stall", "device_unseen", "wrong_op", "crash")
 
@@ -180,12 +180,12 @@ def test_real_hangs_with_files_missing_on_disk(real, name, cut, tmp_path):
         (7200148, "cut"),
     ],
 )
-def test_what_a_missing_partner_would_have_told_blames_nobody_innocent(seed, shown):
+def test_a_missing_partners_calls_blame_nobody_innocent(seed, shown):
     found = answer((seed, shown))
     assert found.outcome in {"right", "inconclusive"}, found.told
 
 
-def test_the_partner_of_a_missing_rank_is_named_where_its_peers_show_the_call_it_left_out():
+def test_peers_show_the_call_a_missing_ranks_partner_skipped():
     assert {answer((seed, "dropped")).outcome for seed in (7000043, 7000059, 7200028, 7200098)} == {"right"}
 
 

@@ -17,7 +17,7 @@ def late(judge, durations):
     return [int(q.detail.split()[1]) for q in judge(case).quality if q.kind == "late_rank"]
 
 
-def test_the_rank_that_others_wait_for_in_groups_of_two(judge):
+def test_the_awaited_rank_in_groups_of_two(judge):
     waits = {("TENSOR", 4), ("CONTEXT", 7), ("DATA", 1)}
     assert late(judge, lambda rank, axis: 9.0 if (axis, rank) in waits else 0.2) == [5]
 

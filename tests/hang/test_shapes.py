@@ -62,14 +62,14 @@ def test_coalesced_calls(judge, fault, axis):
         )
 
 
-def test_a_batch_of_messages_is_done_when_its_coalesced_call_is(judge):
+def test_a_message_batch_ends_with_its_coalesced_call(judge):
     finding = judge(coalesced(make(1, None, "tp", MESH, timed=False)))
     assert (finding.verdict, finding.culprits) == ("none", ())
 
 
 @pytest.mark.parametrize("axis", [*AXES, "tpcp", "twin"])
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "device_unseen", "wrong_size", "wrong_op"])
-def test_groups_inside_groups_and_two_groups_of_the_same_members(judge, fault, axis):
+def test_nested_groups_and_two_groups_of_equal_members(judge, fault, axis):
     case = make(3, fault, axis, MESH, nested=True)
     finding = judge(case)
     assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, KINDS[case.fault])], finding.reason
@@ -89,7 +89,7 @@ def test_hosts_may_run_ahead_by_hundreds_of_calls(judge, fault, window):
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_the_call_named_is_the_one_the_host_stopped_before_whatever_the_clocks(judge, axis):
+def test_clocks_do_not_change_the_call_named(judge, axis):
     for seed in range(6):
         case = make(seed, "host_stall", axis, MESH)
         dumps = {}
@@ -123,7 +123,7 @@ def two_stalls(seed):
     return Case(MESH, "host_stall", "tp", None, False, dumps), {first, second.rank}, idle
 
 
-def test_two_hosts_that_stop_in_different_groups_are_both_named(judge):
+def test_hosts_stopped_in_different_groups_are_both_named(judge):
     both = 0
     for seed in range(30):
         case, culprits, idle = two_stalls(seed)
@@ -139,7 +139,7 @@ def test_two_hosts_that_stop_in_different_groups_are_both_named(judge):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_message_of_another_size_shows_both_ends_and_the_usual_one(judge, seed):
+def test_an_odd_message_size_shows_both_ends_and_usual(judge, seed):
     case = make(seed, "wrong_size", "pp", MESH)
     finding = judge(case)
     (culprit,) = finding.culprits
@@ -152,13 +152,13 @@ def test_a_message_of_another_size_shows_both_ends_and_the_usual_one(judge, seed
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_message_of_another_size_without_replicas_is_told_by_what_the_pair_sent_before(judge, seed):
+def test_without_replicas_earlier_messages_tell_an_odd_size(judge, seed):
     case = make(seed, "wrong_size", "pp", {"tp": 1, "cp": 1, "pp": 4, "dp": 1})
     finding = judge(case)
     assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "mismatched_call")], finding.reason
 
 
-def test_of_two_unlike_messages_without_past_and_replicas_neither_end_is_blamed(judge):
+def test_unlike_messages_without_past_or_replicas_blame_neither_end(judge):
     case = make(0, "wrong_size", "pp", {"tp": 1, "cp": 1, "pp": 2, "dp": 1})
     dumps = {}
     for rank, dump in case.dumps.items():  # as if the very first message of the job had been another
@@ -171,7 +171,7 @@ def test_of_two_unlike_messages_without_past_and_replicas_neither_end_is_blamed(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_on_gloo_a_call_whose_end_was_not_noted_is_no_stalled_device(judge, seed):
+def test_gloo_calls_without_noted_end_are_no_stalled_device(judge, seed):
     case = make(seed, "host_stall", "tp", MESH, timed=False)
     rng = random.Random(seed)
     forgetful = set(rng.sample([r for r in case.dumps if r != case.culprit], 5))

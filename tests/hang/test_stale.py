@@ -66,7 +66,7 @@ def test_an_older_dump_is_told(judge):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_dumps_of_a_live_job_taken_one_after_the_other_are_none(judge, seed):
+def test_live_dumps_taken_one_by_one_are_no_hang(judge, seed):
     rng = random.Random(seed)
     case = make(seed, None, "tp", MESH)
     dumps = {r: older(d, rng.randrange(1, 60)) for r, d in case.dumps.items()}

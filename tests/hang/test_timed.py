@@ -10,10 +10,10 @@ from tracekit_cli.slowrank import slowrank
 from tests.generator import generate
 from tests.hang.simulate import make
 from tests.hang.timed import dumps_of, mark, write
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import InputError
 from tracekit.findings import Quality
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
 
 PLAIN = {"seq": True, "pg_config": True, "truncated": {}, "split": False, "ragged": False, "missing": set()}
 
@@ -76,7 +76,7 @@ def test_start_and_end_do_without_a_duration(recorded, tmp_path):
             ) / 1e6
 
 
-def test_json_form_one_dump_named_alone_and_a_kept_run(recorded, tmp_path):
+def test_json_form_single_dump_and_a_kept_run(recorded, tmp_path):
     truth, dumps = recorded
     folder = tmp_path / "json"
     folder.mkdir()

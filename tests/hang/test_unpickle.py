@@ -13,14 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.hang.simulate import make
+from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
-from tracekit.dumps.dump import RankDump
-from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.load import load_dumps
+from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
-from tracekit.dumps.unpickle import RefusedError
+from tracekit.dumps.transfer import DumpReader
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
-from tracekit.hang.analyse import analyse
+from tracekit.plain_pickle import RefusedError
 
 MARK = "tracekit_was_run"
 
@@ -49,7 +50,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_pickle_that_calls_something_is_refused_and_nothing_runs(tmp_path, protocol):
+def test_a_pickle_with_a_call_is_refused_unrun(tmp_path, protocol):
     target = tmp_path / MARK
     dump = {"version": "2.9", "entries": [], "pg_config": Evil(str(target))}
     case = make(0, "host_stall")
@@ -77,10 +78,10 @@ def test_bombs_are_refused_and_the_rest_is_read(tmp_path, name):
     bomb.write_bytes(BOMBS[name])
     good.write_bytes(pickle.dumps(next(iter(make(0, None).dumps.values()))))
     begin = time.monotonic()
-    found = dict(decode_all([str(bomb), str(good)], _Handler, 1, seconds=2.0, memory=1 << 28))
+    found = dict(decode_all([str(bomb), str(good)], DumpReader, 1, seconds=2.0, memory=1 << 28))
     assert time.monotonic() - begin < 30
     assert isinstance(found[0], Exception)
-    assert isinstance(found[1][2], RankDump)
+    assert isinstance(found[1].dump, RankDump)
 
 
 def cut(tmp_path, keep, protocol=2, fault="host_stall"):
@@ -94,7 +95,7 @@ def cut(tmp_path, keep, protocol=2, fault="host_stall"):
     return case, victim, path
 
 
-def test_a_file_cut_off_before_anything_useful_is_rejected_and_missing(tmp_path):
+def test_a_file_cut_before_useful_content_is_rejected(tmp_path):
     _, victim, path = cut(tmp_path, 0.0005)
     dumps = load_dumps([str(path.parent)])
     assert victim not in dumps.dumps
@@ -104,7 +105,7 @@ def test_a_file_cut_off_before_anything_useful_is_rejected_and_missing(tmp_path)
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 @pytest.mark.parametrize("keep", [0.3, 0.8, 0.999])
-def test_of_a_file_cut_off_later_all_before_the_cut_is_kept(tmp_path, protocol, keep):
+def test_a_file_cut_later_is_kept_to_the_cut(tmp_path, protocol, keep):
     case, victim, path = cut(tmp_path, keep, protocol)
     dumps = load_dumps([str(path.parent)])
     assert not dumps.rejected
@@ -119,7 +120,7 @@ def test_of_a_file_cut_off_later_all_before_the_cut_is_kept(tmp_path, protocol, 
 
 @pytest.mark.parametrize("last", ["entries", "pg_config"])
 @pytest.mark.parametrize("keep", [0.3, 0.8, 0.999])
-def test_of_json_cut_off_all_before_the_cut_is_kept(tmp_path, keep, last):
+def test_cut_json_is_kept_to_the_cut(tmp_path, keep, last):
     case, victim, path = cut(tmp_path, 1.0)
     dump = case.dumps[victim]
     ordered = {k: dump[k] for k in sorted(dump, key=lambda k: (k == last, k))}
@@ -172,7 +173,7 @@ def test_files_cut_off_anywhere_blame_no_innocent(tmp_path, seed, form):
     assert {c.rank for c in finding.culprits} <= {case.culprit}, finding.reason
 
 
-def test_a_cut_file_that_calls_something_is_refused_and_nothing_runs(tmp_path):
+def test_a_cut_file_with_a_call_is_refused_unrun(tmp_path):
     target = tmp_path / MARK
     dump = {
         "version": "2.9",
@@ -194,7 +195,7 @@ def test_the_second_reader_has_no_doors_either(opcode):
         assert salvage(body + b"X\x09\x00") is None
 
 
-def test_a_folder_without_dumps_is_an_error_that_says_so(tmp_path):
+def test_a_folder_without_dumps_says_so(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"nothing")
     with pytest.raises(InputError, match="no usable flight-recorder dump"):
         load_dumps([str(tmp_path)])

@@ -32,13 +32,13 @@ def test_right_rank_and_kind(judge, fault, axis):
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "dp"])
-def test_device_that_never_begins_is_named_where_starts_are_recorded(judge, axis):
+def test_recorded_starts_name_a_device_that_never_begins(judge, axis):
     case = make(3, "device_unstarted", axis, MESH, timed=True)
     finding = judge(case)
     assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "device_stalled")]
 
 
-def test_device_that_never_begins_is_nobody_where_starts_are_unknown(judge):
+def test_unknown_starts_name_no_device_that_never_begins(judge):
     finding = judge(make(3, "device_unstarted", "tp", MESH, timed=False))
     assert finding.verdict == "inconclusive"
     assert finding.culprits == ()
@@ -50,7 +50,7 @@ def test_healthy_job_is_none(judge):
     assert (finding.verdict, finding.culprits, finding.victims) == ("none", (), ())
 
 
-def test_dumps_written_at_different_times_of_a_live_job_are_none(judge):
+def test_live_dumps_of_different_times_are_no_hang(judge):
     late = make(1, None, "tp", MESH)
     early = {
         r: {**d, "entries": d["entries"][: -30 * (r == 5) or None], "pg_status": {}}
@@ -95,7 +95,7 @@ def test_mismatch_shows_both_sides(judge):
     assert sum(len(s.ranks) for s in culprit.sides) == 4
 
 
-def test_document_has_the_fields_of_the_contract_and_one_verdict_line(judge):
+def test_document_has_contract_fields_and_one_verdict_line(judge):
     finding = judge(make(2, "host_stall", "tp", MESH))
     document = json.loads(json.dumps(hang_document(finding)))
     assert list(document) == [

@@ -17,9 +17,9 @@ import pyarrow as pa
 from tests.accuracy.__main__ import plan
 from tests.accuracy.score import OUTCOMES, brief, describe, judge
 from tests.generator import generate
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import TracekitError
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
 from tracekit.tables.operations import read_rank
 
 POLL_NS = 100_000_000

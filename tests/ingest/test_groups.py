@@ -65,7 +65,7 @@ def collective(i, name, ranks, **more):
     return kernel(i, **args, **more)
 
 
-def test_one_name_with_other_members_is_another_group_and_numbers_agree_across_ranks(tmp_path):
+def test_other_members_make_another_group_and_numbers_agree(tmp_path):
     listed = {
         0: [collective(1, "tp", "[0, 1]"), collective(2, "dp", "[0, 2]")],
         1: [collective(1, "dp", "[1, 3]"), collective(2, "tp", "[0, 1]")],
@@ -81,7 +81,7 @@ def test_one_name_with_other_members_is_another_group_and_numbers_agree_across_r
     assert run.events(1, ["ts", "group"]).column("group").to_pylist() == [2, 0]
 
 
-def test_groups_of_pg_config_stand_in_groups_though_no_event_uses_them(tmp_path):
+def test_pg_config_groups_are_listed_though_unused(tmp_path):
     doc = document()
     doc["distributedInfo"]["pg_config"] = [{"pg_name": "3", "pg_desc": "mesh_pp", "ranks": [0, 2]}]
     run = load([put(tmp_path / "a.json", doc)])

@@ -58,7 +58,7 @@ def test_a_bad_file_alone_and_among_good_ones(case, tmp_path):
     assert [(r.path, reason in r.reason) for r in run.rejected] == [(path, True)]
 
 
-def test_the_rank_of_a_rejected_file_is_told_where_its_name_has_one(tmp_path):
+def test_a_rejected_files_name_tells_its_rank(tmp_path):
     put(tmp_path / "rank_9.json", b"")
     assert load([str(good(tmp_path))]).rejected[0].rank == 9
 
@@ -156,7 +156,7 @@ def test_globs_urls_and_doubles(tmp_path):
     assert [r.path for r in load(["memory://traces/rank7.json"]).ranks] == ["memory:///traces/rank7.json"]
 
 
-def test_a_recorded_run_folder_gives_mesh_and_hosts_and_only_its_trace_folder(tmp_path):
+def test_a_run_folder_gives_mesh_hosts_and_traces_only(tmp_path):
     good(tmp_path / "trace")
     put(tmp_path / "fr" / "_dump_0", b"\x80\x04N.")
     put(tmp_path / "metrics" / "0.jsonl", b"{}")
@@ -229,7 +229,7 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_out_is_whole_the_same_each_time_and_opens_again(tmp_path):
+def test_out_is_whole_repeatable_and_opens_again(tmp_path):
     inputs = [str(good(tmp_path / "in"))]
     put(tmp_path / "in" / "rank_9.json", b"")
     run = load(inputs, out=tmp_path / "a")

@@ -44,7 +44,7 @@ def long_trace(path, repeats):
     return path
 
 
-def test_resident_memory_is_flat_in_the_length_of_the_file(tmp_path):
+def test_resident_memory_does_not_grow_with_file_length(tmp_path):
     few, small = measured(long_trace(tmp_path / "a.json.gz", 40))
     many, large = measured(long_trace(tmp_path / "b.json.gz", 400))
     assert (few, many) == ("80000", "800000")

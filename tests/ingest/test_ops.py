@@ -95,7 +95,7 @@ def test_a_small_table(tmp_path):
     assert (first[3]["micro_batch"], first[3]["dur"], first[3]["collective"]) == (0, 50_000_000, None)
 
 
-def test_ranks_the_other_way_round_and_rows_in_any_order(tmp_path):
+def test_reversed_ranks_and_rows_in_any_order(tmp_path):
     listed = [r | {"rank": r["dp_rank"] * PP + r["stage"]} for r in rows()]
     np.random.default_rng(1).shuffle(listed)
     run = load([write(tmp_path / "a.parquet", listed)])

@@ -38,7 +38,7 @@ def test_without_a_rank_it_is_refused(name):
         load([str(MISC / name)])
 
 
-def test_the_refused_ones_are_read_under_a_name_with_a_rank(tmp_path):
+def test_refused_files_are_read_under_a_ranked_name(tmp_path):
     for i, name in enumerate(REFUSED):
         (tmp_path / f"rank_{i}.json.gz").write_bytes((MISC / name).read_bytes())
     run = load([str(tmp_path)])

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mesh.uses import grid
+from tracekit.axes import AXES
 from tracekit.errors import UsageError
-from tracekit.mesh import DIMS, Mesh, from_sizes, parse_mesh, parse_order
+from tracekit.mesh import Mesh, from_sizes, parse_mesh, parse_order
 
-SIZES = st.fixed_dictionaries({d: st.integers(1, 3) for d in DIMS})
+SIZES = st.fixed_dictionaries({d: st.integers(1, 3) for d in AXES})
 
 
 def test_ranks_count_up_along_the_order_inner_axis_first():
@@ -33,16 +34,16 @@ def test_coords_are_listed_in_descent_order_whatever_the_order():
         assert list(grid(order, tp=2, pp=2).coords(3)) == ["dp", "pp", "cp", "tp"]
 
 
-def test_line_holds_the_ranks_that_differ_on_those_axes_only():
+def test_line_holds_ranks_that_differ_on_its_axes():
     mesh = grid(tp=2, cp=2, dp=2)
     assert mesh.line(5, ["tp"]) == (4, 5)
     assert mesh.line(5, ["cp"]) == (5, 7)
     assert mesh.line(5, ["tp", "cp"]) == (4, 5, 6, 7)
     assert mesh.line(5, []) == (5,)
-    assert mesh.line(5, DIMS) == tuple(range(8))
+    assert mesh.line(5, AXES) == tuple(range(8))
 
 
-def test_dims_of_names_the_axes_of_a_whole_line_or_plane_only():
+def test_dims_of_names_axes_of_whole_lines_or_planes():
     mesh = grid(tp=2, cp=2, dp=2)
     assert mesh.dims_of([4, 5]) == ("tp",)
     assert mesh.dims_of([0, 4]) == ("dp",)
@@ -54,13 +55,13 @@ def test_dims_of_names_the_axes_of_a_whole_line_or_plane_only():
 
 
 @settings(max_examples=40, deadline=None)
-@given(SIZES, st.permutations(DIMS))
-def test_every_coordinate_is_taken_once_and_lines_have_the_axis_size(sizes, order):
+@given(SIZES, st.permutations(AXES))
+def test_coordinates_are_unique_and_lines_have_axis_size(sizes, order):
     mesh = from_sizes(sizes, order)
-    taken = {tuple(mesh.coords(r)[d] for d in DIMS) for r in range(mesh.world_size)}
-    assert taken == set(product(*(range(sizes[d]) for d in DIMS)))
+    taken = {tuple(mesh.coords(r)[d] for d in AXES) for r in range(mesh.world_size)}
+    assert taken == set(product(*(range(sizes[d]) for d in AXES)))
     for r in range(mesh.world_size):
-        for d in DIMS:
+        for d in AXES:
             line = mesh.line(r, [d])
             assert r in line
             assert [mesh.coords(o)[d] for o in sorted(line, key=lambda o: mesh.coords(o)[d])] == list(

@@ -7,12 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.mesh.uses import AXIS_KINDS, STYLES, grid, groups, members, relabelled, same_lines
+from tracekit.axes import AXES
 from tracekit.errors import MeshError
-from tracekit.mesh import DIMS, GroupUse, infer
+from tracekit.mesh import GroupUse, infer
 
 ORDERS = (("tp", "cp", "pp", "dp"), ("tp", "cp", "dp", "pp"))
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SIZES = st.fixed_dictionaries({d: st.sampled_from([1, 2, 2, 3, 4]) for d in DIMS}).filter(
+SIZES = st.fixed_dictionaries({d: st.sampled_from([1, 2, 2, 3, 4]) for d in AXES}).filter(
     lambda s: 4 <= prod(s.values()) <= 48 and sum(n > 1 for n in s.values()) >= 2
 )
 
@@ -77,7 +78,7 @@ def test_expert_and_embedding_groups_are_ignored_with_a_word():
     assert "EXPERT_MODEL_PARALLEL_GROUP" in note
 
 
-def test_an_axis_that_nobody_made_groups_for_is_what_the_rest_leaves():
+def test_an_axis_without_groups_is_the_remaining_factor():
     truth = grid(tp=2, pp=2, dp=2)
     found = infer(groups(truth, ["tp", "pp"]), range(8))
     assert found.mesh.sizes == truth.sizes
@@ -112,7 +113,7 @@ def test_order_names_the_axes_that_nothing_describes():
     assert same_lines(found.mesh, truth)
 
 
-def test_a_pipeline_that_only_exchanges_messages_is_the_pp_axis():
+def test_a_pipeline_of_messages_is_the_pp_axis():
     truth = grid(tp=2, pp=4)
     chains = [GroupUse(g, (), 0, 1, frozenset({"p2p"})) for g in members(truth, ["pp"])]
     found = infer([*groups(truth, ["tp"]), *chains], range(8))
@@ -129,14 +130,14 @@ def test_a_pipeline_that_only_exchanges_messages_is_the_pp_axis():
         (("mesh_dp_shard",), "dp"),
     ],
 )
-def test_a_world_of_one_axis_is_what_its_description_says(descs, dim):
+def test_a_description_names_the_axis_of_the_world(descs, dim):
     found = infer([GroupUse(tuple(range(4)), descs, 10)], range(4))
-    assert found.mesh.sizes == dict.fromkeys(DIMS, 1) | {dim: 4}
+    assert found.mesh.sizes == dict.fromkeys(AXES, 1) | {dim: 4}
     assert not found.flat
 
 
 @pytest.mark.parametrize("uses", [[], [GroupUse((0, 1, 2, 3), ("default_pg",), 10)]])
-def test_a_world_that_nothing_divides_is_flat_and_says_so(uses):
+def test_an_undivided_world_is_flat_and_says_so(uses):
     found = infer(uses, range(4))
     assert found.flat
     assert found.mesh.sizes == {"tp": 1, "cp": 1, "pp": 1, "dp": 4}
@@ -156,7 +157,7 @@ def test_groups_that_contradict_each_other_ask_for_the_flag():
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_family_seen_in_part_is_completed_by_its_pattern(lost):
+def test_a_partial_family_is_completed_by_its_pattern(lost):
     truth = grid(tp=2, pp=2, dp=2)
     uses = [u for u in groups(truth) if u.ranks != truth.line(2 * lost, ["tp"])]
     found = infer(uses, range(8))
@@ -165,7 +166,7 @@ def test_a_family_seen_in_part_is_completed_by_its_pattern(lost):
 
 
 @pytest.mark.parametrize("lost", range(16))
-def test_groups_that_only_a_lost_rank_would_show_are_not_needed(lost):
+def test_groups_of_a_lost_rank_are_not_needed(lost):
     """The files of the other ranks list their own groups only, so groups of a lost rank's peers still stand there."""
     truth = grid(("tp", "cp", "dp", "pp"), tp=2, cp=2, pp=2, dp=2)
     uses = [u for u in groups(truth) if set(u.ranks) != {lost}]
@@ -186,13 +187,13 @@ def test_any_numbering_of_ranks_gives_the_same_mesh(sizes, order, style, random)
     found = infer(uses, range(truth.world_size))
     assert found.mesh.sizes == truth.sizes
     for r in range(truth.world_size):
-        for d in DIMS:
+        for d in AXES:
             assert found.mesh.line(labels[r], [d]) == tuple(sorted(labels[o] for o in truth.line(r, [d])))
 
 
 @QUICK
 @given(SIZES, st.sampled_from(ORDERS), st.randoms(use_true_random=False))
-def test_the_order_in_which_groups_are_seen_does_not_matter(sizes, order, random):
+def test_the_order_of_groups_does_not_matter(sizes, order, random):
     truth = grid(order, **sizes)
     uses = groups(truth, style=None)
     before = infer(uses, range(truth.world_size))

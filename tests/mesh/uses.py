@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tests.generator.mesh import MEGATRON, SPANS, TORCHTITAN
-from tracekit.mesh import DIMS, GroupUse, Mesh, from_sizes
+from tracekit.axes import AXES
+from tracekit.mesh import GroupUse, Mesh, from_sizes
 
 AXIS_KINDS = ("tp", "cp", "pp", "dp")
 STYLES: Mapping[str, Mapping[str, str]] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN}
@@ -20,9 +21,9 @@ HABITS = {  # what an axis does in training, for groups that nothing names
 }
 
 
-def grid(order: Sequence[str] = DIMS, **sizes: int) -> Mesh:
+def grid(order: Sequence[str] = AXES, **sizes: int) -> Mesh:
     """A mesh numbered along `order`; axes left out have size 1."""
-    return from_sizes(dict.fromkeys(DIMS, 1) | sizes, order)
+    return from_sizes(dict.fromkeys(AXES, 1) | sizes, order)
 
 
 def members(mesh: Mesh, dims: Sequence[str]) -> list[tuple[int, ...]]:
@@ -58,4 +59,4 @@ def relabelled(uses: Sequence[GroupUse], labels: Sequence[int]) -> list[GroupUse
 
 def same_lines(found: Mesh, truth: Mesh) -> bool:
     """Whether both meshes have the same groups along every axis, whatever the index of each."""
-    return all(found.line(r, [d]) == truth.line(r, [d]) for r in truth.coordinates for d in DIMS)
+    return all(found.line(r, [d]) == truth.line(r, [d]) for r in truth.coordinates for d in AXES)

@@ -8,7 +8,7 @@ from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 
 
-def test_a_tensor_is_represented_by_the_part_that_ran_first(tmp_path):
+def test_the_first_part_to_run_represents_a_tensor(tmp_path):
     plan = Plan(tp=2, dp=2, micro_batches=2)
     names = Names()
     runs = [read_columns(open_capture(write(tmp_path / name, plan)), names) for name in ("a", "b")]

@@ -35,7 +35,7 @@ def times(part, value, where=lambda _: True):
 @pytest.mark.parametrize(
     ("tp", "dp", "micro_batches"), [(1, 1, 1), (4, 1, 2), (2, 2, 2), (1, 4, 1), (4, 2, 4)]
 )
-def test_any_mesh_and_micro_batches_of_the_same_values_are_identical(tmp_path, tp, dp, micro_batches):
+def test_equal_values_are_identical_on_any_mesh(tmp_path, tp, dp, micro_batches):
     finding = judge(tmp_path, Plan(tp=tp, dp=dp, micro_batches=micro_batches), Plan())
     assert finding.verdict == "identical"
     assert finding.tensors.identical == finding.tensors.compared == 24
@@ -232,7 +232,7 @@ def test_copies_that_differ_break_an_invariant_without_any_baseline(tmp_path):
     assert finding.first_divergence.ranks == (2,)
 
 
-def test_a_broken_invariant_is_a_bug_though_the_copy_that_counts_equals_the_baseline(tmp_path):
+def test_a_broken_invariant_is_a_bug_despite_equality(tmp_path):
     bug = with_change(PAR, times("0/param/layers.0.mlp.weight", 1.5, lambda c: c["dp"] == 1))
     finding = judge(tmp_path, bug, Plan())
     assert (finding.verdict, finding.proof) == ("bug", "invariant")
@@ -249,7 +249,7 @@ def test_chaotic_growth_is_said(tmp_path):
     assert finding.explanation.startswith("chaotic growth")
 
 
-def test_a_replay_of_the_first_steps_reaches_steps_that_grow_but_no_jump(tmp_path):
+def test_a_partial_replay_covers_growth_but_no_jump(tmp_path):
     def grow(by):
         def change(key, coords, given):
             step = int(key.split("/")[0])
@@ -265,7 +265,7 @@ def test_a_replay_of_the_first_steps_reaches_steps_that_grow_but_no_jump(tmp_pat
         assert finding.verdict == verdict
 
 
-def test_two_runs_of_the_same_command_give_the_same_bytes(tmp_path):
+def test_the_same_command_twice_gives_equal_bytes(tmp_path):
     from numerics.report.json import compare_document, dumps
 
     finding = judge(tmp_path, dataclasses.replace(PAR, order=1e-6), Plan())

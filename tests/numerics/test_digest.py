@@ -50,7 +50,7 @@ def test_parts_of_any_cut_add_up_to_the_whole(case):
         assert sum(p.sketch[place] for p in parts) == pytest.approx(total.sketch[place], rel=1e-9, abs=1e-6)
 
 
-def test_head_and_tail_chunks_and_two_dimensional_cuts_add_up():
+def test_head_tail_chunks_and_2d_cuts_add_up():
     value = torch.randn(4, 12, 6)
     pieces_of = {0: (0, 9), 1: (3, 6)}  # rank: first rows of its head and tail chunk of three
     total = 0
@@ -114,7 +114,7 @@ def test_signed_zero_is_told_apart(dtype):
     assert of(plus).digest_nz == of(minus).digest_nz == of(plus).digest
 
 
-def test_statistics_are_exact_and_leave_out_what_is_not_finite():
+def test_statistics_are_exact_and_skip_non_finite_values():
     found = of(torch.tensor([1.0, -3.0, math.nan, math.inf, 2.0]))
     assert (found.sum, found.sum_squares, found.abs_max) == (0.0, 14.0, 3.0)
     assert (found.min, found.max, found.non_finite, found.numel) == (-3.0, 2.0, 2, 5)

@@ -69,7 +69,7 @@ def test_a_bug_stays(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "policies"), [(1e-9, ("fp32", "fp64")), (1e-3, ("bf16", "fp32"))])
-def test_a_bug_below_the_coarse_rungs_rounding_shows_on_the_fine_one(tmp_path, size, policies):
+def test_a_bug_below_coarse_rounding_shows_on_fine_rungs(tmp_path, size, policies):
     def tiny(name, value, unit):
         return drift(name, value, unit) * (1 + size if name.startswith("third") else 1)
 

@@ -8,7 +8,7 @@ from numerics.order.affected_tensors import affected_tensors, position
 from numerics.order.order_plan import OrderPlan, Reduction, merged, read_plan, write_plan
 from numerics.order.plan_differences import differences
 from reftrain.config.file import load
-from reftrain.replay.declare import declared_plan
+from reftrain.replay.declared_plan import declared_plan
 
 STEPS = (0, 3)
 

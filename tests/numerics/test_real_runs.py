@@ -33,7 +33,7 @@ def baseline(ranks, tmp_path_factory):
     ],
     ids=["tp", "dp", "cp", "ring"],
 )
-def test_another_mesh_is_drift_and_where_it_begins_is_said(ranks, tmp_path, baseline, tables, first):
+def test_another_mesh_drifts_and_its_origin_is_named(ranks, tmp_path, baseline, tables, first):
     folder = run(ranks, tmp_path / "run", **tables)
     finding = compare(folder, baseline, Options(replay=replayed(folder)))
     assert (finding.verdict, finding.proof) == ("drift", "matched_order")
@@ -84,7 +84,7 @@ def test_a_narrower_reduction_is_a_policy_not_a_bug(ranks, tmp_path, baseline):
     assert "bfloat16" in finding.explanation
 
 
-def test_without_a_replay_the_order_plans_alone_may_prove_a_bug(ranks, tmp_path, baseline):
+def test_order_plans_prove_a_bug_without_a_replay(ranks, tmp_path, baseline):
     """Attention is scaled wrongly in the first layer, before the first sum whose order the mesh changes."""
     folder = run(
         ranks, tmp_path / "run", mesh={"dp": 3}, evidence={"capture": "digest", "faults": ["P53:factor=1.1"]}

@@ -11,10 +11,10 @@ from numerics.order.order_plan import read_plan
 from numerics.order.replayer import make_replay, replayer
 from numerics.store import open_capture
 from reftrain.errors import ReftrainError
+from reftrain.job.baseline import two_dimensional
+from reftrain.job.launcher import launch
 from reftrain.replay.command import main
 from reftrain.replay.manifest import configuration, described, read_manifest
-from reftrain.train.baseline import two_dimensional
-from reftrain.train.launcher import launch
 from tests.numerics.replay_runs import config_of, unequal
 from tracekit.errors import InputError
 
@@ -163,7 +163,7 @@ def test_plan_without_a_plan_says_so(copy, tmp_path):
     assert "order_plan.json" in str(result.exception)
 
 
-def test_the_2d_baseline_has_the_runs_micro_batches_and_no_pipeline(run, tmp_path):
+def test_the_2d_baseline_keeps_micro_batches_without_pipeline(run, tmp_path):
     tables = {
         "mesh": {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "zero": 2},
         "model": {"layers": 4},

@@ -84,7 +84,7 @@ KINDS = {
 }
 
 
-def test_a_second_run_replaces_the_first_ones_capture_and_replay(ranks, tmp_path):
+def test_a_second_run_replaces_capture_and_replay(ranks, tmp_path):
     run = tmp_path / "run"
     captured(ranks, run, {"mesh": {"dp": 4}})
     (run / "replay").mkdir()

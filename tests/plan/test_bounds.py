@@ -7,11 +7,11 @@ import pytest
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.cost.hardware import load_hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.memory import MemoryModel
 from reftrain.cost.shapes import layer_counts
-from reftrain.plan.bounds import in_flight, memory_bound, time_bound
-from reftrain.plan.projection import cost_model, project
+from reftrain.plan.lower_bounds import in_flight, memory_bound, time_bound
+from reftrain.plan.projection import project
 
 H100 = load_hardware("h100")
 MODEL = ModelConfig(preset="70b", **MODEL_PRESETS["70b"])
@@ -50,7 +50,7 @@ JOBS = [
 def test_bounds_hold_and_are_near(one):
     memory, seconds = MemoryModel(one).peak(), project(one, H100).step_s
     assert memory_bound(one) <= memory
-    bound = time_bound(one, cost_model(one, H100))
+    bound = time_bound(one, cost_model_of(one, H100))
     assert bound <= seconds
     if one.mesh.pp > 1 and one.micro_batches >= one.mesh.pp:
         assert memory_bound(one) > 0.6 * memory
@@ -81,4 +81,6 @@ def test_zero_3_is_bound_by_its_transfers():
     slow = replace(one, mesh=MeshConfig(tp=1, dp=512, zero=3))
     plain = replace(slow, mesh=MeshConfig(tp=1, dp=512, zero=1))
     starved = H100.with_constant("network.gb_s", 1.0)
-    assert time_bound(slow, cost_model(slow, starved)) > 1.5 * time_bound(plain, cost_model(plain, starved))
+    assert time_bound(slow, cost_model_of(slow, starved)) > 1.5 * time_bound(
+        plain, cost_model_of(plain, starved)
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
-from reftrain.cost.cost import CostModel
+from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.kernels import matmul, total
 from reftrain.cost.shapes import Shapes, StageShape, layer_counts, stage_shapes
@@ -111,7 +111,7 @@ def test_without_units_there_are_no_waves():
     )
 
 
-def test_layers_of_stages_are_dealt_as_the_trainer_deals_them():
+def test_layers_are_dealt_to_stages_like_the_trainer():
     assert layer_counts(126, 128, balanced=True) == (0, *[1] * 126, 0)
     assert layer_counts(10, 4, balanced=False) == (3, 3, 2, 2)
     shapes = stage_shapes((1, 2))

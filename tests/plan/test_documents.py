@@ -7,14 +7,14 @@ import torch
 from reftrain.cost.hardware import load_hardware
 from reftrain.model.batch import allowed_keys
 from reftrain.parallel.context import chunk_positions
-from reftrain.plan.documents import (
-    DocumentModel,
+from reftrain.plan.attention_pairs import (
     document_ends,
     pairs_of_ranks,
     sample_pairs,
     slowest_pairs,
 )
-from reftrain.plan.published import PREDICTED, job_of_row
+from studies.document_imbalance import DocumentModel
+from studies.llama3 import PREDICTED, job_of_row
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
@@ -58,13 +58,13 @@ def model():
 
 def test_waiting_is_predicted_from_the_imbalance_alone(model):
     """ "Scaling Llama 3 Training", section 7.3.2: 1.44 fitted, 7.64 % and 65.75 % predicted within a quarter."""
-    effect = model.effect(model.fit_mean(1.44), replayed=3)
+    effect = model.effect(model.fit_mean(1.44), timed=3)
     assert effect.slowest_over_fastest == pytest.approx(1.44, rel=0.01)
     assert effect.cp_share == pytest.approx(0.0764, rel=0.25)
     assert effect.waiting_part == pytest.approx(0.6575, rel=0.25)
 
 
 def test_without_boundaries_nobody_waits(model):
-    effect = model.effect(1e9, replayed=1)
+    effect = model.effect(1e9, timed=1)
     assert effect.waiting_part < 0.01
     assert effect.mean_pairs == pytest.approx(1, rel=1e-3)

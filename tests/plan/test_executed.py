@@ -3,8 +3,7 @@
 import pytest
 
 from reftrain.cost.calibrate import LinkFit, Speed
-from reftrain.cost.job import job_of_run
-from reftrain.plan.projection import cost_model
+from reftrain.cost.job import cost_model_of, job_of_run
 from studies.executed import (
     LAYERS,
     Case,
@@ -31,7 +30,7 @@ def test_every_pipeline_that_the_layers_allow_is_run():
 @pytest.mark.parametrize(
     ("schedule", "p", "m", "rounds"), [("1f1b", 2, 8, 9), ("gpipe", 4, 4, 7), ("chimera", 2, 8, 8)]
 )
-def test_a_projection_without_costs_beside_the_sleep_is_the_closed_form(schedule, p, m, rounds):
+def test_a_projection_of_sleep_alone_is_closed_form(schedule, p, m, rounds):
     """(m + p - 1) times a stage's forward and backward, and m times for Chimera on two ranks.
 
     The last stage has the head besides, so that the step lies between the first stage's rounds and the last's.
@@ -40,7 +39,7 @@ def test_a_projection_without_costs_beside_the_sleep_is_the_closed_form(schedule
     hardware = emulated_hardware(gflops, FREE, 0.0)
     case = Case(schedule, p, 1, m)
     job = job_of_run(configure(case, gflops, "run", 1))
-    costs = cost_model(job, hardware)
+    costs = cost_model_of(job, hardware)
     least, most = (
         rounds * (costs.stage_seconds(shape, "forward") + costs.stage_seconds(shape, "backward"))
         for shape in (job.stages[0], job.stages[-1])

@@ -57,7 +57,7 @@ def test_a_file_of_ones_own(tmp_path):
         (("[host]", "[host"), "no TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_field_and_the_file(change, says):
+def test_a_bad_file_is_refused_naming_its_field(change, says):
     with pytest.raises(ConfigError) as error:
         parse_hardware(TEXT.replace(*change), "mine.toml")
     assert says in str(error.value)

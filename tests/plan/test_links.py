@@ -32,7 +32,7 @@ def test_placement(mesh, axis, inside, rate):
     assert links.latency_s == (H100.node if links.in_node else H100.network).latency_s
 
 
-def test_the_order_of_the_axes_decides_who_shares_a_node():
+def test_axis_order_decides_who_shares_a_node():
     mesh = MeshConfig(tp=4, dp=8, order=("dp", "tp", "cp", "pp"))
     assert axis_links(H100, mesh, "dp").in_node
     assert not axis_links(H100, mesh, "tp").in_node

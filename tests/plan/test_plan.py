@@ -12,8 +12,8 @@ from reftrain.cost.memory import MemoryModel
 from reftrain.errors import ConfigError
 from reftrain.plan.choose import TIE, Planner, decide
 from reftrain.plan.meshes import Workload, all_meshes, impossible
+from reftrain.plan.plan_report import document, svg, table
 from reftrain.plan.projection import project
-from reftrain.plan.report import document, svg, table
 
 H100 = load_hardware("h100")
 
@@ -75,7 +75,7 @@ def test_shapes_that_cannot_be(mesh, says):
     assert (got is None) if says is None else says in got
 
 
-def test_a_model_that_fits_nowhere_is_refused_with_the_leanest():
+def test_a_model_too_large_is_refused_showing_the_leanest():
     with pytest.raises(ConfigError, match=r"leanest.* needs .* GiB of 76.0 GiB usable"):
         Planner(workload("405b", 8, sequences=8), H100).plan()
 
@@ -100,7 +100,7 @@ def at(choice, mesh, seconds, sent):
     return replace(choice, job=job, projection=projection)
 
 
-def test_ties_go_to_fewer_axes_and_then_to_less_traffic(small):
+def test_ties_prefer_fewer_axes_then_less_traffic(small):
     one = small.choices[0]
     rows = [
         at(one, (4, 2, 2, 2), 1.00, 1e9),  # fastest, but four axes

@@ -1,4 +1,4 @@
-"""The replay against the exact one of `reftrain.schedule.timing`, closed forms, and cases worked out by hand."""
+"""The projected step against the exact times of `reftrain.schedule.timing`, closed forms, and cases by hand."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -9,15 +9,15 @@ import pytest
 from reftrain.config.presets import MODEL_PRESETS
 from reftrain.config.run import MeshConfig, ModelConfig
 from reftrain.cost.hardware import load_hardware
-from reftrain.cost.job import Job
+from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.shapes import layer_counts
-from reftrain.plan.projection import cost_model, durations, project
-from reftrain.plan.step_time import Durations, replay
+from reftrain.plan.projection import durations, project
+from reftrain.plan.step_time import Durations, time_step
 from reftrain.schedule.actions import Action, Kind, Schedule
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
-from reftrain.schedule.timing import replay as exact_replay
+from reftrain.schedule.timing import time_schedule
 
 
 def equal(stages, forward=1.0, backward=2.0, **more):
@@ -29,8 +29,8 @@ def equal(stages, forward=1.0, backward=2.0, **more):
 def test_the_replay_is_the_exact_one(name, message):
     virtual = 2 if name in {"flexible", "interleaved", "afab"} else 1
     schedule = make_schedule(name, 4, virtual, 8, 4)
-    ours = replay(schedule, equal(schedule.stages, message=float(message)))
-    exact = exact_replay(schedule, Costs(p2p=Fraction(message)))
+    ours = time_step(schedule, equal(schedule.stages, message=float(message)))
+    exact = time_schedule(schedule, Costs(p2p=Fraction(message)))
     assert ours.seconds == pytest.approx(float(exact.makespan), rel=1e-12)
     assert ours.bubble == pytest.approx(float(exact.bubble_over_compute), rel=1e-9)
 
@@ -39,7 +39,7 @@ def test_the_replay_is_the_exact_one(name, message):
 def test_bubble_of_the_flexible_schedule(p, v, m):
     """(p-1)/(m·v), "Scaling Llama 3 Training", section 3.1."""
     schedule = make_schedule("flexible", p, v, m, p)
-    assert replay(schedule, equal(schedule.stages)).bubble == pytest.approx((p - 1) / (m * v), rel=1e-9)
+    assert time_step(schedule, equal(schedule.stages)).bubble == pytest.approx((p - 1) / (m * v), rel=1e-9)
 
 
 def one_rank(*actions):
@@ -50,16 +50,16 @@ def one_rank(*actions):
 F, B, R = Kind.FORWARD, Kind.BACKWARD, Kind.REDUCE_GRADIENT
 
 
-def test_gathers_go_ahead_and_only_the_first_is_waited_for():
+def test_gathers_run_ahead_and_only_the_first_waits():
     table = one_rank(Action(F, 0, 0), Action(F, 1, 0), Action(B, 1, 0), Action(B, 0, 0))
-    assert replay(table, equal(2, gather=(0.5, 1.0))).seconds == pytest.approx(0.5 + 6)
-    assert replay(table, equal(2, gather=(0.5, 2.0))).seconds == pytest.approx(2.5 + 1 + 4)
+    assert time_step(table, equal(2, gather=(0.5, 1.0))).seconds == pytest.approx(0.5 + 6)
+    assert time_step(table, equal(2, gather=(0.5, 2.0))).seconds == pytest.approx(2.5 + 1 + 4)
 
 
 def test_the_last_reduction_is_waited_for():
     table = one_rank(Action(F, 0, 0), Action(B, 0, 0), Action(R, 0, 0))
-    assert replay(table, equal(1, reduce=(5.0,))).seconds == pytest.approx(8)
-    assert replay(table, equal(1, reduce=(5.0,), optimizer=(0.5,))).seconds == pytest.approx(8.5)
+    assert time_step(table, equal(1, reduce=(5.0,))).seconds == pytest.approx(8)
+    assert time_step(table, equal(1, reduce=(5.0,), optimizer=(0.5,))).seconds == pytest.approx(8.5)
 
 
 def test_a_hidden_reduction_delays_what_runs_beside_it():
@@ -68,15 +68,15 @@ def test_a_hidden_reduction_delays_what_runs_beside_it():
         Action(F, 0, 0), Action(F, 1, 0), Action(B, 1, 0), Action(R, 1, 0), Action(B, 0, 0), Action(R, 0, 0)
     )
     durations = equal(2, reduce=(0.0, 1.0), overlap=0.5)
-    assert replay(table, durations).seconds == pytest.approx(6 + 1 / 3)
+    assert time_step(table, durations).seconds == pytest.approx(6 + 1 / 3)
 
 
 def test_zero_3_gathers_for_every_use_one_action_ahead():
     table = one_rank(Action(F, 0, 0), Action(F, 1, 0), Action(B, 1, 0), Action(B, 0, 0))
-    hidden = replay(table, equal(2, gather=(1.0, 1.0), every_use=True)).seconds
+    hidden = time_step(table, equal(2, gather=(1.0, 1.0), every_use=True)).seconds
     assert hidden == pytest.approx(1 + 6)
     # 3 s gathers beside computations of 1, 1, 2 s: the link is busy all the time until the last backward.
-    assert replay(table, equal(2, gather=(3.0, 3.0), every_use=True)).seconds == pytest.approx(4 * 3 + 2)
+    assert time_step(table, equal(2, gather=(3.0, 3.0), every_use=True)).seconds == pytest.approx(4 * 3 + 2)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_zero_3_gathers_for_every_use_one_action_ahead():
 def test_replicas_are_summed_beside_the_computation(sync, sums, seconds):
     """Chimera on two ranks: either holds both stages, and computes from 0 to 6 without a gap."""
     table = lower(make_schedule("chimera", 2, 1, 2, 1), 1, sync)
-    assert replay(table, equal(2)).seconds == pytest.approx(6)
-    assert replay(table, equal(2, replicas=sums)).seconds == pytest.approx(seconds)
+    assert time_step(table, equal(2)).seconds == pytest.approx(6)
+    assert time_step(table, equal(2, replicas=sums)).seconds == pytest.approx(seconds)
 
 
 def test_recomputation_waits_for_the_gradient():
     schedule = make_schedule("chimera", 4, 1, 16, 1, concatenation="doubling")
-    exact = exact_replay(schedule, Costs())
-    assert replay(schedule, equal(4)).seconds == pytest.approx(float(exact.makespan), rel=1e-12)
+    exact = time_schedule(schedule, Costs())
+    assert time_step(schedule, equal(4)).seconds == pytest.approx(float(exact.makespan), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["flexible", "afab", "chimera"])
@@ -116,9 +116,9 @@ def test_many_machines_at_once_are_each_alone(name, every_use):
             (tail,) * 4, overlap / 8, every_use,
         )  # fmt: skip
 
-    together = replay(schedule, of(machines, np.asarray))
+    together = time_step(schedule, of(machines, np.asarray))
     for i, row in enumerate(machines.T):
-        alone = replay(schedule, of(row, float))
+        alone = time_step(schedule, of(row, float))
         assert together.seconds[i] == alone.seconds
         assert [end[i] for end in together.ends] == list(alone.ends)
 
@@ -126,7 +126,7 @@ def test_many_machines_at_once_are_each_alone(name, every_use):
 def test_attention_of_a_micro_batch_counts_once_a_layer():
     table = one_rank(Action(F, 0, 0), Action(F, 0, 1), Action(B, 0, 0), Action(B, 0, 1))
     durations = equal(1, layers=(3,), attention=((0.1, 0.2), (1.0, 2.0)))
-    assert replay(table, durations).seconds == pytest.approx(6 + 3 * (0.3 + 3.0))
+    assert time_step(table, durations).seconds == pytest.approx(6 + 3 * (0.3 + 3.0))
 
 
 H100 = load_hardware("h100")
@@ -178,7 +178,7 @@ def test_the_sum_over_replicas_is_projected(zero):
     layers = layer_counts(32, 4, balanced=False)
     made = Job(MODEL, mesh, 8192, 8, layers, schedule="chimera")
     slow = H100.with_constant("network.gb_s", 1e-3)
-    costs = cost_model(made, slow)
+    costs = cost_model_of(made, slow)
     sums = durations(made, costs).replicas
     shard = made.stage_parameters(1) / (4 if zero else 1) * 4
     assert sums[1] == pytest.approx(2 * 15e-6 + shard / (1e-3 * 1e9 * 0.8), rel=1e-6)

@@ -5,13 +5,14 @@ import pytest
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.memory import MemoryModel
 from reftrain.plan.projection import project
-from reftrain.plan.published import CALIBRATION, PREDICTED, bisect, fit_matmul, job_of_row, tflops
+from studies.bisection import bisect
+from studies.llama3 import CALIBRATION, PREDICTED, fit_matmul, job_of_row, tflops
 from studies.published_runs import figure_9, figure_10
 
 H100 = load_hardware("h100")
 
 
-def test_the_hardware_file_holds_the_fit_to_the_one_row():
+def test_the_hardware_file_holds_the_one_row_fit():
     assert fit_matmul(H100) == pytest.approx(H100.efficiency.matmul, rel=2e-3)
 
 
@@ -38,7 +39,7 @@ def test_bubbles_of_the_paper(row, bubble):
     assert got == pytest.approx(bubble, abs=0.015)
 
 
-def test_figure_9_all_forward_first_costs_memory_and_1f1b_shows_messages():
+def test_figure_9_all_forward_costs_memory_1f1b_messages():
     one_f, flexible, all_forward = figure_9(H100)
     assert one_f.memory < flexible.memory < all_forward.memory
     assert one_f.tflops < flexible.tflops

@@ -69,7 +69,7 @@ def test_moving_ranks_within_the_mesh_moves_the_culprit(case, seed):
     assert judge(*_truth_and_answer(permute_axes(case, seed))) == "right"
 
 
-def test_ranks_in_any_order_name_the_same_culprit_or_ask_for_the_mesh(case):
+def test_permuted_ranks_name_one_culprit_or_request_mesh(case):
     with suppress(MeshError):  # an honest refusal: without strides the axes may not be told apart
         blames_nobody_else(permute_ranks(case, case.seed))
 

@@ -1,10 +1,10 @@
 import pickle
 
 from reftrain.config.file import load
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
 
 
-def test_a_run_of_the_trainer_leaves_a_dump_a_rank(tmp_path):
+def test_a_trainer_run_leaves_one_dump_per_rank(tmp_path):
     config = load(
         None,
         {

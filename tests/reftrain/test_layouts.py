@@ -7,8 +7,8 @@ import torch
 from reftrain.config.file import load
 from reftrain.data.batches import IGNORED, Loader
 from reftrain.schedule.generators import make_schedule
-from reftrain.schedule.live import live_receive_buffers
 from reftrain.schedule.lower import lower
+from reftrain.schedule.memory_peaks import peak_receive_buffers
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D, LAYOUTS, TOLERANCE, configuration, measure
 
@@ -27,7 +27,7 @@ def test_receive_buffers_are_reused(ranks):
     config = configuration("pp4 interleaved")
     distance = measure(ranks, "pp4 interleaved")
     schedule = lower(make_schedule("flexible", 4, 2, config.micro_batches, config.consecutive), 1)
-    needed = max(live_receive_buffers(schedule, rank) for rank in range(4))
+    needed = max(peak_receive_buffers(schedule, rank) for rank in range(4))
     assert distance.buffers == needed
     assert needed < sum(a.kind.value.startswith("R") and a.kind != "R" for a in schedule.actions[1])
 

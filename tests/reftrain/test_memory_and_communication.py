@@ -51,7 +51,7 @@ def test_zero_0_reduces_everything_once(ranks):
     assert count(seen, "allreduce") == count(collectives(ranks, 0, micro_batches=1), "allreduce")
 
 
-def test_gradients_are_reduced_in_fp32_and_weights_gathered_in_bf16(ranks):
+def test_gradients_reduce_in_fp32_and_weights_gather_in_bf16(ranks):
     seen = collectives(ranks, 2, "bf16")
     assert {kind for (name, kind) in seen if "reduce_scatter" in name} == {"torch.float32"}
     assert {kind for (name, kind) in seen if "allgather" in name} == {"torch.bfloat16"}

@@ -7,7 +7,7 @@ from reftrain.config.file import load
 from reftrain.model.flops import flops_per_token, mfu, peak_bytes
 
 
-def test_work_of_a_token_is_six_a_weight_and_attention():
+def test_a_token_costs_six_per_weight_plus_attention():
     config = load(None, {"model": {"preset": "8b"}})
     weights = 8.03e9 - 128256 * 4096  # the embedding multiplies nothing
     attention = 12 * 32 * 4096 * 8192

@@ -51,7 +51,7 @@ def test_costs_move_the_answer(call):
     )  # the last stage is the bottleneck: 3 f before it, 3 b after it
 
 
-def test_an_asynchronous_schedule_has_no_bubble_in_the_steady_state(call):
+def test_an_asynchronous_schedule_has_no_steady_state_bubble(call):
     told = json.loads(call("schedule", "pipedream", "--stages", 4, "--micro-batches", 4, "--json", "-")[1])
     assert told["synchronous"] is False
     assert told["bubble_ratio"] == 0
@@ -97,7 +97,7 @@ def test_tables_written_are_read_again(call, tmp_path):
         assert (told["stages"], told["micro_batches"], told["bubble_ratio"]) == (3, 4, pytest.approx(1 / 7))
 
 
-def test_a_table_torch_cannot_load_is_said_to_be_one(call, tmp_path):
+def test_a_table_torch_cannot_load_says_so(call, tmp_path):
     _, _, err = call("schedule", "gems", "--stages", 4, "--micro-batches", 4, "--csv", tmp_path / "t.csv")
     assert "torch cannot load this table" in err
 
@@ -156,7 +156,7 @@ def test_bad_calls_get_one_sentence(call, arguments, words):
     assert err.count("\n") == 1
 
 
-def test_a_bad_table_is_refused_with_rank_slot_and_rule(call, tmp_path):
+def test_a_bad_table_names_rank_slot_and_rule(call, tmp_path):
     (tmp_path / "bad.csv").write_text("0F0,0F1,0B0,0B1\n1F1,1F0,1B0\n")
     code, out, err = call("schedule", tmp_path / "bad.csv")
     assert (code, out) == (2, "")
@@ -166,7 +166,7 @@ def test_a_bad_table_is_refused_with_rank_slot_and_rule(call, tmp_path):
 def test_every_option_stands_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     section = text.split("## `reftrain schedule`")[1].split("\n## ")[0]
-    for parameter in reftrain.cli.commands["schedule"].params:
+    for parameter in reftrain.reftrain.entries["schedule"].load().params:
         for option in parameter.opts:
             if option.startswith("--"):
                 assert option in section, option

@@ -1,6 +1,8 @@
 """The schemes' definitions, worked out by hand on small sizes, and what they refuse."""
 
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -8,10 +10,13 @@ from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Kind
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
-from reftrain.schedule.generators import DEFAULT_VIRTUAL, SCHEMES, make_schedule, zero_coupling
-from reftrain.schedule.live import live
+from reftrain.schedule.generators import generate, make_schedule
 from reftrain.schedule.lower import lower
-from reftrain.schedule.timing import replay
+from reftrain.schedule.memory_peaks import memory_peaks
+from reftrain.schedule.registry import SCHEMES, default_virtual
+from reftrain.schedule.spec import ScheduleSpec
+from reftrain.schedule.timing import time_schedule
+from studies.llama3 import zero_coupling
 
 
 def text(actions):
@@ -52,7 +57,7 @@ def test_two_buffered_weights_are_one_step_old():
         "U1.2 F1.2 U1.2 B1.2 U1.2 F1.3 U1.2 B1.3 D1.2 V1.4 O1.3 "
         "U1.4 F1.4 U1.4 B1.4 U1.4 F1.5 U1.4 B1.5 D1.4 O1.5"
     )
-    assert [live(schedule, r).weights for r in range(2)] == [2, 2]
+    assert [memory_peaks(schedule, r).weights for r in range(2)] == [2, 2]
 
 
 def versions_used(schedule, rank):
@@ -88,7 +93,7 @@ def test_dualpipe_v_holds_both_ends_on_rank_0():
     assert schedule.placement == (0, 1, 2, 2, 1, 0)
     one_way = make_schedule("1f1b", 3, 1, 6, 1)
     half = Costs(f=Fraction(1, 2), b=Fraction(1))
-    assert replay(schedule, half).bubble_ratio < replay(one_way, Costs()).bubble_ratio
+    assert time_schedule(schedule, half).bubble_ratio < time_schedule(one_way, Costs()).bubble_ratio
 
 
 def test_placements_of_several_pipelines():
@@ -139,11 +144,9 @@ def test_an_early_sum_hides_in_the_bubble():
             (*a, *(x.of(Kind.OPTIMIZER_STEP) for x in a if x.kind is Kind.SYNC_REPLICAS))
             for a in lowered.actions
         )
-        from dataclasses import replace
-
         table = replace(lowered, actions=steps)
         check(table)
-        ends[sync] = replay(table, Costs(sync=Fraction(3), step=Fraction(1))).makespan
+        ends[sync] = time_schedule(table, Costs(sync=Fraction(3), step=Fraction(1))).makespan
     assert ends["eager_opt"] <= ends["lazy"]
 
 
@@ -196,15 +199,15 @@ def test_every_accepted_size_runs(name):
                 steps = 2 if "dream" in name else 1
                 try:
                     schedule = make_schedule(
-                        name, p, DEFAULT_VIRTUAL.get(name, 1), m, p, concatenation=concatenation, steps=steps
+                        name, p, default_virtual(name), m, p, concatenation=concatenation, steps=steps
                     )
                 except ScheduleError as error:
                     refused.append(str(error))
                     continue
                 for table in (schedule, lower(schedule, 2)):
                     check(table)
-                timing = replay(schedule, Costs())
-                assert timing.makespan >= 3 * m * DEFAULT_VIRTUAL.get(name, 1) * steps
+                timing = time_schedule(schedule, Costs())
+                assert timing.makespan >= 3 * m * default_virtual(name) * steps
                 ran += 1
     assert ran >= 15
     assert all(name in message for message in refused)
@@ -222,3 +225,34 @@ def test_groups_of_replicas_are_no_axis_of_the_mesh():
     assert is_foreign(["mesh_replicas_0"])
     assert hinted_dims(["mesh_replicas_0"]) == frozenset()
     assert not is_foreign(["mesh_dp_replicate"])
+
+
+def test_documentation_lists_the_registry():
+    text = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
+    section = text.split("## The schemes")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{s.name}` | {s.sizes} | {s.kind} | {s.paper} |" for s in SCHEMES.values()]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda s: s.name)
+def test_registry_properties_are_those_of_the_tables(scheme):
+    schedule = make_schedule(scheme.name, 4, scheme.default_virtual, 8, 4)
+    assert schedule.name == scheme.name
+    assert schedule.synchronous == scheme.synchronous
+    assert (schedule.replicas > 1) == scheme.bidirectional
+    kinds = {a.kind for _, _, a in schedule.everything()}
+    assert (Kind.BACKWARD_WEIGHT in kinds) == scheme.splits_backward
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=lambda s: s.name)
+def test_schemes_take_the_options_they_list(scheme):
+    """An option that is not listed is refused, or changes nothing."""
+    base = ScheduleSpec(scheme.name, 4, 8, scheme.default_virtual, 4)
+    plain = generate(base)
+    others = {"virtual": 3, "consecutive": 8, "pipelines": 4, "concatenation": "halving", "steps": 2}
+    for option, value in others.items():
+        try:
+            changed = generate(replace(base, **{option: value})) != plain
+        except ScheduleError:
+            changed = False
+        assert changed == (option in scheme.options) or (scheme.name, option) == ("dualpipe_v", "virtual")

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import RECEIVES, SENDS, Action, Kind
-from reftrain.schedule.check import check, first_problem, needs
+from reftrain.schedule.check import check, first_problem
+from reftrain.schedule.dependencies import ACTIVATION, GRADIENT, Dependencies
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 
@@ -82,7 +83,7 @@ def arrivals(schedule, sender, receiver):
     return out
 
 
-def test_zero_2_reduces_after_each_run_of_consecutive_micro_batches():
+def test_zero_2_reduces_after_each_micro_batch_run():
     lowered = lower(make_schedule("flexible", 2, 2, 4, 2), 2)
     reductions = [str(a) for a in lowered.actions[0] if a.kind is Kind.REDUCE_GRADIENT]
     assert reductions == ["R2.1", "R0.1", "R2.3", "R0.3"]
@@ -130,6 +131,7 @@ def test_bad_tables_are_refused_with_rank_and_rule(edit, rule):
 
 
 def test_needs():
-    assert needs(Action(Kind.FORWARD, 0, 3), 2) == set()
-    assert needs(Action(Kind.BACKWARD, 1, 3), 2) == {Action(Kind.FORWARD, 1, 3)}
-    assert len(needs(Action(Kind.BACKWARD, 0, 3), 2)) == 2
+    needs = Dependencies(make_schedule("1f1b", 2, 1, 4, 1)).needs
+    assert set(needs(Action(Kind.FORWARD, 0, 3))) == set()
+    assert set(needs(Action(Kind.BACKWARD, 1, 3))) == {(ACTIVATION, 0, 1, 3)}
+    assert set(needs(Action(Kind.BACKWARD, 0, 3))) == {(ACTIVATION, 0, 0, 3), (GRADIENT, 0, 1, 3)}

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from reftrain.errors import ScheduleError
 from reftrain.schedule.check import check, find_problem
 from reftrain.schedule.csv_form import from_csv, to_csv, torch_cannot
-from reftrain.schedule.generators import DEFAULT_VIRTUAL, SCHEMES, make_schedule
+from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.text_form import from_text, to_text
 
 
 def table(name, p, m, zero=None):
     steps = 2 if "dream" in name else 1
-    schedule = make_schedule(name, p, DEFAULT_VIRTUAL.get(name, 1), m, p, steps=steps)
+    schedule = make_schedule(name, p, default_virtual(name), m, p, steps=steps)
     return schedule if zero is None else lower(schedule, zero)
 
 

@@ -235,7 +235,7 @@ def test_all_rules_are_covered():
 def test_random_orders_are_accepted_or_refused_but_never_hang():
     """A shuffled table either runs in the walk or is refused; both end."""
     from reftrain.schedule.costs import Costs
-    from reftrain.schedule.timing import replay
+    from reftrain.schedule.timing import time_schedule
 
     rng = random.Random(7)
     refused = 0
@@ -247,7 +247,7 @@ def test_random_orders_are_accepted_or_refused_but_never_hang():
             rng.shuffle(shuffled)
             bad = edited(schedule, rank, lambda a, s=shuffled: a.__setitem__(slice(None), s))
             if find_problem(bad) is None:
-                replay(bad, Costs())
+                time_schedule(bad, Costs())
             else:
                 refused += 1
     assert refused > 60

@@ -10,9 +10,10 @@ from reftrain.cost.hardware import load_hardware
 from reftrain.cost.job import job_of_run
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
-from reftrain.schedule.request import Request
-from reftrain.simulate.folder import Outcome, outcome_of, write_folder
-from reftrain.simulate.runner import Setup, simulate
+from reftrain.schedule.spec import ScheduleSpec
+from reftrain.simulate.run_folder import Outcome, outcome_of, write_folder
+from reftrain.simulate.runner import simulate
+from reftrain.simulate.setup import Setup
 
 MODEL = {"preset": "8b", "layers": 16, "vocab_size": 1024}
 AXES = ("tp", "cp", "pp", "dp")
@@ -43,7 +44,9 @@ def setup_of(
     **fields: object,
 ) -> tuple[Setup, RunConfig]:
     config = config_of(mesh, micro_batches, **{"pipeline": {"virtual_stages": virtual}, **(tables or {})})
-    table = generate(Request(schedule, config.mesh.pp, config.micro_batches, virtual, config.consecutive))
+    table = generate(
+        ScheduleSpec(schedule, config.mesh.pp, config.micro_batches, virtual, config.consecutive)
+    )
     specs = tuple(parse_fault(text, config.mesh.world_size) for text in faults)
     job = dataclasses.replace(job_of_run(config), schedule=schedule, kernels="fused", attention="flex")
     setup = Setup(

@@ -30,7 +30,7 @@ def command(monkeypatch, capsys):
     return call
 
 
-def test_json_alone_on_stdout_with_the_figures_of_the_contract(command):
+def test_stdout_is_json_alone_with_the_contracts_figures(command):
     code, out, err = command(*SMALL, "--json", "-")
     answer = json.loads(out)
     assert code == 0
@@ -105,7 +105,7 @@ def test_schedules_with_replicas_and_split_backwards_are_simulated(command, name
 
 
 @pytest.mark.parametrize("zero", [None, 1])
-def test_a_tables_file_is_simulated_as_the_scheme_by_name(command, tmp_path, zero):
+def test_a_tables_file_simulates_like_its_scheme(command, tmp_path, zero):
     """With messages and reductions in it or without; memory over time is the table's own."""
     table = make_schedule("chimera", 2, 1, 4, 1, concatenation="halving")
     path = tmp_path / "table.txt"

@@ -1,4 +1,4 @@
-"""The engine against closed forms, against the exact replay of schedules, and against streams by hand."""
+"""The engine against closed forms, against the exact times of schedules, and against streams by hand."""
 
 from fractions import Fraction
 
@@ -7,15 +7,19 @@ import pytest
 
 from reftrain.errors import ScheduleError
 from reftrain.schedule.costs import Costs
-from reftrain.schedule.generators import SCHEMES, generate
+from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
-from reftrain.schedule.request import Request
-from reftrain.schedule.timing import replay
-from reftrain.simulate.axes import Grid
+from reftrain.schedule.registry import SCHEMES
+from reftrain.schedule.spec import ScheduleSpec
+from reftrain.schedule.timing import time_schedule
+from reftrain.simulate.compile import compile_programs
+from reftrain.simulate.conditions import Conditions, HostCosts
 from reftrain.simulate.engine import Engine
-from reftrain.simulate.lane import LAUNCH_QUEUE, Conditions, HostCosts, StageTimes
-from reftrain.simulate.program import Builder, Kind, Program, compile_programs
-from reftrain.simulate.work import PlainWork
+from reftrain.simulate.grid import Grid
+from reftrain.simulate.pipeline_rank import StageTimes
+from reftrain.simulate.program import Builder, Kind, Program
+from reftrain.thresholds import LAUNCH_QUEUE
+from tests.simulate.plain_operations import PlainOperations
 
 ORDER = ("tp", "cp", "pp", "dp")
 
@@ -24,11 +28,11 @@ def grid_of(**sizes: int) -> Grid:
     return Grid({"tp": 1, "cp": 1, "pp": 1, "dp": 1, **sizes}, ORDER)
 
 
-def run(request: Request, p2p: float = 0.0) -> tuple[float, float]:
+def run(spec: ScheduleSpec, p2p: float = 0.0) -> tuple[float, float]:
     """(Makespan, idle share) of a schedule with f = 1, b = 2."""
-    schedule = lower(generate(request), 1)
+    schedule = lower(generate(spec), 1)
     grid = grid_of(pp=schedule.ranks)
-    programs = compile_programs(schedule, grid, PlainWork(1.0, 2.0, p2p))
+    programs = compile_programs(schedule, grid, PlainOperations(1.0, 2.0, p2p))
     times = Engine(programs, grid, 1, host=HostCosts()).run()
     total = max(float(t.bounds[-1].max()) for t in times)
     busy = sum(op.ns for p in programs for op in p.ops if op.kind is Kind.COMPUTE)
@@ -38,13 +42,13 @@ def run(request: Request, p2p: float = 0.0) -> tuple[float, float]:
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("p", "m"), [(4, 4), (4, 12), (8, 8), (16, 32)])
 def test_bubble_of_gpipe_and_1f1b_is_the_closed_form(name, p, m):
-    assert run(Request(name, p, m))[1] == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
+    assert run(ScheduleSpec(name, p, m))[1] == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
 
 
 @pytest.mark.parametrize("m", [16, 32])
 def test_bubble_of_the_flexible_schedule_is_llamas(m):
     p, v = 16, 8
-    idle = run(Request("flexible", p, m, v, p))[1]
+    idle = run(ScheduleSpec("flexible", p, m, v, p))[1]
     assert idle / (1 - idle) == pytest.approx((p - 1) / (m * v), abs=1e-12)
 
 
@@ -57,11 +61,11 @@ def test_every_scheme_takes_as_long_as_its_exact_replay(name, p, p2p):
         for virtual in (1, 2):
             for concat in ("direct", "doubling", "halving"):
                 try:
-                    request = Request(name, p, m, virtual, p, concatenation=concat)
-                    exact = replay(generate(request), Costs(p2p=p2p)).makespan
+                    spec = ScheduleSpec(name, p, m, virtual, p, concatenation=concat)
+                    exact = time_schedule(generate(spec), Costs(p2p=p2p)).makespan
                 except ScheduleError:
                     continue
-                assert run(request, float(p2p))[0] == pytest.approx(float(exact), abs=1e-9)
+                assert run(spec, float(p2p))[0] == pytest.approx(float(exact), abs=1e-9)
                 simulated += 1
     assert simulated
 
@@ -85,7 +89,7 @@ def times_of(
     return Engine(programs, grid, 1, host=host, conditions=conditions).run()[0]
 
 
-def test_members_of_a_collective_wait_for_the_last_and_leave_together():
+def test_collective_members_await_the_last_and_leave_together():
     grid = grid_of(tp=2, dp=2)
     programs = build(
         grid,
@@ -100,7 +104,7 @@ def test_members_of_a_collective_wait_for_the_last_and_leave_together():
     assert times.waits["tp"][0].tolist() == [57.0, 7.0, 7.0, 7.0]
 
 
-def test_a_transfer_beside_compute_holds_nobody_up_until_somebody_waits_for_it():
+def test_a_transfer_beside_compute_delays_only_its_waiters():
     grid = grid_of(dp=2)
     found: list[int | None] = []
 
@@ -137,7 +141,7 @@ def test_the_host_is_at_most_a_launch_queue_ahead():
     assert times.issued[LAUNCH_QUEUE + 9, 0] == times.start[9, 0] + 1.0
 
 
-def test_what_a_stopped_host_never_issues_is_infinite_for_all_that_need_it():
+def test_calls_a_stopped_host_never_issues_are_infinite():
     grid = grid_of(tp=2, dp=2)
     programs = build(
         grid,
@@ -164,7 +168,7 @@ def test_messages_out_of_order_are_refused_by_name():
         Engine(programs, grid, 1, host=HostCosts()).run()
 
 
-def test_a_receive_that_nobody_sends_is_refused_and_does_not_hang():
+def test_a_receive_without_a_send_is_refused():
     grid = grid_of(pp=2)
     builder, other = Builder(0, grid), Builder(1, grid)
     builder.sync([builder.message(Kind.RECV, "recv", 1, 1.0, 8)])

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.simulate.case import setup_of, written
+from tracekit.analysis.hang.analyse import analyse as find_hang
+from tracekit.analysis.slowrank.analyse import analyse as find_slow
 from tracekit.dumps.load import load_dumps
-from tracekit.hang.analyse import analyse as find_hang
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse as find_slow
 
 PIPELINE = {"tp": 2, "pp": 2, "dp": 4}
 FLAT = {"tp": 2, "cp": 2, "dp": 4}
@@ -41,7 +41,7 @@ def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, 
         assert 0.6 <= told <= 1.1
 
 
-def test_slowrank_finds_the_rank_in_a_trace_of_every_kernel(tmp_path):
+def test_slowrank_finds_the_rank_among_every_kernel(tmp_path):
     setup, config = setup_of(
         PIPELINE, "slow_compute:rank=5,factor=1.3", merge=False, tables={"model": {"layers": 8}}
     )

@@ -23,14 +23,14 @@ def test_pairs_are_those_that_counting_gives(seq_len, mean, cp):
         assert np.diff(before).tolist() == chunks.tolist()
 
 
-def test_one_long_document_is_dealt_evenly_and_has_all_causal_pairs():
+def test_one_long_document_is_even_with_all_causal_pairs():
     packing = Packing(128, 2, 10**9, seed=0)
     pairs = packing.pairs(0, micro_batches=1, dp=1, cp=4)
     assert pairs.sum() == packing.causal_pairs()
     assert np.ptp(pairs) == 0
 
 
-def test_short_documents_cost_less_and_differ_from_step_to_step():
+def test_short_documents_cost_less_and_differ_by_step():
     packing = Packing(4096, 1, 200, seed=0)
     first, second = (packing.pairs(step, 2, 2, 2) for step in (0, 1))
     assert first.sum(axis=2).max() < 0.4 * packing.causal_pairs()

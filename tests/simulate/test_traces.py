@@ -71,7 +71,7 @@ def test_times_are_the_simulated_ones_on_the_hosts_clock(run):
     assert np.abs(shown - want).max() < 0.6  # microseconds: what doubles of epoch size hold
 
 
-def test_members_of_a_collective_agree_about_it_and_end_together(run):
+def test_collective_members_agree_and_end_together(run):
     _, traces, *_ = run
     for kind, members in (("mesh_tp", (2, 3)), ("mesh_dp", (0, 4))):
         rows = [
@@ -104,7 +104,7 @@ def test_messages_name_both_ends_and_have_a_partner(run):
         assert names.count("send") == names.count("recv")
 
 
-def test_the_files_do_not_depend_on_the_number_of_processes_or_on_which_are_written(run, tmp_path):
+def test_files_do_not_depend_on_processes_or_selection(run, tmp_path):
     *_, folder, setup, config = run
     written(tmp_path / "two", setup, config, detail="kernels", jobs=2)
     written(tmp_path / "some", setup, config, detail="kernels", ranks=[5])
@@ -117,7 +117,7 @@ def test_the_files_do_not_depend_on_the_number_of_processes_or_on_which_are_writ
     assert len(list((tmp_path / "some/trace").iterdir())) == 1
 
 
-def test_another_seed_is_another_run_and_no_jitter_makes_all_alike():
+def test_seeds_change_runs_and_no_jitter_makes_them_alike():
     times = [simulate(setup_of(MESH, seed=seed, steps=1)[0]).times[0].end for seed in (1, 1, 2)]
     assert np.array_equal(times[0], times[1])
     assert not np.array_equal(times[0], times[2])
@@ -125,7 +125,7 @@ def test_another_seed_is_another_run_and_no_jitter_makes_all_alike():
     assert np.ptp(even, axis=1).max() == 0
 
 
-def test_groups_of_more_than_thirty_are_cut_in_rows_and_whole_in_the_list(tmp_path):
+def test_groups_above_thirty_are_cut_only_in_rows(tmp_path):
     setup, config = setup_of({"dp": 34}, steps=1, micro_batches=1, tables={"model": {"layers": 2}})
     written(tmp_path, setup, config, ranks=[33])
     trace = json.loads(gzip.decompress((tmp_path / "trace/rank33.json.gz").read_bytes()))

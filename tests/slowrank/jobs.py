@@ -4,8 +4,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.slowrank.events import Timeline, write_run
-from tracekit.mesh import DIMS, Mesh, from_sizes
-from tracekit.slowrank.case import Case, build
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.axes import AXES
+from tracekit.mesh import Mesh, from_sizes
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank
@@ -15,7 +16,7 @@ LAYER_US, TRANSFER_US = 1000.0, 50.0
 
 def grid(**sizes: int) -> Mesh:
     """A mesh in the default order."""
-    return from_sizes(dict.fromkeys(DIMS, 1) | sizes, DIMS)
+    return from_sizes(dict.fromkeys(AXES, 1) | sizes, AXES)
 
 
 def job(

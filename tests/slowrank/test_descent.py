@@ -7,7 +7,7 @@ comes last to its own TP group, where ranks 0, 1 and 3 wait for it.
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
-from tracekit.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse
 
 TP = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
 CP = {2: (0, 4), 3: (1, 5), 4: (2, 6), 5: (3, 7)}
@@ -37,7 +37,7 @@ def job(folder, slow=(), factor=1.3, steps=6, layers=3, named=True):
     return write_run(folder, lines, GROUPS, descs, 8)
 
 
-def test_the_rank_that_others_wait_for_in_tp_is_excused_when_it_waited_in_cp(tmp_path):
+def test_waiting_in_cp_excuses_a_rank_in_tp(tmp_path):
     finding = analyse(job(tmp_path, slow=(6,)))
     assert finding.verdict == "slow_rank"
     assert [s.rank for s in finding.suspects] == [6]
@@ -52,7 +52,7 @@ def test_what_the_cure_saves_is_what_was_planted(tmp_path):
     assert saved == pytest.approx(3 * 2 * 0.3, rel=0.1)  # layers × computes a layer × 0.3 ms
 
 
-def test_the_lag_in_cp_is_seen_by_the_cp_partner_and_in_tp_by_its_own_group(tmp_path):
+def test_lag_shows_to_cp_partner_and_own_tp_group(tmp_path):
     finding = analyse(job(tmp_path, slow=(6,)))
     assert all(level.lag_ms > 0.2 for level in finding.path)
 

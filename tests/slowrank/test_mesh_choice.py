@@ -7,9 +7,9 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
+from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import parse_mesh
-from tracekit.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank
@@ -56,7 +56,7 @@ def test_a_flag_of_another_size_is_a_usage_error(tmp_path):
 
 
 @pytest.mark.parametrize("mesh", ["tp=4,dp=2", "tp=8", "dp=8"])
-def test_a_flag_that_groups_contradict_is_a_usage_error_that_names_the_group(tmp_path, mesh):
+def test_a_flag_contradicted_by_groups_names_the_group(tmp_path, mesh):
     with pytest.raises(
         UsageError, match=r"--mesh contradicts the traces: process group \[0, \d.*mesh_.*--order"
     ):
@@ -83,7 +83,7 @@ def test_a_manifest_of_another_world_does_not_count(tmp_path):
     assert found.source == "flat_world"
 
 
-def test_no_groups_and_equal_calls_are_one_flat_group_and_a_quality_row(tmp_path):
+def test_equal_calls_without_groups_make_one_flat_group(tmp_path):
     found = chosen(bare(tmp_path, {r: ["allreduce", "allgather"] for r in range(4)}))
     assert (found.source, found.mesh.sizes) == ("flat_world", {"tp": 1, "cp": 1, "pp": 1, "dp": 4})
     (row,) = found.quality
@@ -91,7 +91,7 @@ def test_no_groups_and_equal_calls_are_one_flat_group_and_a_quality_row(tmp_path
     assert "one data-parallel group" in row.detail
 
 
-def test_no_groups_and_a_missing_rank_ask_for_the_flag(tmp_path):
+def test_missing_groups_and_rank_ask_for_the_flag(tmp_path):
     run = bare(tmp_path, {r: ["allreduce"] for r in (0, 1, 3)}, world=4)
     with pytest.raises(
         MeshError, match="rank 2 is missing, so the mesh is unknown; give the mesh, as in --mesh"
@@ -113,7 +113,7 @@ def test_no_communication_at_all_cannot_be_compared(tmp_path):
         chosen(write_run(tmp_path, lines, {}, {}, 2))
 
 
-def test_the_world_is_as_large_as_files_and_groups_say(tmp_path):
+def test_files_and_groups_give_the_world_size(tmp_path):
     run = job(tmp_path, MESH, lost={7})
     ops = match([read_rank(run, r.rank) for r in run.ranks], run.groups)
     assert world_of(run, ops) == tuple(range(8))
@@ -121,7 +121,7 @@ def test_the_world_is_as_large_as_files_and_groups_say(tmp_path):
     assert world_of(replace(run, world_size=16), ops) == tuple(range(16))
 
 
-def test_messages_without_a_group_of_their_own_are_a_pipeline(tmp_path):
+def test_messages_without_their_own_group_are_a_pipeline(tmp_path):
     """Ranks 0-1 and 2-3 are tp groups; messages go 0 → 2 and 1 → 3."""
     from tests.tables.rows import group, recorded
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import MeshError
 from tracekit.ingest import load
-from tracekit.slowrank.analyse import analyse
 
 DATA = Path(os.environ.get("TRACEKIT_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 pytestmark = [

@@ -59,7 +59,7 @@ def test_the_line_is_theil_and_sens():
     assert _fit(shift, when) == pytest.approx((intercept, slope), rel=1e-12)
 
 
-def test_ends_most_of_which_are_alike_fit_without_a_warning():
+def test_mostly_equal_ends_fit_without_a_warning():
     rng = np.random.default_rng(0)
     for _ in range(50):
         when = rng.choice([0.0, 1e6], 24, p=[0.9, 0.1])
@@ -128,7 +128,7 @@ def test_one_pair_with_mispaired_messages_moves_no_clock():
     assert abs(moved) <= 10_000
 
 
-def test_a_slow_link_leaves_the_clocks_no_more_in_doubt_than_its_neighbour():
+def test_a_slow_link_adds_no_doubt_about_clocks():
     """Of two links between two stages one takes 2 ms: the quick one says how far the clocks may be off."""
     made = {}
     for rank in range(4):
@@ -146,7 +146,7 @@ def test_a_slow_link_leaves_the_clocks_no_more_in_doubt_than_its_neighbour():
     assert 0 < max(clocks.doubt.values()) < 700_000  # half of the slow link's 2 ms would hide it
 
 
-def test_ranks_that_nothing_links_stay_on_islands_of_their_own():
+def test_unlinked_ranks_stay_on_their_own_islands():
     ops = matched({0: rows(0), 1: rows(1), 2: [gemm(0, 10)]}, group(0, 0, 1))
     assert align(ops).island == {0: 0, 1: 0, 2: 2}
 

@@ -26,7 +26,7 @@ def test_sequence_numbers_decide_whatever_the_order_and_the_window():
     assert (ops.unmatched, ops.mismatched) == (2, 0)
 
 
-def test_coalesced_calls_that_share_a_sequence_number_match_by_their_order():
+def test_coalesced_calls_of_one_number_match_by_order():
     rows = [comm(0, 1, 0, seq=5), comm(2, 1, 0, seq=5), comm(4, 1, 0, seq=6)]
     assert partners(matched({0: rows, 1: rows}, PAIR)) == both((0, 0), (1, 1), (2, 2))
 
@@ -37,7 +37,7 @@ def test_without_sequence_numbers_the_ordinal_in_the_step_decides():
     assert partners(matched({0: full, 1: late}, PAIR)) == both((1, 0), (2, 1), (3, 2))
 
 
-def test_a_cut_tail_leaves_the_matches_of_a_step_in_order():
+def test_a_cut_tail_keeps_matches_in_order():
     full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
     cut = full[:-1]
     assert partners(matched({0: full, 1: cut}, PAIR)) == both((0, 0), (1, 1), (2, 2))
@@ -62,7 +62,7 @@ def test_kinds_decide_a_shift_that_times_leave_open():
     assert partners(ops) == both((2, 0), (3, 1), (4, 2))
 
 
-def test_what_lies_before_the_first_step_is_not_what_lies_behind_the_last():
+def test_operations_before_and_after_all_steps_stay_apart():
     inside = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(11, 1, 0)]
     early, late = [comm(-5, 1, 0), comm(-3, 1, 0), *inside], [*inside, comm(21, 1, 0)]
     assert partners(matched({0: early, 1: late}, PAIR)) == both((2, 0), (3, 1))
@@ -96,7 +96,7 @@ def test_element_counts_may_differ_among_members():
     assert partners(matched(rows, PAIR)) == both((0, 0))
 
 
-def test_a_group_of_three_matches_though_one_member_is_missing():
+def test_a_group_of_three_matches_missing_one_member():
     ops = matched({0: [comm(0, 1, 0, seq=1)], 2: [comm(0, 1, 0, seq=1)]}, group(0, 0, 1, 2))
     assert partners(ops) == [[(0, 0), (2, 0)]]
     assert ops.channels[0].members == (0, 1, 2)
@@ -112,7 +112,7 @@ def test_without_any_group_the_world_is_the_group():
     assert partners(ops) == [[(0, i), (1, i), (2, i)] for i in range(2)]
 
 
-def test_an_operation_whose_members_were_cut_matches_nobody_where_groups_are_known():
+def test_an_operation_with_cut_members_matches_nobody():
     ops = matched({0: [comm(0, 1, None), comm(2, 1, 0)], 1: [comm(0, 1, None), comm(2, 1, 0)]}, PAIR)
     assert partners(ops) == both((1, 1))
 

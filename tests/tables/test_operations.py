@@ -3,7 +3,8 @@
 import pytest
 
 from tests.tables.rows import comm, gemm, recorded, recv, row, send, step
-from tracekit.tables.operations import NO_STEP, canonical_op
+from tracekit.tables.operation_names import canonical_op
+from tracekit.tables.step_marks import NO_STEP
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_copies_are_compute_and_host_rows_are_not():
     assert [a.tolist() for a in ops.busy] == [[0, 5_000], [2_000, 6_000]]
 
 
-def test_arguments_that_only_the_host_has_are_joined_by_the_external_id():
+def test_host_arguments_are_joined_by_external_id():
     host = row(
         "cpu_op", "record_param_comms", 0, 1, collective="_allgather_base", group=7, seq=4, external_id=91
     )
@@ -77,7 +78,7 @@ def test_messages_that_name_nobody_stay_undirected():
     assert recorded(1, comm(0, 1, 2, "send"), comm(2, 1, 2, "recv")).op == ("send_recv", "send_recv")
 
 
-def test_a_cpu_trace_computes_in_operators_and_communicates_in_annotated_spans():
+def test_cpu_traces_use_operators_and_annotated_spans():
     span = row("user_annotation", "nccl:all_reduce", 10, 5, collective="allreduce", group=1)
     wrapper = row("cpu_op", "c10d::allreduce_", 9, 8)
     waiting = row("cpu_op", "aten::wait_tensor", 9.5, 7)

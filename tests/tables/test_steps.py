@@ -30,19 +30,19 @@ def test_own_and_wall_time_of_each_step():
     assert found.begin[0] == pytest.approx([0, 200_000, 400_000, 600_000])
 
 
-def test_a_step_whose_head_a_rank_lacks_is_left_out():
+def test_a_step_without_a_ranks_head_is_skipped():
     late = [r for r in steady(range(5)) if r["ts"] + r["dur"] > 130_000 and not r["name"].endswith("#0")]
     found = measure(matched({0: steady(range(5)), 1: [*late, step(0, 130, 110)]}, PAIR))
     assert found.numbers == (1, 2, 3, 4)
     assert found.partial == (0,)
 
 
-def test_a_step_that_some_rank_never_recorded_is_left_out():
+def test_a_step_some_rank_never_recorded_is_skipped():
     found = measure(matched({0: steady(range(5)), 1: steady(range(4))}, PAIR))
     assert (found.numbers, found.partial) == ((0, 1, 2, 3), (4,))
 
 
-def test_one_rank_of_many_that_is_cut_short_does_not_cost_the_others_their_steps():
+def test_one_cut_rank_does_not_cost_others_their_steps():
     whole = group(0, *range(6))
     rows = {r: steady(range(4)) for r in range(6)} | {5: steady(range(1))}
     found = measure(matched(rows, whole))

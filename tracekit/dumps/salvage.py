@@ -1,9 +1,9 @@
 """What a dump that ends too early holds: everything before the cut, except the item that was cut.
 
 The C unpickler gives up all it has read; Python's own keeps its stack, on which the unfinished containers stand
-with the items that were not put into them yet. It runs behind the same shut doors (`unpickle`), in the same bounded
-worker, and only for files that the C code found cut off. Of JSON the containers that are open after the last whole
-item are closed, and the text is read again. Second chance of `flight`.
+with the items that were not put into them yet. It runs behind the same shut doors (`plain_pickle`), in the same bounded
+worker, and only for files that the C code found cut off. In JSON the containers that are open after the last whole
+item are closed, and the text is read again. Used by `load` where `unpickle` fails.
 """
 
 import io
@@ -11,25 +11,19 @@ import json
 import pickle
 import re
 import struct
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
-from tracekit.dumps.unpickle import RefusedError, refuse_global, refuse_persistent
+from tracekit.plain_pickle import RefusedError, Refusing
+from tracekit.thresholds import MAX_JSON_DEPTH
 
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""
-_DEEPEST = 64
 _CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)
 _Base = cast("type[pickle.Unpickler]", pickle._Unpickler)  # noqa: SLF001 (no public name)
 
 
-class _Unpickler(_Base):  # type: ignore[misc, valid-type]
+class _Unpickler(Refusing, _Base):  # type: ignore[misc, valid-type]
     """Python's unpickler with both doors to code shut."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        refuse_global(module, name)
-
-    def persistent_load(self, _pid: Any) -> NoReturn:
-        refuse_persistent()
 
 
 def salvage(data: bytes) -> dict[Any, Any] | None:
@@ -71,7 +65,7 @@ def salvage_json(data: bytes) -> dict[Any, Any] | None:
             break
         if mark in b"{[":
             closers += b"}" if mark == b"{" else b"]"
-            if len(closers) > _DEEPEST:
+            if len(closers) > MAX_JSON_DEPTH:
                 return None
         elif mark in b"}]":
             if not closers or closers.pop() != mark[0] or not closers:

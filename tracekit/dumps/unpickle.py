@@ -1,23 +1,16 @@
-"""Reads pickles that nobody vouches for: builtin containers and scalars come out, or an error does.
+"""Decodes one dump, pickle or JSON, into builtin containers and scalars.
 
-A flight-recorder dump is a pickle, and a pickle is a program. Its only doors to code are the opcodes that
-look a global up (GLOBAL, STACK_GLOBAL, INST, the EXT codes), which all end in `find_class`, and persistent
-ids: both refuse here, so no callable ever reaches the unpickler's stack and REDUCE, NEWOBJ, OBJ and BUILD
-have nothing to call. What is left is waste of memory and time: a huge memo index, nests hashed as
-dictionary keys, cheap opcodes that allocate. Scanning opcodes first would cost more than loading; instead
-`flight_pool` loads in a process whose memory and time the kernel bounds. First stage of `flight`: bytes →
-objects.
+`tracekit.plain_pickle` refuses every pickle that asks for code. A pickle can still waste memory and time: a huge memo
+index, nested containers hashed as dictionary keys, cheap opcodes that allocate. To scan the opcodes first would cost
+more than to load them, so `workers` decodes in a process whose memory and time the kernel bounds. Used by `load`.
 """
 
-import io
 import json
 import pickle
-from typing import Any, NoReturn
+from typing import Any
 
 from tracekit.errors import InputError
-
-MAX_BYTES = 1 << 28
-"""Largest dump read: 256 MiB. 2 000 entries with stacks are about 2 MB, 20 000 about 20 MB."""
+from tracekit.plain_pickle import RefusedError, loads_plain
 
 _DAMAGED = (
     pickle.UnpicklingError,
@@ -36,40 +29,15 @@ _DAMAGED = (
 )
 
 
-class RefusedError(InputError):
-    """The pickle asks for something other than builtin containers and scalars."""
-
-
 class DamagedError(InputError):
     """The file ends too early, or is no valid pickle or JSON."""
 
 
-class Unpickler(pickle.Unpickler):
-    """The C unpickler with both doors to code shut."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        """Refuse every global."""
-        refuse_global(module, name)
-
-    def persistent_load(self, _pid: Any) -> NoReturn:
-        """Refuse persistent ids."""
-        refuse_persistent()
-
-
-def refuse_global(module: str, name: str) -> NoReturn:
-    """Refuse a global, by name so that a reader sees what the file wanted."""
-    raise RefusedError(f"pickle refused: it asks for {module[:60]}.{name[:60]}; a dump holds plain data only")
-
-
-def refuse_persistent() -> NoReturn:
-    """Refuse an external object."""
-    raise RefusedError("pickle refused: it asks for an external object; a dump holds plain data only")
-
-
 def loads(data: bytes) -> Any:
-    """Decode one dump, pickle or JSON. Raises RefusedError, DamagedError or InputError, without the path.
+    """Return the object that one dump, pickle or JSON, holds.
 
-    A C-level crash, or more memory or time than allowed, is the caller's to contain: see `flight_pool`.
+    Raises RefusedError (the pickle asks for code), DamagedError, or InputError (empty); no message names the file.
+    The caller contains a crash in C and a waste of memory or time: see `workers`.
     """
     head = data[:64].lstrip()
     if not head:
@@ -77,8 +45,7 @@ def loads(data: bytes) -> Any:
     try:
         if head[:1] in b"{[":
             return json.loads(data)
-        # a buffered reader lets the C code peek ahead; plain BytesIO makes it call back for every operand
-        return Unpickler(io.BufferedReader(io.BytesIO(data), 1 << 16)).load()  # type: ignore[type-var,arg-type,unused-ignore]
+        return loads_plain(data)
     except RefusedError:
         raise
     except _DAMAGED as error:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from tracekit.axes import AXES
 from tracekit.mesh.families import Family
-from tracekit.mesh.grid import DIMS
 
 _MANY_CALLS = 24
 _MOSTLY = 0.6
@@ -35,7 +35,7 @@ def name_axes(
 
 def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Sequence[str] | None) -> None:
     """Names for axes that nothing describes: p2p makes a pipeline, the outermost of the rest is data."""
-    left = [d for d in (order or DIMS) if d not in names.values()]
+    left = [d for d in (order or AXES) if d not in names.values()]
     if order is not None and len(left) >= len(free):
         chosen = left if len(left) == len(free) else _likely(left, len(free))
         names.update(zip(free, chosen, strict=True))

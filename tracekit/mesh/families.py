@@ -6,6 +6,7 @@ A family is one partition into groups of one size, formed by description, by ran
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 
 Blocks = dict[int, int]
@@ -184,21 +185,13 @@ def _complete(family: Family, world: tuple[int, ...]) -> None:
 
 def join(blocks: Sequence[Blocks], ranks: tuple[int, ...]) -> Blocks:
     """Connected components when ranks in one block of any partition are joined; numbered by smallest rank."""
-    parent = {r: r for r in ranks}
-
-    def find(r: int) -> int:
-        while parent[r] != r:
-            parent[r] = parent[parent[r]]
-            r = parent[r]
-        return r
-
+    sets = DisjointSets(ranks)
     for partition in blocks:
         first: Blocks = {}
         for r in ranks:
-            a, b = find(first.setdefault(partition[r], r)), find(r)
-            parent[max(a, b)] = min(a, b)
+            sets.join(first.setdefault(partition[r], r), r)
     numbers: Blocks = {}
-    return {r: numbers.setdefault(find(r), len(numbers)) for r in ranks}
+    return {r: numbers.setdefault(sets.find(r), len(numbers)) for r in ranks}
 
 
 def orthogonal(a: Blocks, b: Blocks, ranks: tuple[int, ...]) -> bool:

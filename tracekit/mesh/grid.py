@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
-from tracekit.errors import UsageError
-
-DIMS = ("tp", "cp", "pp", "dp")
-"""Axes of 4D parallelism in Llama 3's default order, inner to outer ("Scaling Llama 3 Training", section 4)."""
+from tracekit.axes import DESCENT
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,9 @@ class Mesh:
         return len(self.coordinates)
 
     def coords(self, rank: int) -> dict[str, int]:
-        """Index of `rank` on every axis, in descent order (DP, PP, CP, TP, then others)."""
+        """Index of `rank` on every axis, in descent order (DP, PP, CP, TP, then others); KeyError for no rank of it."""
         index = dict(zip(self.order, self.coordinates[rank], strict=True))
-        descent = [d for d in ("dp", "pp", "cp", "tp") if d in index]
+        descent = [d for d in DESCENT if d in index]
         return {d: index[d] for d in [*descent, *(d for d in self.order if d not in descent)]}
 
     @cached_property
@@ -68,34 +65,3 @@ def from_sizes(sizes: dict[str, int], order: Sequence[str]) -> Mesh:
     ranges = [range(sizes[d]) for d in reversed(full)]
     coordinates = {r: tuple(reversed(c)) for r, c in enumerate(product(*ranges))}
     return Mesh(full, {d: sizes[d] for d in full}, coordinates)
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """`tp=8,cp=1,pp=16,dp=128` as sizes in the order written (inner to outer); UsageError says what is wrong."""
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, value = part.strip().partition("=")
-        name = name.strip().lower()
-        if name not in DIMS:
-            raise UsageError(f"--mesh: unknown axis {name!r} in {text!r}; the axes are {', '.join(DIMS)}")
-        if name in sizes:
-            raise UsageError(f"--mesh: axis {name} is given twice in {text!r}")
-        if not value.strip().isdigit() or int(value) < 1:
-            raise UsageError(
-                f"--mesh: size of {name} must be a positive integer, as in {name}=2; got {value!r}"
-            )
-        sizes[name] = int(value)
-    return {**sizes, **{d: 1 for d in DIMS if d not in sizes}}
-
-
-def parse_order(text: str) -> tuple[str, ...]:
-    """`tp,cp,dp,pp` as axes inner to outer; axes left out are appended in the default order."""
-    names = [n.strip().lower() for n in text.split(",") if n.strip()]
-    for name in names:
-        if name not in DIMS:
-            raise UsageError(f"--order: unknown axis {name!r}; the axes are {', '.join(DIMS)}")
-    if len(set(names)) != len(names):
-        raise UsageError(f"--order: an axis is given twice in {text!r}")
-    if not names:
-        raise UsageError("--order: no axis given; write it inner to outer, as in tp,cp,pp,dp")
-    return (*names, *(d for d in DIMS if d not in names))

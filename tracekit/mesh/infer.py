@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tracekit.axes import AXES
 from tracekit.errors import MeshError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
-from tracekit.mesh.grid import DIMS, Mesh
+from tracekit.mesh.grid import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims
 
 
@@ -47,8 +48,8 @@ def infer(uses: Sequence[GroupUse], world: Sequence[int], order: Sequence[str] |
 
 
 def _flat(ranks: tuple[int, ...], dim: str = "dp") -> Mesh:
-    sizes = {d: len(ranks) if d == dim else 1 for d in DIMS}
-    return Mesh(DIMS, sizes, {r: tuple(i if d == dim else 0 for d in DIMS) for i, r in enumerate(ranks)})
+    sizes = {d: len(ranks) if d == dim else 1 for d in AXES}
+    return Mesh(AXES, sizes, {r: tuple(i if d == dim else 0 for d in AXES) for i, r in enumerate(ranks)})
 
 
 def _world_dim(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> str | None:
@@ -138,8 +139,8 @@ def _build(named: list[tuple[str, list[Family]]], ranks: tuple[int, ...]) -> Mes
 def _place(present: list[str]) -> tuple[str, ...]:
     """Present axes in their order, absent ones (size 1) where the default order has them."""
     order = list(present)
-    for dim in DIMS:
+    for dim in AXES:
         if dim not in order:
-            after = [order.index(d) for d in DIMS[: DIMS.index(dim)] if d in order]
+            after = [order.index(d) for d in AXES[: AXES.index(dim)] if d in order]
             order.insert(max(after, default=-1) + 1, dim)
     return tuple(order)

@@ -1,0 +1,60 @@
+"""Quick lower bounds on a job's time and memory, from closed forms, by which the planner leaves candidates out.
+
+Each lies below the value that `projection` and `cost.memory` compute (tests hold them to it), so that no candidate is
+left out that could have been chosen.
+"""
+
+from reftrain.cost.activations import layer_kept
+from reftrain.cost.cost_model import CostModel
+from reftrain.cost.job import Job
+from reftrain.cost.kernels import total
+from reftrain.thresholds import BOUND_SLACK
+
+
+def in_flight(job: Job) -> int:
+    """Return the most (virtual stage, micro-batch) pairs whose activations a pipeline rank holds.
+
+    1F1B holds p micro-batches; the flexible schedule (v-1)·k + 2·(p-1) warm-up forwards and one more, or
+    everything for k < p; all-forward-all-backward everything. Where k does not divide m, the flexible
+    schedule may hold more (its generator adds warm-up that runs).
+    """
+    p, v, m = job.mesh.pp, job.virtual, job.micro_batches
+    if job.schedule == "1f1b":
+        return min(m, p)
+    k = min(job.consecutive, m)
+    if job.schedule == "flexible" and k >= p:
+        return min(m * v, (v - 1) * k + 2 * (p - 1) + 1)
+    return m * v
+
+
+def memory_bound(job: Job) -> float:
+    """Return the bytes that the fullest pipeline rank needs at least."""
+    parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
+    shard = parameters / job.shard_ranks
+    whole = 0.0 if job.shards_parameters else parameters * job.compute_bytes
+    # Sums of all stages stand together only where a further round of micro-batches follows the first.
+    rounds = job.micro_batches >= 2 * max(job.mesh.pp, job.consecutive) and job.schedule != "afab"
+    sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and rounds else 0.0
+    # The second rank holds two warm-up forwards less than the first, but only whole stages.
+    own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
+    layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
+    states = shard * (job.parameter_bytes + job.optimizer_bytes)
+    return BOUND_SLACK * (states + whole + sums + layers * layer_kept(job).total)
+
+
+def time_bound(job: Job, costs: CostModel) -> float:
+    """Return the seconds that a step takes at least: its computation and the pipeline's fill and drain.
+
+    A round of k >= p micro-batches keeps all ranks busy, a shorter one lasts until its first micro-batch has
+    come round; so v·max(m, p) + min(m, p) - 1 virtual stages follow one another.
+    """
+    p, v, m = job.mesh.pp, job.virtual, job.micro_batches
+    layer = total(costs.layer("forward")) + total(costs.layer("backward"))
+    ends = total(costs.head("forward")) + total(costs.head("backward"))
+    stage = (sum(job.layers) * layer + ends) / len(job.layers)
+    rounds = v * max(m, p) + min(m, p) - 1
+    if not job.shards_parameters or costs.links("dp_cp").size == 1:
+        return BOUND_SLACK * stage * rounds
+    # ZeRO-3 gathers all weights for every forward and every backward.
+    gathered = sum(costs.gather_weights(s).seconds for s in job.stages)
+    return BOUND_SLACK * max(stage * rounds, 2 * m * gathered / p)

@@ -1,0 +1,145 @@
+"""A plan as JSON, as a table, and as a picture: time against memory of every mesh that has both."""
+
+import html
+from typing import Any
+
+from reftrain.cost.hardware import GIB
+from reftrain.plan.choose import Choice, Plan, Rejected
+from reftrain.plan.meshes import Mesh
+from reftrain.thresholds import LABELLED_MESHES, SHOWN_MESHES
+from tracekit.axes import AXES
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """`tp=8,cp=1,pp=16,dp=128`."""
+    return ",".join(f"{axis}={size}" for axis, size in zip(AXES, mesh, strict=True))
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """The plan as `reftrain.plan/1`."""
+    return {
+        "schema": "reftrain.plan/1",
+        "hardware": plan.hardware.name,
+        "gpus": plan.workload.gpus,
+        "seq_len": plan.workload.seq_len,
+        "sequences": plan.workload.sequences,
+        "choices": [_choice(choice) for choice in plan.choices],
+        "rejected": [_rejected(row) for row in plan.rejected],
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    projection, job = choice.projection, choice.job
+    return {
+        "mesh": dict(zip(AXES, choice.mesh, strict=True)),
+        "schedule": job.schedule,
+        "virtual_stages": job.virtual,
+        "consecutive": job.consecutive,
+        "micro_batches": job.micro_batches,
+        "zero": job.mesh.zero,
+        "recompute": job.recompute,
+        "tflops_per_gpu": round(choice.tflops, 2),
+        "step_s": round(projection.step_s, 6),
+        "memory_gib": round(choice.memory_bytes / GIB, 3),
+        "bubble": round(projection.bubble, 6),
+        "exposed": {axis: round(share, 6) for axis, share in projection.exposed.items()},
+        "network_gb": round(projection.network_bytes / 1e9, 3),
+    }
+
+
+def _rejected(row: Rejected) -> dict[str, Any]:
+    step = None if row.step_s is None else round(row.step_s, 6)
+    return {"mesh": dict(zip(AXES, row.mesh, strict=True)), "reason": row.reason, "step_s": step}
+
+
+def table(plan: Plan) -> str:
+    """The plan as text: choices by time, the meshes nearest to being chosen, and how many others fell why."""
+    head = ("mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", "tp", "cp", "pp", "dp", "net GB")
+    rows = [head, *(_row(choice) for choice in plan.choices[:SHOWN_MESHES])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    if len(plan.choices) > SHOWN_MESHES:
+        lines.append(f"and {len(plan.choices) - SHOWN_MESHES} slower ones")
+    near = sorted((r for r in plan.rejected if r.step_s is not None), key=lambda r: r.step_s or 0.0)
+    lines += ["", "Rejected, the nearest first:"]
+    lines += [f"  {mesh_text(r.mesh)}: {r.reason}" for r in near[:SHOWN_MESHES]]
+    others = [r for r in plan.rejected if r.step_s is None]
+    memory = sum("does not fit" in r.reason for r in others)
+    lines.append(
+        f"  {memory} meshes do not fit in memory, {len(others) - memory} do not suit the shapes, "
+        f"{max(len(near) - SHOWN_MESHES, 0)} more are slower; --json lists each with its reason"
+    )
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _row(choice: Choice) -> tuple[str, ...]:
+    projection = choice.projection
+    shares = (f"{100 * projection.exposed[axis]:.1f}%" for axis in AXES)
+    return (
+        mesh_text(choice.mesh),
+        choice.schedule,
+        f"{projection.step_s:.3f}",
+        f"{choice.tflops:.0f}",
+        f"{choice.memory_bytes / GIB:.1f}",
+        f"{100 * projection.bubble:.1f}%",
+        *shares,
+        f"{projection.network_bytes / 1e9:.1f}",
+    )
+
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 460, 70, 60, 50
+
+
+def svg(plan: Plan) -> str:
+    """The choices as points: memory to the right, projected step time upwards; the first is ringed."""
+    usable = plan.hardware.usable_bytes / GIB
+    times = [c.projection.step_s for c in plan.choices]
+    low, high = min(times) * 0.98, max([*times, min(times) * 1.05]) * 1.02
+
+    def x(gib: float) -> float:
+        return LEFT + (WIDTH - LEFT - 40) * gib / (usable * 1.05)
+
+    def y(seconds: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (seconds - low) / (high - low)
+
+    title = f"{plan.workload.gpus} x {plan.hardware.name}, {plan.workload.seq_len} tokens a sequence"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-size="11">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="14">{html.escape(title)}: projected step time and memory</text>',
+        f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - 30}" fill="none" stroke="black"/>',
+        f'<path d="M{x(usable):.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#b00" stroke-dasharray="4 3"/>',
+        f'<text x="{x(usable) - 4:.1f}" y="{TOP - 6}" text-anchor="end" fill="#b00">usable memory</text>',
+        f'<text x="{WIDTH - 30}" y="{HEIGHT - 16}" text-anchor="end">memory of the fullest rank, GiB</text>',
+        f'<text x="{LEFT}" y="{TOP - 10}" text-anchor="end">step, s</text>',
+    ]
+    parts += _ticks(x, y, usable, low, high)
+    for number, choice in enumerate(plan.choices):
+        cx, cy = x(choice.memory_bytes / GIB), y(choice.projection.step_s)
+        label = f"{mesh_text(choice.mesh)} {choice.schedule}: {choice.projection.step_s:.3f} s"
+        parts.append(
+            f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="#1f6fb2"><title>{html.escape(label)}</title></circle>'
+        )
+        if number == 0:
+            parts.append(
+                f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="8" fill="none" stroke="#c60" stroke-width="2"/>'
+            )
+        if number < LABELLED_MESHES:
+            parts.append(f'<text x="{cx + 10:.1f}" y="{cy + 4:.1f}">{"·".join(map(str, choice.mesh))}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _ticks(x: Any, y: Any, usable: float, low: float, high: float) -> list[str]:
+    parts = []
+    for i in range(6):
+        gib, seconds = usable * i / 5, low + (high - low) * i / 5
+        parts.append(
+            f'<text x="{x(gib):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{gib:.0f}</text>'
+        )
+        parts.append(f'<text x="{LEFT - 6}" y="{y(seconds) + 4:.1f}" text-anchor="end">{seconds:.2f}</text>')
+    return parts

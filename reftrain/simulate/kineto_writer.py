@@ -1,0 +1,119 @@
+"""Writes a simulation as Kineto traces, one compressed file a rank, in parallel.
+
+Rows come from a template a pipeline rank (`rows`); here are the file around them, the clocks of the hosts, and
+the processes that write. The files hold what a profiler would have seen, and nothing of the truth.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from isal import igzip
+
+from reftrain.simulate.grid import I64
+from reftrain.simulate.kineto_template import Detail, Template, Word, call_arguments
+from reftrain.simulate.pool import in_parallel, made_folder, put
+from reftrain.simulate.simulation import Simulation
+
+BASE_NS: Final = 1_771_588_800_000_000_000  # baseTimeNanoseconds of every file
+_LISTED_WORLD: Final = 1024  # larger worlds are written as the empty list, which stands for everybody
+_LEVEL: Final = 1
+
+
+class KinetoWriter:
+    """Writes ranks' files into `folder`."""
+
+    def __init__(self, simulation: Simulation, folder: Path, detail: Detail, device_name: str) -> None:
+        self.simulation, self.folder, self.detail = simulation, folder, detail
+        self.device_name = device_name
+        self._templates: dict[int, Template] = {}
+
+    def template(self, stage: int) -> Template:
+        """Rows of a pipeline rank."""
+        if stage not in self._templates:
+            sim = self.simulation
+            self._templates = {stage: Template(sim.programs[stage], sim.whole_steps, self.detail, sim.host)}
+        return self._templates[stage]
+
+    def write(self, rank: int) -> tuple[int, int]:
+        """Write one file; gives its events and bytes. The file appears whole or not at all."""
+        text, events = self.text(rank)
+        packed = igzip.compress(text.encode(), _LEVEL, mtime=0)
+        put(self.folder / f"rank{rank}.json.gz", packed)
+        return events, len(packed)
+
+    def text(self, rank: int) -> tuple[str, int]:
+        """JSON of one file, and its number of events."""
+        sim = self.simulation
+        stage, place = sim.grid.place(rank)
+        template = self.template(stage)
+        begin, end = self._stamps(template, stage, place, rank)
+        words = [self._say(word, rank) for word in template.words]
+        head = json.dumps(self._metadata(rank), separators=(",", ":"))[:-1]
+        name = self._process_name(rank)
+        comma = "," if template.events else ""
+        tail = f'],"traceName":"rank{rank}.json","displayTimeUnit":"ms","baseTimeNanoseconds":{BASE_NS}}}'
+        return (
+            f'{head},"traceEvents":[\n{name}{comma}{template.text(words, begin, end)}\n{tail}\n',
+            template.events,
+        )
+
+    def _stamps(self, template: Template, stage: int, place: int, rank: int) -> tuple[I64, I64]:
+        """Begins and ends of all rows as the rank's host shows them, ns since BASE_NS."""
+        sim = self.simulation
+        times, rows = sim.times[stage], sim.whole_steps * len(sim.programs[stage].ops)
+        tables = np.concatenate(
+            [t[:rows, place] for t in (times.start, times.end, times.issued)] + [times.bounds[:, place]]
+        )
+        node, zero = sim.node(rank), sim.begin_ns - BASE_NS
+        begin, end = (sim.clocks.stamp(node, t) for t in template.moments(tables))
+        return np.rint(begin).astype(np.int64) + zero, np.rint(end).astype(np.int64) + zero
+
+    def _say(self, word: Word, rank: int) -> str:
+        if word.op is None:
+            return str(rank % self.simulation.node_size) if word.what == "device" else str(self._pid(rank))
+        grid = self.simulation.grid
+        group = grid.group_over(word.op.group, word.op.members, rank)
+        return call_arguments(word.op, group, grid, rank, host=word.what == "host_args")
+
+    def _pid(self, rank: int) -> int:
+        """Process number, as a node's launcher gives them."""
+        return 4211 + 67 * (rank % self.simulation.node_size) + 1009 * (self.simulation.node(rank) % 50)
+
+    def _process_name(self, rank: int) -> str:
+        values = {
+            "ph": "M", "name": "process_name", "pid": self._pid(rank), "tid": 0, "ts": 0,
+            "args": {"name": "python"},
+        }  # fmt: skip
+        return json.dumps(values, separators=(",", ":"))
+
+    def _metadata(self, rank: int) -> dict[str, object]:
+        sim = self.simulation
+        listed = sim.grid.world <= _LISTED_WORLD
+        groups = [
+            {
+                "pg_name": g.name, "pg_desc": g.desc, "backend_config": "cuda:nccl", "pg_size": len(g.ranks),
+                "ranks": g.ranks if listed or g.kind != "world" else [],
+            }
+            for g in sim.grid.groups_of(rank)
+        ]  # fmt: skip
+        info = {
+            "backend": "nccl", "rank": rank, "world_size": sim.grid.world, "pg_count": len(groups),
+            "pg_config": groups, "nccl_version": "2.27.5",
+        }  # fmt: skip
+        device = {"id": rank % sim.node_size, "name": self.device_name}
+        return {
+            "schemaVersion": 1, "deviceProperties": [device], "host_name": sim.host_name(rank),
+            "distributedInfo": info,
+        }  # fmt: skip
+
+
+def write_traces(writer: KinetoWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
+    """Write the files of `ranks` with `jobs` processes; gives events and bytes in all.
+
+    Raises MachineError where the folder cannot be written.
+    """
+    with made_folder(writer.folder):
+        return in_parallel(writer, ranks, jobs, lambda rank: writer.simulation.grid.place(rank)[0])

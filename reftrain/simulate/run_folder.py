@@ -1,0 +1,154 @@
+"""Writes a simulated run's folder: run.json with the truth, timeline.json, traces, flight-recorder dumps.
+
+The folder is that of `reftrain run` (see the contract of the run folder), so that every analysis reads it the
+same way. A job that hangs leaves dumps, and traces of the steps before it hung.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reftrain.config.fault_spec import FaultSpec
+from reftrain.config.run import RunConfig
+from reftrain.simulate.flight_writer import FlightWriter, write_dumps
+from reftrain.simulate.kineto_template import Detail
+from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
+from reftrain.simulate.pool import made_folder, put
+from reftrain.simulate.runner import hang_of, without_faults
+from reftrain.simulate.setup import Setup
+from reftrain.simulate.simulation import Simulation
+from reftrain.simulate.summary import Summary, summarise, tflops_per_gpu
+from reftrain.simulate.timeline import time_line
+
+
+@dataclass(frozen=True)
+class Written:
+    """Counts of what was written: files, events (entries, of dumps), bytes."""
+
+    files: int
+    events: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulation with its figures and the counts of its files. `healthy` has the figures without the faults."""
+
+    setup: Setup
+    simulation: Simulation
+    summary: Summary
+    healthy: Summary | None
+    hang: FaultSpec | None
+    traces: Written | None = None
+    dumps: Written | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Mean step over that without the faults; None where nothing is planted or no step is whole."""
+        if self.healthy is None or not self.healthy.mean_step_ms or not self.summary.mean_step_ms:
+            return None
+        return self.summary.mean_step_ms / self.healthy.mean_step_ms
+
+
+def outcome_of(setup: Setup, simulation: Simulation) -> Outcome:
+    """Return the figures of a finished simulation; a job with faults is simulated again without them."""
+    healthy = without_faults(setup, simulation.whole_steps)
+    summary = summarise(simulation)
+    return Outcome(setup, simulation, summary, summarise(healthy) if healthy else None, hang_of(setup))
+
+
+def write_folder(
+    outcome: Outcome,
+    config: RunConfig,
+    folder: Path,
+    *,
+    ranks: Sequence[int],
+    detail: Detail,
+    flight_recorder: bool,
+    jobs: int,
+) -> Outcome:
+    """Write the run folder; return the outcome with its counts. Raises MachineError where writing fails."""
+    simulation, setup = outcome.simulation, outcome.setup
+    with made_folder(folder):
+        _write_json(folder / "timeline.json", time_line(simulation, setup.job))
+    traces = dumps = None
+    if simulation.whole_steps:
+        writer = KinetoWriter(simulation, folder / "trace", detail, setup.hardware.name)
+        traces = Written(len(ranks), *write_traces(writer, ranks, jobs))
+    if flight_recorder or outcome.hang:
+        dead = [
+            f.rank for f in setup.faults if f.kind == "crash" and f is outcome.hang and f.rank is not None
+        ]
+        recorder = FlightWriter(simulation, folder / "fr", dead)
+        dumps = Written(len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs))
+    done = dataclasses.replace(outcome, traces=traces, dumps=dumps)
+    with made_folder(folder):
+        _write_manifest(done, config, folder)
+    return done
+
+
+def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
+    """Write run.json as `reftrain run` does; `simulated` has the step times with and without the faults."""
+    from reftrain.record.manifest import describe, write_manifest  # these import torch
+
+    simulation, setup = outcome.simulation, outcome.setup
+    hosts = [simulation.host_name(rank) for rank in range(simulation.grid.world)]
+    values = describe(config, hosts, setup.faults)
+    values["steps"] = setup.steps
+    values["compute"] = "simulated"
+    values["seeds"] = {"simulation": setup.seed}
+    schedule = setup.schedule
+    values["schedule"] |= {
+        "schedule": schedule.name, "micro_batches": schedule.micro_batches, "consecutive": schedule.consecutive,
+    }  # fmt: skip
+    values["fingerprint"] = {"hardware": setup.hardware.name, **setup.hardware.constants()}
+    values["simulated"] = {
+        "whole_steps": simulation.whole_steps,
+        "step_ms": [round(ms, 6) for ms in outcome.summary.step_ms],
+        "step_ms_without_faults": round(outcome.healthy.mean_step_ms, 6) if outcome.healthy else None,
+        "slowdown": round(outcome.slowdown, 6) if outcome.slowdown else None,
+    }
+    write_manifest(folder, values)
+
+
+def _write_json(path: Path, document: dict[str, object]) -> None:
+    put(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
+
+
+def document(outcome: Outcome) -> dict[str, object]:
+    """Return the answer as `reftrain.simulate/1`; times in ms, shares as fractions of 1."""
+    simulation, setup, summary = outcome.simulation, outcome.setup, outcome.summary
+    grid, job = simulation.grid, setup.job
+    return {
+        "schema": "reftrain.simulate/1",
+        "mesh": {"order": list(grid.order), "sizes": {axis: grid.sizes[axis] for axis in grid.order}},
+        "world_size": grid.world,
+        "hardware": setup.hardware.name,
+        "schedule": setup.schedule.name,
+        "micro_batches": setup.schedule.micro_batches,
+        "steps": setup.steps,
+        "whole_steps": simulation.whole_steps,
+        "step_ms": [round(ms, 6) for ms in summary.step_ms],
+        "tflops_per_gpu": round(tflops_per_gpu(job, summary.mean_step_ms), 3),
+        "bubble_ratio": round(summary.bubble_ratio, 9),
+        "bubble_over_compute": round(summary.bubble_over_compute, 9),
+        "exposed": {axis: round(share, 9) for axis, share in summary.exposed.items()},
+        "host_wait": round(summary.host_share, 9),
+        "pipeline_ranks": [
+            {
+                "compute_ms": round(s.compute_ms, 6),
+                **{f"{name}_ms": round(ms, 6) for name, ms in s.waits_ms.items()},
+            }
+            for s in summary.stages
+        ],
+        "faults": [fault.to_json() for fault in setup.faults],
+        "slowdown": round(outcome.slowdown, 6) if outcome.slowdown else None,
+        "hang": outcome.hang.to_json() if outcome.hang else None,
+        "written": {"trace": _written(outcome.traces), "flight_recorder": _written(outcome.dumps)},
+    }
+
+
+def _written(written: Written | None) -> dict[str, int] | None:
+    return dataclasses.asdict(written) if written else None

@@ -1,0 +1,45 @@
+"""Slow transfers though everybody arrived in time: a link, and the ranks that nothing tells apart."""
+
+import pytest
+
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESH = grid(tp=2, dp=4)
+COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1
+
+
+@pytest.mark.parametrize("factor", [6, 12])
+def test_one_slow_group_is_a_slow_link(tmp_path, factor):
+    mesh = grid(tp=4, dp=2)
+    finding = analyse(job(tmp_path, mesh, link={(1, 5): factor}))
+    assert (finding.verdict, finding.cause) == ("slow_link", "network")
+    assert [s.rank for s in finding.suspects] == [1, 5]
+    (row,) = finding.suspects[0].evidence
+    assert row.value == pytest.approx(factor * TRANSFER_US / 1000, rel=0.02)
+    assert row.peers_median == pytest.approx(TRANSFER_US / 1000, rel=0.02)
+
+
+def test_slowness_shared_by_every_group_is_no_link(tmp_path):
+    every = {MESH.line(r, ["dp"]): 6.0 for r in range(8)}
+    assert analyse(job(tmp_path, MESH, link=every)).verdict == "healthy"
+
+
+def test_a_slow_transfer_below_two_percent_is_healthy(tmp_path):
+    mesh = grid(tp=4, dp=2)
+    factor = 1 + 0.015 * 2 * (LAYER_US + TRANSFER_US) / TRANSFER_US
+    assert factor > 1.6  # slow by any measure, but too cheap to name
+    assert analyse(job(tmp_path, mesh, link={(1, 5): factor}, jitter=0)).verdict == "healthy"
+
+
+def test_a_slow_rank_makes_no_slow_link(tmp_path):
+    finding = analyse(job(tmp_path, grid(tp=4, dp=2), slow={6: 1.3}))
+    assert (finding.verdict, finding.suspects[0].rank) == ("slow_rank", 6)
+
+
+def test_the_dearer_of_slow_link_and_rank_is_answered(tmp_path):
+    mesh = grid(tp=4, dp=2)
+    for folder, slow, factor, verdict in (("a", 1.8, 4, "slow_rank"), ("b", 1.1, 16, "slow_link")):
+        (tmp_path / folder).mkdir()
+        finding = analyse(job(tmp_path / folder, mesh, slow={6: slow}, link={(1, 5): factor}))
+        assert finding.verdict == verdict, finding.reason

@@ -1,0 +1,40 @@
+"""What one index of an axis does in every replica is the job's design and nobody's slowness."""
+
+import pytest
+
+from tests.generator import generate
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.suspect_work import by_role
+from tracekit.ingest import load
+
+MESH = grid(tp=2, dp=3)
+
+
+@pytest.mark.parametrize(
+    ("slow", "design"),
+    [
+        ({0: 1.2, 2: 1.2, 4: 1.2}, True),
+        ({0: 1.2, 2: 1.2}, False),  # not in every replica
+        ({1: 1.2, 3: 1.2, 5: 1.2}, False),  # another index than the first
+        ({0: 1.8, 2: 1.2, 4: 1.2}, False),  # one of them is slow beside its role
+        ({0: 1.2, 1: 1.2}, False),  # a host
+    ],
+)
+def test_a_role_is_every_rank_of_tensor_index_zero(tmp_path, slow, design):
+    case = prepared(job(tmp_path, MESH, slow=slow), MESH)
+    assert by_role(case, sorted(slow)) is design
+
+
+def test_a_job_with_loading_first_ranks_is_healthy(tmp_path):
+    case = generate(2005015, kind="healthy")
+    case.write(tmp_path)
+    found = analyse(load([str(tmp_path)]))
+    assert (found.verdict, found.suspects) == ("healthy", ())
+    assert "by design" in found.reason
+
+
+def test_devices_of_that_index_that_are_slow_are_named(tmp_path):
+    found = analyse(job(tmp_path, MESH, slow={0: 1.08, 2: 1.08, 4: 1.08}, jitter=0.001, layers=6))
+    assert found.verdict == "slow_rank"
+    assert {s.rank for s in found.suspects} == {0, 2, 4}

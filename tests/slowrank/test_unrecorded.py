@@ -1,0 +1,49 @@
+"""A rank that nobody sees may be the culprit: the others are never blamed for waiting for it."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+
+MESH = grid(tp=2, dp=4)
+
+
+def test_a_culprit_without_trace_leaves_the_answer_open(tmp_path):
+    finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost={5}))
+    assert finding.verdict == "inconclusive"
+    assert finding.suspects == ()
+    assert "rank 5 has no trace; add its trace" in finding.reason
+    assert finding.ranks.missing == (5,)
+
+
+def test_a_missing_innocent_rank_does_not_stop_the_answer(tmp_path):
+    finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost={2}))
+    assert finding.verdict == "slow_rank"
+    assert [s.rank for s in finding.suspects] == [5]
+    assert finding.ranks.missing == (2,)
+
+
+def test_a_healthy_job_without_one_rank_is_healthy(tmp_path):
+    assert analyse(job(tmp_path, MESH, lost={2})).verdict == "healthy"
+
+
+def test_what_the_unseen_rank_costs_is_measured(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    absent = waited_for_missing(prepared(job(tmp_path / "a", MESH, slow={5: 1.5}, lost={5}, jitter=0), MESH))
+    assert absent >= 0.9 * 3 * 500_000  # three layers in which its tp partner waits half a millisecond
+    present = prepared(job(tmp_path / "b", MESH, slow={5: 1.5}, jitter=0), MESH)
+    assert waited_for_missing(present) == 0
+
+
+def test_one_rank_alone_is_compared_with_nobody(tmp_path):
+    finding = analyse(job(tmp_path, grid(dp=3), lost={0, 2}))
+    assert finding.verdict == "inconclusive"
+    assert finding.reason == "only rank 1 was read, with nobody to compare it with; add the others' traces"
+
+
+@pytest.mark.parametrize("lost", range(8))
+def test_whoever_is_lost_nobody_else_is_named(tmp_path, lost):
+    finding = analyse(job(tmp_path, MESH, slow={3: 1.4}, lost={lost}))
+    assert [s.rank for s in finding.suspects] == ([] if lost == 3 else [3])

@@ -1,0 +1,96 @@
+"""Who never came: from dumps to one verdict.
+
+The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recognises old dumps among them, the rules
+(`rules.order`) name culprits or say what is in doubt, and `describe` puts the answer into the terms of the contract.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
+from tracekit.analysis.hang.layout import layout_of
+from tracekit.analysis.hang.program_order import CallId, first_in_program
+from tracekit.analysis.hang.scene import Scene, build_scene
+from tracekit.analysis.hang.stale_dumps import Judgement, judge
+from tracekit.analysis.hang.stragglers import stragglers
+from tracekit.dumps.load import DumpSet
+from tracekit.findings import Quality, RankCoverage
+from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
+
+
+def analyse(
+    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+) -> HangFinding:
+    """Give the verdict on a set of dumps, with the culprits, the waiting ranks, and what is doubtful.
+
+    mesh: ranks on each axis; order: axes inner to outer. Both override what the groups tell. Raises MeshError where
+    they do not fit the dumps.
+    """
+    seen = build_scene(dumps)
+    layout = layout_of(seen, mesh, order)
+    judgement = judge(replace(seen, mesh=layout.mesh))
+    scene, found = judgement.scene, judgement.found
+    culprits = culprits_of(scene, found.culprits)
+    missing = tuple(r for r in scene.world if r not in scene.dumps)
+    verdict, reason = _verdict(judgement, culprits, len(missing))
+    return HangFinding(
+        ranks=RankCoverage(len(scene.world), len(scene.dumps), missing, dumps.rejected),
+        mesh=layout.finding,
+        verdict=verdict,
+        reason=reason,
+        culprits=culprits,
+        first_group=first_group(scene, culprits),
+        victims=tuple(sorted(scene.graph.stuck - found.culprits.keys())) if culprits else (),
+        quality=(*dumps.quality, *stragglers(seen.groups), *_guessed(seen), *judgement.stale),
+        groups=frontiers_of(scene),
+        last_done=last_done(scene),
+        notes=(*layout.notes, *found.notes),
+    )
+
+
+def _guessed(scene: Scene) -> list[Quality]:
+    """Say so where the members of a group are not told and were taken from the ranks that use its name."""
+    if not any(g.guessed for g in scene.groups):
+        return []
+    detail = "pg_config lists no members: taken as the ranks that use the name"
+    return [Quality("unknown_members", detail=detail)]
+
+
+def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) -> tuple[HangVerdict, str]:
+    """Give the verdict and its reason: a moving job, nothing outstanding, culprits, a doubt, or nothing that tells.
+
+    missing: ranks without a dump.
+    """
+    scene, found = judgement.scene, judgement.found
+    if scene.graph.moving:
+        move = scene.graph.moving[0]
+        return "none", (
+            f"the job was moving: rank {move.done_by} had finished call {move.seq} of group "
+            f"{scene.groups[move.group].name}, which the earlier dump of rank {move.not_issued_by} has not issued"
+        )
+    if not scene.graph.stuck:
+        if not any(d.entries or d.has_status for d in scene.dumps.values()):
+            return (
+                "inconclusive",
+                "the dumps hold no calls at all; was the flight recorder on (TORCH_FR_BUFFER_SIZE)?",
+            )
+        left = f"; {missing} ranks left no dump" if missing else ""
+        return "none", f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
+    if culprits:
+        verdict: HangVerdict = "mismatch" if all(c.kind == "mismatched_call" for c in culprits) else "hang"
+        return verdict, sentence(scene, culprits)
+    return "inconclusive", found.doubts[0] if found.doubts else _unexplained(scene)
+
+
+def _unexplained(scene: Scene) -> str:
+    """Say what a job looks like in which no rule names anyone or leaves a doubt."""
+    in_flight = [CallId(call.group, call.seq) for call in scene.graph.pending if call.in_flight]
+    if not in_flight:
+        return "every rank that others wait for waits itself; nothing tells who stopped first"
+    first = first_in_program(scene, in_flight)
+    group = scene.groups[first.group]
+    return (
+        f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
+        "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
+        "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+    )

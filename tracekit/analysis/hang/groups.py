@@ -1,0 +1,94 @@
+"""Process groups across ranks, and how far each member is in each: what the wait-for graph is built on.
+
+Groups are identified by their members (names repeat on other ranks with other members); two groups of the same members
+are told apart by name. First step of `hang`: dumps → groups with frontiers.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+
+from tracekit.analysis.hang.frontier import Frontier, Group
+from tracekit.analysis.hang.gloo import correct_frontiers
+from tracekit.dumps.load import DumpSet
+from tracekit.dumps.rank_dump import GroupTail, RankDump
+
+_Key = tuple[tuple[int, ...], str, str]
+"""Members, name and description."""
+_Uses = list[tuple[RankDump, GroupTail]]
+"""The dumps in which a group stands, each with its part of it."""
+
+
+def build_groups(dumps: DumpSet) -> list[Group]:
+    """Give all groups of two and more members, ordered by members."""
+    keyed: dict[_Key, _Uses] = defaultdict(list)
+    nameless: dict[tuple[str, str], _Uses] = defaultdict(list)
+    for dump in dumps.dumps.values():
+        for tail in dump.groups:
+            if not tail.ranks:
+                nameless[tail.name, tail.desc].append((dump, tail))
+            elif len(tail.ranks) > 1 and _is_member(dump.rank, tail.ranks):
+                keyed[tail.ranks, tail.name, tail.desc].append((dump, tail))
+    groups = [_group(ranks, uses, dumps) for (ranks, _, _), uses in _merged(keyed).items()]
+    for uses in nameless.values():
+        ranks = tuple(sorted({d.rank for d, _ in uses}))
+        if uses[0][1].desc == "default_pg":
+            ranks = dumps.world
+        if len(ranks) > 1:
+            groups.append(_group(ranks, uses, dumps, guessed=True))
+    return sorted(groups, key=lambda g: (g.ranks[0], len(g.ranks), g.ranks[-1], g.name))
+
+
+def _is_member(rank: int, ranks: tuple[int, ...]) -> bool:
+    """Tell whether `rank` is among the sorted `ranks`."""
+    at = bisect_left(ranks, rank)
+    return at < len(ranks) and ranks[at] == rank
+
+
+def _merged(keyed: dict[_Key, _Uses]) -> dict[_Key, _Uses]:
+    """Join parts of one group whose names differ by rank: same members and description, and each rank once."""
+    by_members: dict[tuple[tuple[int, ...], str], list[_Key]] = defaultdict(list)
+    for key in keyed:
+        by_members[key[0], key[2]].append(key)
+    for keys in by_members.values():
+        if len(keys) < 2:
+            continue
+        ranks = [d.rank for k in keys for d, _ in keyed[k]]
+        if len(set(ranks)) == len(ranks):
+            first = min(keys)
+            for key in keys:
+                if key != first:
+                    keyed[first].extend(keyed.pop(key))
+    return keyed
+
+
+def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool = False) -> Group:
+    """Give one group with the frontiers of the members in whose dumps it stands."""
+    group = Group(ranks, uses[0][1].name, uses[0][1].desc, guessed=guessed)
+    group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
+    for dump, tail in uses:
+        frontier = Frontier(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
+        frontier.stale = dump.truncated and (group.mixed or tail.status_enqueued < 0)
+        group.frontiers[dump.rank] = frontier
+    if any(d.backend == "gloo" for d, _ in uses):
+        correct_frontiers(group, uses, member_without_dump=any(r not in dumps.dumps for r in ranks))
+    return group
+
+
+def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int]:
+    """Give (enqueued, completed), -1 where neither the ring nor the status tells.
+
+    Where p2p runs on the group (`mixed`) the status counts messages too, so only the ring counts.
+    """
+    seen = tail.entry_enqueued >= 0
+    if mixed or tail.status_enqueued < 0:
+        if seen:
+            return tail.entry_enqueued, tail.entry_completed
+        whole = dump.entries > 0 and not dump.wrapped and not dump.malformed and not dump.truncated
+        told = dump.has_status and not dump.unmapped_status and not mixed
+        return (0, 0) if (whole or told) and not mixed else (-1, -1)
+    enqueued = max(tail.status_enqueued, tail.entry_enqueued)
+    if not seen or dump.truncated:
+        return enqueued, tail.status_completed
+    if dump.backend == "gloo":  # calls run on threads and may finish out of order: the oldest open one counts
+        return enqueued, tail.entry_completed
+    return enqueued, max(tail.status_completed, tail.entry_completed if tail.entry_seen_done else 0)

@@ -1,0 +1,80 @@
+"""Who makes the job slow: from an ingested run to a finding.
+
+`excess` compares own times of comparable ranks. `candidates`, `slow_link` and `data_imbalance` raise explanations and
+price each with the step model of `what_if`. `verdict` takes the dearest one, `explain` finds its cause, and `descent`
+tells where in DP → PP → CP → TP it is.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.timed_dumps import tempered
+from tracekit.analysis.slowrank.verdict import Answer, decide, listed
+from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
+from tracekit.store import Run
+from tracekit.tables.match import match
+from tracekit.tables.operations import RankOps, read_rank
+from tracekit.thresholds import MOST_GAIN
+from tracekit.units import NS_PER_US, ms
+
+
+def analyse(
+    run: Run,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    steps: Sequence[StepRange] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SlowRankFinding:
+    """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
+
+    `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh or
+    order contradict the input, MeshError where nothing determines the mesh, InputError where nothing can be compared.
+    """
+    ranks: list[RankOps] = []
+    for i, record in enumerate(run.ranks):
+        ranks.append(read_rank(run, record.rank))
+        if progress:
+            progress(i + 1, len(run.ranks))
+    ops = match(ranks, run.groups)
+    choice = choose(run, ops, mesh, order)
+    case = build(run, ops, choice.mesh, steps)
+    return _finding(case, choice, tempered(case, decide(case)))
+
+
+def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
+    """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
+    world = world_of(case.run, case.ops)
+    step = case.step_ns
+    base = case.model.recorded_ns
+    cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
+    notes = [*choice.notes, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
+    quality = (*case.run.quality, *choice.quality, *_doubts(case))
+    return SlowRankFinding(
+        RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected), choice.finding,
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
+        answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
+        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality, tuple(notes),
+    )  # fmt: skip
+
+
+def _doubts(case: Case) -> list[Quality]:
+    """Quality rows for what the analysis left out or assumed."""
+    rows = []
+    if case.steps.partial:
+        told = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"
+        rows.append(Quality("partial_steps", None, len(case.steps.partial), told))
+    if not case.steps.labelled:
+        rows.append(
+            Quality("no_step_marks", None, 0, "the traces mark no steps: all they hold counts as one step")
+        )
+    if case.ops.mismatched:
+        told = "members disagree about the operation; left out"
+        rows.append(Quality("mismatched_operations", None, case.ops.mismatched, told))
+    if case.ops.unmatched:
+        rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
+    return rows

@@ -1,0 +1,132 @@
+"""Slow ranks and long stages: explanations of a slow step, each with the time that the step would save without it.
+
+An explanation is raised only where its statistic is significant. The step model then prices it, so that ranks with
+slack and stages off the critical path cost nothing and are not named.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.measured import Rows
+from tracekit.analysis.slowrank.statistics import excess
+from tracekit.tables.steps import F64
+from tracekit.thresholds import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Suspects (rows of Steps, worst first), what each costs, and what all of them cost together; ns a step."""
+
+    rows: tuple[int, ...]
+    lost: tuple[float, ...]
+    gain: float
+    z: tuple[float, ...]
+
+
+def slow_ranks(case: Case) -> Hypothesis | None:
+    """Ranks that work significantly longer than their peers and that the step waits for; None where there is none."""
+    found = case.found
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * case.step_ns
+    rows = np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
+    return _those_that_cost(case, rows) if len(rows) else None
+
+
+def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+    """For each of `rows` the unsuspected ranks that do the same work; all of them where everybody is suspected."""
+    peers = {}
+    for group in groups:
+        others = np.setdiff1d(group, rows)
+        for row in np.intersect1d(group, rows):
+            peers[int(row)] = others if len(others) else np.setdiff1d(group, row)
+    return peers
+
+
+def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
+    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
+    target = own.copy()
+    for group in groups:
+        mine = np.intersect1d(group, rows)
+        others = np.setdiff1d(group, rows)
+        if len(mine) and len(others):
+            target[mine] = np.fmin(target[mine], _median(own[others])[None, :])
+        elif len(mine):
+            target[mine] = np.fmin(target[mine], typical(own, groups)[mine])
+    return target
+
+
+def _median(own: F64) -> F64:
+    """Median over ranks, per step; NaN for a step that none of them has whole."""
+    known = np.isfinite(own).any(axis=0)
+    result = np.full(own.shape[1], np.nan)
+    result[known] = np.nanmedian(own[:, known], axis=0)
+    return result
+
+
+def _those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
+    """Those of `rows` without which the step would be shorter, given that the others are cured as well.
+
+    Each round cures all that are left and then takes back one cure after the other. Ranks whose cure saves little
+    beside the dearest one's are dropped, until all that are left are needed.
+    """
+    own, model = case.steps.own, case.model
+    target = _typical_without(own, case.stages, rows)
+    usual = model.usual(_peers(case.stages, rows))
+    kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
+    while True:
+        cured = own.copy()
+        cured[kept] = target[kept]
+        gain = model.recorded_ns - model.step_ns(cured, usual=usual)
+        if gain <= 0:
+            return None
+        lost = []
+        for row in kept:
+            but_one = cured.copy()
+            but_one[row] = own[row]
+            lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
+        worst = max(lost)
+        needed = np.array([v >= SUSPECT_SHARE * worst and v > 0 for v in lost])
+        if needed.all() or not needed.any():
+            order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
+            return Hypothesis(
+                tuple(int(kept[i]) for i in order), tuple(lost[i] for i in order), gain,
+                tuple(float(case.found.z[kept[i]]) for i in order),
+            )  # fmt: skip
+        kept = kept[needed]
+
+
+def long_stage(case: Case) -> Hypothesis | None:
+    """A pipeline stage whose ranks all work longer than the other stages; None where there is none."""
+    steps, model = case.steps, case.model
+    groups = [g for g in case.stages if len(g)]
+    if len(groups) < STAGE_MIN_PEERS or case.mesh.sizes["pp"] < STAGE_MIN_PEERS:
+        return None
+    levels = np.array([_usual(steps.own[g]) for g in groups])
+    found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+    if not np.isfinite(found.mean).any():
+        return None
+    worst = int(np.nanargmax(found.mean))
+    if not found.z[worst] > Z_LIMIT:
+        return None
+    rows = groups[worst]
+    ratio = (levels[worst] - found.value[worst]) / levels[worst]
+    cured = steps.own.copy()
+    cured[rows] = cured[rows] * ratio[None, :]
+    gain = model.recorded_ns - model.step_ns(cured)
+    if gain <= 0:
+        return None
+    spent = np.nan_to_num(np.nansum(steps.own, axis=1))
+    order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
+    return Hypothesis(
+        tuple(order), tuple(gain for _ in order), gain, tuple(float(found.z[worst]) for _ in order)
+    )
+
+
+def _usual(own: F64) -> F64:
+    """Lower median of a stage's ranks, per step: if one rank of two is slow, the stage is not long."""
+    ordered = np.sort(own, axis=0)  # NaN last
+    known = np.maximum(np.isfinite(own).sum(axis=0), 1)
+    return np.asarray(ordered[(known - 1) // 2, np.arange(own.shape[1])])

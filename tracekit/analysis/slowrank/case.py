@@ -1,0 +1,28 @@
+"""A run as every verdict reads it: what was measured, each rank's excess over its peers, and a model of the step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracekit.analysis.slowrank.excess import rank_excess
+from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
+from tracekit.analysis.slowrank.statistics import Excess
+from tracekit.analysis.slowrank.what_if import StepModel, model_of
+from tracekit.mesh import Mesh
+from tracekit.store import Run
+from tracekit.tables.match import Operations
+
+
+@dataclass(frozen=True)
+class Case(Measured):
+    """Everything a verdict rests on; times in ns."""
+
+    model: StepModel  # prices an explanation: what the step would take without it
+    found: Excess  # own time of each rank beyond its peers
+
+
+def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
+    """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
+    m = measure_run(run, ops, mesh, wanted)
+    return Case(
+        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.eager, model=model_of(m), found=rank_excess(m)
+    )

@@ -1,0 +1,98 @@
+"""Which ranks work longer than their peers, and whether that is more than chance.
+
+Peers of a rank are the ranks that do the same work: same pipeline stage, any data, context or tensor index.
+"""
+
+import numpy as np
+from scipy.stats import binom, norm
+
+from tracekit.analysis.slowrank.measured import Measured, Rows
+from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
+from tracekit.tables.steps import F64
+from tracekit.thresholds import CANDIDATE_SHARE, LEAST_CHANCE, NOISE_FLOOR, ONE_STEP_P
+
+
+def typical(own: F64, groups: Rows) -> F64:
+    """Own time of each rank and step if the rank worked like the median of its peers; its own where it has none.
+
+    `own` and the result are ranks × steps, ns; `groups` are the rows of ranks that do the same work.
+    """
+    peers = median_of_others(own, groups)
+    return np.where(np.isfinite(peers), peers, own)
+
+
+def rank_excess(run: Measured) -> Excess:
+    """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
+
+    An excess that one operation alone explains is an accident and not a slow rank: its z is 0.
+    """
+    steps = run.steps
+    found = excess(steps.own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
+    many = len(steps.numbers)
+    if many > 1:
+        rest = (found.mean * many - _longest_single(run)) / (many - 1)
+        lasting = rest > CANDIDATE_SHARE * run.step_ns
+        return Excess(
+            found.value, found.mean, found.sigma, np.where(lasting, found.z, np.minimum(found.z, 0.0))
+        )
+    often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
+    z = np.where(found.mean > 0, often, 0.0)
+    return Excess(
+        found.value, found.mean, found.sigma, z, float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
+    )
+
+
+def _longest_single(run: Measured) -> F64:
+    """Per rank the largest excess over its peers before a single operation, ns; a late entry counts as one."""
+    parts = segments(run)
+    if not parts.shape[1] or not np.isfinite(parts).any():
+        return np.zeros(len(run.steps.ranks))
+    over = parts - median_of_others(parts, run.stages)
+    longest = np.max(np.where(np.isfinite(over), over, -np.inf), axis=1)
+    return np.where(np.isfinite(longest), longest, 0.0)
+
+
+def _z_of_coming_last(run: Measured, rank: int) -> float:
+    """Standard errors by which the rank came last more often than by chance.
+
+    Each collective is one trial, won with probability 1/members. Collectives in which nobody waited long enough for
+    the order to mean anything are left out.
+    """
+    ops, waits = run.ops, run.waits
+    inside = (ops.instance >= 0) & (ops.rank == rank)
+    if run.steps.labelled:
+        inside &= ops.step == run.steps.numbers[0]
+    trials = np.unique(ops.instance[inside])
+    p2p = np.array([c.p2p for c in ops.channels])
+    trials = trials[~p2p[ops.channel[waits.first_row[trials]]]]
+    longest = np.zeros(len(waits.members), np.int64)
+    matched = ops.instance >= 0
+    np.maximum.at(longest, ops.instance[matched], waits.wait[matched])
+    trials = trials[longest[trials] > 0]
+    if not len(trials):
+        return 0.0
+    last = int((ops.rank[waits.last[trials]] == rank).sum())
+    chance = float(np.mean(1.0 / waits.members[trials]))
+    return float(norm.isf(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE)))
+
+
+def segments(run: Measured) -> F64:
+    """Own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
+
+    Column k is the work between the posts of the rank's operations k−1 and k. Ranks of a stage that runs fewer
+    operations end in NaN; a rank that has not as many as its peers is NaN throughout.
+    """
+    ops, steps = run.ops, run.steps
+    parts = []
+    for i, rank in enumerate(steps.ranks):
+        where = ops.of(rank)
+        posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
+        late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
+        parts.append(np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1]))
+    result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
+    for rows in run.stages:
+        usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0
+        for row in rows:
+            if len(parts[row]) == usual:
+                result[row, :usual] = parts[row]
+    return result

@@ -1,0 +1,220 @@
+"""The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.axes import AXES
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.errors import MeshError, UsageError
+from tracekit.findings import MeshFinding, MeshSource, Quality
+from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
+from tracekit.mesh.group_descriptions import is_foreign
+from tracekit.store import Run
+from tracekit.tables.match import WORLD, Operations
+from tracekit.tables.operation_names import MESSAGES
+from tracekit.thresholds import MEMBERS_LISTED
+
+_HINT = "give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
+
+
+@dataclass(frozen=True)
+class MeshChoice:
+    """The mesh, where it came from, and what was assumed."""
+
+    mesh: Mesh
+    source: MeshSource
+    notes: tuple[str, ...] = ()
+    quality: tuple[Quality, ...] = ()
+
+    @property
+    def finding(self) -> MeshFinding:
+        """The mesh as findings show it."""
+        return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
+
+
+def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
+    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
+    seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
+    size = max(run.world_size or 0, max(seen, default=-1) + 1)
+    return tuple(range(size))
+
+
+def choose(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> MeshChoice:
+    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's.
+
+    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    """
+    world = world_of(run, ops)
+    uses = group_uses(run, ops)
+    if sizes is not None:
+        return MeshChoice(_flagged(sizes, order, world, uses), "flag")
+    hinted = _hinted(run, world)
+    if not [u for u in uses if len(u.ranks) > 1]:
+        if hinted is not None:
+            return MeshChoice(hinted, "manifest")
+        return _flat(ops, world)
+    try:
+        found = infer(uses, world, order)
+    except MeshError:
+        if hinted is not None and _contradiction(hinted, uses) is None:
+            return MeshChoice(hinted, "manifest")
+        raise
+    if hinted is not None and found.mesh.sizes != hinted.sizes and _contradiction(hinted, uses) is None:
+        return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
+    wrong = _contradiction(found.mesh, uses)
+    if wrong is not None:
+        raise MeshError(f"process group {_shown(wrong)} fits no mesh with the other groups; {_HINT}")
+    return MeshChoice(found.mesh, "process_groups", found.notes)
+
+
+def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
+    """Process groups with the calls that the traces show; messages that no group of their own carries form one."""
+    calls: dict[int, Counter[int]] = defaultdict(Counter)
+    kinds: dict[int, set[str]] = defaultdict(set)
+    exposed: dict[int, list[bool]] = defaultdict(list)
+    changes: dict[int, list[bool]] = defaultdict(list)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for rank, source in ops.per_rank.items():
+        shown = (ops.exposed[ops.of(rank)] > 0).tolist()
+        rows = zip(
+            source.op, source.group.tolist(), source.src.tolist(), source.dst.tolist(), shown, strict=True
+        )
+        before: dict[int, str] = {}
+        for op, group, src, dst, waited in rows:
+            if op in MESSAGES:
+                pairs[min(src, dst), max(src, dst)] += 1
+            elif group != WORLD:
+                calls[group][rank] += 1
+                kinds[group].add(op)
+                exposed[group].append(waited)
+                changes[group].append(before.get(group, op) != op)
+                before[group] = op
+    whole = len(world_of(run, ops))
+    p2p = _carriers([g.ranks for g in run.groups], pairs)
+    uses = [
+        GroupUse(
+            g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
+            frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
+        )
+        for g in run.groups
+    ]  # fmt: skip
+    known = {u.ranks for u in uses}
+    chains = [GroupUse(c, (), 0, n, frozenset({"p2p"})) for c, n in p2p.items() if c not in known]
+    return uses + [u for u in chains if len(u.ranks) < whole or not uses]
+
+
+def _share(flags: list[bool]) -> float:
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def _carriers(
+    groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]
+) -> dict[tuple[int, ...], int]:
+    """Members → messages that they carry: a pair belongs to the smallest group or chain that holds it."""
+    homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
+    for ranks in {*groups, *_components(set(pairs))}:
+        for r in ranks:
+            homes[r].add(ranks)
+    result: Counter[tuple[int, ...]] = Counter()
+    for (a, b), count in pairs.items():
+        result[min(homes[a] & homes[b], key=lambda g: (len(g), g))] += count
+    return dict(result)
+
+
+def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
+    """The ranks that messages connect, directly or through others, each set sorted."""
+    linked = DisjointSets({r for pair in pairs for r in pair})
+    for a, b in pairs:
+        linked.join(a, b)
+    chains: dict[int, list[int]] = defaultdict(list)
+    for r in sorted({r for pair in pairs for r in pair}):
+        chains[linked.find(r)].append(r)
+    return sorted(tuple(c) for c in chains.values())
+
+
+def _flagged(
+    sizes: dict[str, int], order: Sequence[str] | None, world: tuple[int, ...], uses: Sequence[GroupUse]
+) -> Mesh:
+    product = int(np.prod(list(sizes.values())))
+    if product != len(world):
+        told = ",".join(f"{d}={n}" for d, n in sizes.items())
+        raise UsageError(
+            f"--mesh {told} has {product} ranks, but the input is of {len(world)} ranks; mend the sizes"
+        )
+    mesh = from_sizes(sizes, order or tuple(sizes))
+    wrong = _contradiction(mesh, uses)
+    if wrong is not None:
+        raise UsageError(
+            f"--mesh contradicts the traces: process group {_shown(wrong)} lies along none of its axes; "
+            "mend the sizes or the order (inner to outer as written, or --order)"
+        )
+    return mesh
+
+
+def _shown(use: GroupUse) -> str:
+    members = ", ".join(map(str, use.ranks[:MEMBERS_LISTED])) + (
+        ", …" if len(use.ranks) > MEMBERS_LISTED else ""
+    )
+    return f"[{members}]" + (f" ({', '.join(use.descs)})" if use.descs else "")
+
+
+def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
+    """The first group in use that is no line, plane or block of the mesh; None where all fit.
+
+    The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
+    share the embedding.
+    """
+    for use in uses:
+        busy = use.collectives or use.p2p
+        if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
+            continue
+        first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
+        along = [d for d, a, b in zip(mesh.order, first or (), last or (), strict=True) if a != b]
+        line = mesh.line(use.ranks[0], along)
+        if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
+            return use
+    return None
+
+
+def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
+    if not run.mesh_hint:
+        return None
+    sizes = {str(d): int(n) for d, n in run.mesh_hint.get("sizes", {}).items()}
+    order = [str(d) for d in run.mesh_hint.get("order", []) if d in AXES]
+    if not set(sizes) <= set(AXES) or int(np.prod(list(sizes.values()) or [0])) != len(world):
+        return None
+    full = {**sizes, **{d: 1 for d in AXES if d not in sizes}}
+    return from_sizes(full, [*order, *(d for d in AXES if d not in order)])
+
+
+def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:
+    """One data-parallel group of all ranks; MeshError unless all are there and call the same operations."""
+    missing = sorted(set(world) - set(ops.ranks))
+    if missing:
+        raise MeshError(
+            f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {_HINT}"
+        )
+    sequences = [ops.per_rank[r].op for r in ops.ranks]
+    if len(world) > 1 and not any(sequences):
+        raise MeshError(
+            "the traces hold no communication, so ranks cannot be compared; record communication as well"
+        )
+    for rank, sequence in zip(ops.ranks, sequences, strict=True):
+        if Counter(sequence) != Counter(sequences[0]):
+            raise MeshError(
+                f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
+                f"so the mesh is unknown; {_HINT}"
+            )
+    found = infer([], world)
+    row = Quality(
+        "flat_world",
+        None,
+        len(world),
+        "no process groups in the traces: the world is taken as one data-parallel group",
+    )
+    return MeshChoice(found.mesh, "flat_world", (), (row,))

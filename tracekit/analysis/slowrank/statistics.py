@@ -1,0 +1,76 @@
+"""Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.thresholds import MOST_CONFIDENCE, Z_LIMIT
+
+F64 = npt.NDArray[np.float64]
+
+MAD_TO_SIGMA: Final = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Values beyond the median of the other rows of the group, ns; rows are ranks (or stages), columns steps."""
+
+    value: F64
+    mean: F64  # per rank, over the columns; NaN where the rank has no peer
+    sigma: float  # robust standard deviation of one entry around its rank's own level
+    z: F64  # per rank: significance of the mean, in standard errors
+    limit: float = Z_LIMIT  # from which z counts
+
+
+def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
+    """For each row the median of the other rows of its group, column by column; NaN where it has no peer.
+
+    `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
+    """
+    result = np.full(values.shape, np.nan)
+    for rows in groups:
+        if len(rows) < 2:
+            continue
+        block = values[rows]
+        for i, row in enumerate(rows):
+            others = np.delete(block, i, axis=0)
+            known = np.isfinite(others).any(axis=0)
+            if known.any():
+                result[row, known] = np.nanmedian(others[:, known], axis=0)
+    return result
+
+
+def spread(values: F64) -> float:
+    """Robust standard deviation of all finite entries, from their median absolute deviation; 0 where there is none."""
+    flat = values[np.isfinite(values)]
+    return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
+
+
+def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Excess:
+    """Excess of every row over its peers, and its significance against the noise pooled over all rows.
+
+    `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
+    differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
+    significant in a noiseless trace.
+    """
+    difference = values - median_of_others(values, groups)
+    columns = np.isfinite(difference).sum(axis=1)
+    mean = np.array([np.nanmean(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
+    many = int(np.median(columns[columns > 0])) if (columns > 0).any() else 0
+    if many >= 2:
+        level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
+        sigma = spread(difference - level[:, None]) * float(np.sqrt(many / (many - 1)))
+    else:
+        sigma = spread(difference)
+    sigma = max(sigma, floor)
+    return Excess(difference, mean, sigma, mean / (max(sigma, 1.0) / np.sqrt(np.maximum(columns, 1))))
+
+
+def confidence(z: float, tests: int) -> float:
+    """Probability that an excess of `z` standard errors is no chance find among `tests` ranks (normal, Bonferroni)."""
+    from scipy.stats import norm
+
+    return float(np.clip(1.0 - tests * norm.sf(z), 0.0, MOST_CONFIDENCE))

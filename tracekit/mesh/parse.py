@@ -1,0 +1,52 @@
+"""Meshes and orders of axes as a user writes them on a command line."""
+
+from tracekit.axes import AXES
+from tracekit.errors import UsageError
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """Sizes of the axes that `text` names, as in `tp=2,dp=4`, in the order written (inner to outer).
+
+    Case and blanks do not matter. Raises UsageError where a name is no axis or is given twice, or a size is no positive
+    integer.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        name = name.lower()
+        if name not in AXES:
+            raise UsageError(f"--mesh: unknown axis {name!r} in {text!r}; the axes are {', '.join(AXES)}")
+        if name in sizes:
+            raise UsageError(f"--mesh: axis {name} is given twice in {text!r}")
+        if not value.isdecimal() or int(value) < 1:
+            raise UsageError(
+                f"--mesh: size of {name} must be a positive integer, as in {name}=2; got {value!r}"
+            )
+        sizes[name] = int(value)
+    return sizes
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Sizes of all four axes, as in `tp=8,cp=1,pp=16,dp=128`, in the order written (inner to outer).
+
+    Axes that `text` does not name have size 1 and stand outermost, in the default order. Raises UsageError as
+    `parse_sizes` does.
+    """
+    sizes = parse_sizes(text)
+    return {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}
+
+
+def parse_order(text: str) -> tuple[str, ...]:
+    """All four axes, inner to outer, from `tp,cp,dp,pp`; axes left out are appended in the default order.
+
+    Raises UsageError where a name is no axis or is given twice, or none is given.
+    """
+    names = [n.strip().lower() for n in text.split(",") if n.strip()]
+    for name in names:
+        if name not in AXES:
+            raise UsageError(f"--order: unknown axis {name!r}; the axes are {', '.join(AXES)}")
+    if len(set(names)) != len(names):
+        raise UsageError(f"--order: an axis is given twice in {text!r}")
+    if not names:
+        raise UsageError("--order: no axis given; write it inner to outer, as in tp,cp,pp,dp")
+    return (*names, *(axis for axis in AXES if axis not in names))
