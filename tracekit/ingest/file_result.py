@@ -1,4 +1,4 @@
-"""What reading one file yields: plain data, since it travels from worker processes to the merge."""
+"""The result of reading one file: plain data, since it travels from worker processes to the merge."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,11 +6,16 @@ from typing import Any, Literal
 from tracekit.findings import Quality
 
 Status = Literal["ok", "rejected", "foreign"]
+FLIGHT_RECORDER = "flight_recorder"
+"""Name of the format of flight-recorder dumps, which several readers meet."""
 
 
 @dataclass(frozen=True)
 class FileGroup:
-    """A process group as one file tells it; the events' `group` column counts these."""
+    """A process group as one file tells it; the events' `group` column holds positions in a tuple of these.
+
+    ranks: sorted.
+    """
 
     ranks: tuple[int, ...]
     names: tuple[str, ...]
@@ -24,8 +29,8 @@ class RankTable:
     rank: int
     path: str
     events: int
-    first: int  # start of the first and of the last event, ns
-    last: int
+    first: int  # start of the first event, ns
+    last: int  # start of the last event, ns
     host: str | None
     world_size: int | None
     truncated: bool
@@ -35,15 +40,26 @@ class RankTable:
 
 @dataclass(frozen=True)
 class FileResult:
-    """One input file: its tables, or why it has none."""
+    """One input file: its tables, or why it has none.
+
+    status: "foreign" is a file that is something else, and no fault where the user named only its folder.
+    format: name of an entry of `readers.FORMATS`; empty where unknown. rank: of a rejected file, where known.
+    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, where the file itself tells it.
+    """
 
     label: str
     status: Status
     reason: str = ""
-    rank: int | None = None  # of a rejected file, where known
-    format: str = "kineto"
+    rank: int | None = None
+    format: str = ""
     sha256: str = ""
     bytes: int = 0
     tables: tuple[RankTable, ...] = ()
     quality: tuple[Quality, ...] = ()
     mesh_hint: dict[str, Any] | None = None
+
+
+def dump_among_traces(label: str, rank: int | None = None) -> FileResult:
+    """Return the result for a flight-recorder dump, which is set aside: dumps are read together, apart from traces."""
+    reason = "this is a flight-recorder dump; give dumps apart from traces"
+    return FileResult(label, "foreign", reason, rank, FLIGHT_RECORDER)
