@@ -66,7 +66,7 @@ MAX_EVENT: Final = 1 << 25
 """Bytes of one event, 32 MiB; a longer one is skipped and counted."""
 MAX_SEPARATORS: Final = 4
 """Ways of separating events that are learned from one file; real files have one or two."""
-MAX_DIGITS: Final = 400
+MAX_JSON_DIGITS: Final = 400
 """Digits of a number: enough for any double, few enough to stay cheap."""
 MAX_WHOLE_EXPONENT: Final = 30
 """Power of ten from which a decimal exceeds 64 bits in any case, and is not rounded first."""
@@ -104,10 +104,337 @@ MOSTLY_EXPOSED: Final = 0.6
 ALTERNATING: Final = 0.93
 """Share of collectives that differ in kind from the one before, above which gathers and scatters take turns (tp)."""
 
+MAX_DUMP_BYTES: Final = 1 << 28
+"""Largest dump read: 256 MiB. 2 000 entries with stacks are about 2 MB, 20 000 about 20 MB."""
+
+WORKER_BYTES: Final = 3 << 29
+"""Address space that a decoding worker may take beyond what it starts with: 1.5 GiB, six times the largest dump."""
+
+WORKER_SECONDS: Final = 60.0
+"""Time for one dump. One of 20 000 entries takes about a second."""
+
+FILES_A_CHUNK: Final = 16
+"""Dumps handed to a worker at once: enough to hide the wait for the parent, few enough to share the last ones out."""
+
+TAIL_CALLS: Final = 48
+"""Finished calls kept per group: enough for a pattern to repeat (a layer makes about ten on the TP group)."""
+
+MAX_OPEN_CALLS: Final = 1024
+"""Calls kept per group from the first unfinished one on: a host runs ahead of its device by what its queue holds."""
+
+MAX_OPEN_MESSAGES: Final = 128
+"""Outstanding sends and receives kept per rank: a pipeline stage has a few per micro-batch."""
+
+MAX_PARTS: Final = 4
+"""Parts a coalesced call is expected to have when the rows of the last calls are cut out; more shorten the tail."""
+
+MAX_PARTS_SHOWN: Final = 8
+"""Parts of a coalesced call whose sizes stand in its signature."""
+
+MAX_GROUPS: Final = 4096
+"""Groups read of one dump: a rank of a 5D mesh is in a few dozen."""
+
+MAX_RANK: Final = 1 << 24
+"""Ranks are below this: a thousand times the largest jobs known."""
+
+MAX_INTEGER: Final = 1 << 62
+"""Sequence numbers and times are below this, so that differences of two fit into int64."""
+
+MAX_SEQ: Final = 1 << 40
+"""Sequence numbers of timed calls are below this, so that they can share an int64 with a kind."""
+
+MAX_NUMBER: Final = 1e15
+"""Durations are below this: larger ones are no measurement."""
+
+MAX_DIGITS: Final = 20
+"""Digits of an integer written as text: 2**62 has 19."""
+
+MAX_STATUS_DIGITS: Final = 10
+"""Digits of a group's number in `pg_status`: groups are counted from 0."""
+
+MAX_VERSION: Final = 16
+MAX_BACKEND_NAME: Final = 16
+MAX_GROUP_NAME: Final = 200
+MAX_HOST_NAME: Final = 200
+MAX_OP_NAME: Final = 80
+MAX_MESSAGE_NAME: Final = 80
+MAX_SIZES_TEXT: Final = 400
+MAX_DTYPES_TEXT: Final = 200
+MAX_DTYPE: Final = 40
+MAX_FILE_NAME: Final = 300
+MAX_FUNCTION_NAME: Final = 200
+MAX_LINE_NUMBER: Final = 12
+"""Characters kept of a text in a dump: what NCCL and PyTorch write is shorter, a crafted text may be of any length."""
+
+MAX_MEMBERS_TEXT: Final = 1 << 20
+"""Characters by which a list of members that is no text is looked up: 131 072 ranks of seven digits and a comma."""
+
+MAX_FRAMES: Final = 64
+"""Frames of a stack that are kept."""
+
+MAX_SHAPES: Final = 64
+"""Tensors of one call whose elements are counted."""
+
+MAX_DIMENSIONS: Final = 64
+"""Dimensions of a tensor: PyTorch allows as many."""
+
+MAX_JSON_DEPTH: Final = 64
+"""Nesting of cut JSON that is followed: a dump nests five deep."""
+
+MAX_SIGNATURES: Final = 100_000
+"""Signatures that a worker keeps before it forgets them all: a job has some hundreds."""
+
+RECENT_SIGNATURES: Final = 4
+"""Signatures of an operation compared before one is looked up: layers alternate between few sizes."""
+
+LONGEST_CALL_MS: Final = 86_400_000.0
+"""Longest call that is believed: a day."""
+
+TIMES_AGREE_SHARE: Final = 0.05
+TIMES_AGREE_NS: Final = 10_000
+"""Share of the duration, and time beside it, by which discovered times may differ from the measured one."""
+
+TIMED_SHARE: Final = 0.9
+"""Share of calls whose discovered times must be there, or agree, before all calls are placed by them."""
+
+SAME_POLL_NS: Final = 1_000_000
+"""Calls discovered within a millisecond of each other were discovered in one poll of the watchdog."""
+
 # --- tables: what counts as waiting, as one step, as one message ---
+
+CLOCK_FIT_FROM: Final = 12
+"""Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
+
+CLOCK_FIT_POINTS: Final = 240
+"""Common collectives that a drift is fitted to: Theil and Sen's line compares all pairs of them."""
+
+QUICKER_LINKS_PERCENTILE: Final = 25
+"""Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
+
+RESUME_SLACK_NS: Final = 50_000
+"""Compute that begins this long before a wait ends resumed after it: recorders take both times on the host."""
+
+RESUME_SLACK_SHARE: Final = 0.02
+"""The same as a share of the wait, on a CPU trace only; a device's times need no such leniency."""
+
+ENOUGH_STEPS: Final = 3
+"""Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
+
+NEARLY_ALL_RANKS: Final = 0.8
+"""Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
+
+MOST_RANKS: Final = 0.5
+"""The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
+
+WHOLE_STEP_SHARE: Final = 0.5
+"""A step with fewer operations than this share of the rank's median step was cut, even if all members agree."""
+
+ALIGN_LEAST_OVERLAP: Final = 0.5
+"""Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
+
+RESULT_COPY_SHARE: Final = 0.05
+"""An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
+
+EAGER_SPREAD: Final = 3.0
+"""Sends whose 90th percentile stays below this many medians hardly vary: nothing held them up."""
+
+EAGER_SHARE: Final = 0.5
+"""Sends that wait for their receiver vary as receives do; eager ones stay below this share of the receives'."""
+
+LONG_TAIL_PERCENTILE: Final = 90
+"""Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
+
+LONG_SEND: Final = 5.0
+"""A send of more than this many times the median was held up."""
+
+HELD_RECEIVE_SHARE: Final = 0.5
+"""A send was held by a late receive if the receive was posted in the last half of the send."""
+
+HELD_END_SHARE: Final = 0.25
+"""And if both end together, within this share of the send's duration."""
+
+HELD_MAJORITY: Final = 0.5
+"""Share of the long sends that must have been held by their receive before sends are taken to wait."""
+
+HELD_LEAST: Final = 2
+"""And at least this many of them: one pair may be an accident."""
+
+BUFFERED_RECEIVE: Final = 3
+"""A receive below this many times the quickest one only copied what had arrived before."""
 
 # --- slowrank: who is named ---
 
+MIN_LOST_SHARE: Final = 0.02
+"""Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+
+CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
+"""Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
+
+Z_LIMIT: Final = 4.5
+"""Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
+ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
+
+ONE_STEP_P: Final = 0.05
+"""With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
+
+LEAST_CHANCE: Final = 1e-300
+"""Smallest probability that is turned into standard errors: below it the normal quantile is infinite."""
+
+NOISE_FLOOR: Final = 5e-4
+"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
+
+SUSPECT_SHARE: Final = 0.2
+"""A further suspect must cost at least this share of the worst one's loss."""
+
+STEP_SHARE: Final = 0.3
+"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
+
+MOST_CONFIDENCE: Final = 0.999
+"""Confidence is never reported above this: the noise need not be normal that far out."""
+
+MOST_GAIN: Final = 0.99
+"""A cure is never reported to save more than this share of the step: what is left must stay positive."""
+
+STAGE_MIN_PEERS: Final = 2
+"""Pipeline stages that are compared with each other: at least this many."""
+
+STEP_PARTS: Final = 8
+"""Parts of a step in which peers are compared where work moves between ranks within the step."""
+
+NO_WORK_NS: Final = 1000.0
+"""Own time within which nothing was done: clocks of traces tick in microseconds."""
+
+ANSWER_NS: Final = 50_000
+"""An operation posted within this time after another one ended may have waited for it."""
+
+QUEUED_NS: Final = 20_000
+"""A collective that starts within this time after the one before it in its group stood in the queue behind it."""
+
+UNEVEN_RATIO: Final = 1.4
+"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
+delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
+
+UNEVEN_BLOCKS: Final = 8
+"""Blocks a step whose variance is compared with that of their operations."""
+
+DATA_VARIATION: Final = 0.03
+"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
+
+ATTENTION_NAMED: Final = 0.02
+"""Attention below this share of the other compute is taken for a trace that does not name its attention kernels."""
+
+ATTENTION_VARIATION: Final = 2.0
+"""Attention must vary this many times as much as the other compute: a slow device slows both alike."""
+
+LEVELLING_GAIN: Final = 2.0
+"""Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
+
+RANKS_SAMPLED: Final = 16
+"""Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""
+
+PEERS_SAMPLED: Final = 6
+"""Peers whose events are read to explain a suspect: a median needs few."""
+
+LINK_RATIO: Final = 1.25
+"""A link is slow when its transfers take this much longer than those of its peers for the same message."""
+
+LINK_RATIO_OF_TWO: Final = 1.6
+"""The same where there is one peer only, whose own spread is unknown."""
+
+LINK_REPEATS: Final = 3
+"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
+
+LINK_NOISE_SHARE: Final = 0.02
+"""Transfers are never trusted to differ by less than this share of the peers' transfer."""
+
+CLOCK_DOUBT: Final = 2.0
+"""A message's transfer must exceed its peers' by this many times the doubt about the clocks of its two ranks."""
+
+MAJORITY: Final = 0.5
+"""A cause must explain at least half of the excess own time."""
+
+PAUSES_A_STEP: Final = 8
+"""More long gaps than this in a step are no pauses but a slow host, which delays every launch a little."""
+
+KERNELS_SHOWN: Final = 0.1
+"""A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
+
+ATTENTION_ALONE: Final = 0.7
+"""Share of the excess that attention must explain before a suspect is excused by the documents it was dealt."""
+
+PRODUCTS_STEADY: Final = 0.2
+"""And matrix products may be longer by at most this share of what attention is: a slow device slows them as well."""
+
+ROLE_SHARE: Final = 0.1
+"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
+
+ROLE_EQUALITY: Final = 0.5
+"""The least of their excesses must reach this share of the largest: one of them may be slow besides."""
+
+ROLE_RANKS: Final = 2
+"""Ranks of that role a pipeline stage, at least: a single one shows no pattern."""
+
+DUMP_LITTLE: Final = 0.5
+"""In dumps a rank that others wait for waits less than this share of what its peers wait."""
+
+DUMP_DOUBT: Final = 2.0 * MIN_LOST_SHARE
+"""In dumps an excess from this share of the step is no proof of health even if it is not significant."""
+
+RANKS_LISTED: Final = 6
+"""Ranks or steps that a reason lists; the rest are counted."""
+
+MEMBERS_LISTED: Final = 8
+"""Members of a process group that an error lists."""
+
 # --- hang: who is named ---
 
+MAX_WITNESSES: Final = 64
+"""Ranks or replicas asked about an order or a version: all of them run one program, so more tell nothing new."""
+
+MIN_WITNESSES: Final = 2
+"""Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
+
+PATTERN_CALLS: Final = 12
+"""Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
+
+STALE_DUMPS_SHARE: Final = 0.25
+"""Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
+
+STRAGGLER_CALLS: Final = 8
+"""Timed collectives below which coming last says nothing of a rank."""
+
+STRAGGLER_SHARE: Final = 0.5
+"""Share of all waiting in its calls that a straggler must cause itself: with less, others are late as often."""
+
+STRAGGLER_CHANCE: Final = 1e-3
+"""Probability, over all ranks together, with which chance (1/size a call) may make a rank last as often as it was."""
+
+NAMED_A_SIDE: Final = 4
+"""Ranks named of each side of a mismatch in doubt; the group tells the rest."""
+
+NAMED_IN_SENTENCE: Final = 8
+"""Culprits of a kind named in the verdict's sentence; the list below it names all."""
+
+NAMED_IN_DOUBT: Final = 16
+"""Ranks named of those that may explain a standstill; more are no lead."""
+
 # --- report: how much is shown ---
+
+CULPRITS_SHOWN: Final = 16
+REJECTED_SHOWN: Final = 5
+"""Culprits and rejected files of a hang listed without --verbose: a screen holds them beside the stacks."""
+
+FRAMES_SHOWN: Final = 12
+"""Innermost frames of a stack: these lead from the collective to the training step."""
+
+RANK_RUNS_SHOWN: Final = 24
+"""Runs of consecutive ranks shown of a list: two lines of text."""
+
+SHAPES_SHOWN: Final = 4
+"""Shapes shown of a call's inputs: an all-to-all may have one a member."""
+
+ROWS_SHOWN: Final = 8
+"""Suspects and rejected files that the text lists without --verbose: they fit a screen."""
+
+NUMBER_RUNS_SHOWN: Final = 12
+"""Runs of step or rank numbers that one line of text lists."""

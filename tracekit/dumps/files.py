@@ -6,9 +6,9 @@ from pathlib import Path
 
 import fsspec
 
-from tracekit.dumps import unpickle
 from tracekit.errors import InputError
 from tracekit.files.discover import Wanted, discover
+from tracekit.thresholds import MAX_DUMP_BYTES
 
 _NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 """Ends of names that no recorder gives a dump; any other name may be a dump's."""
@@ -20,19 +20,21 @@ DUMPS = Wanted(
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a whole file. InputError where it is larger than any dump; OSError and a backend's own pass through."""
+    """Give the bytes of a file.
+
+    Raises InputError where it is larger than any dump, and OSError or a backend's own error where it cannot be read.
+    """
     if "://" in path:
         with fsspec.open(path, "rb") as file:
-            data: bytes = file.read(unpickle.MAX_BYTES + 1)
+            data: bytes = file.read(MAX_DUMP_BYTES + 1)
     else:
         with Path(path).open("rb") as file:
-            size = os.fstat(
-                file.fileno()
-            ).st_size  # 0 of what is no file; to make room for the most takes long
-            data = file.read(min(size or unpickle.MAX_BYTES, unpickle.MAX_BYTES) + 1)
-    if len(data) > unpickle.MAX_BYTES:
+            # 0 of a pipe or device; to make room for the greatest dump takes long
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(min(size or MAX_DUMP_BYTES, MAX_DUMP_BYTES) + 1)
+    if len(data) > MAX_DUMP_BYTES:
         raise InputError(
-            f"refused: larger than {unpickle.MAX_BYTES >> 20} MiB; no flight recorder writes that much"
+            f"refused: larger than {MAX_DUMP_BYTES >> 20} MiB; no flight recorder writes that much"
         )
     return data
 
@@ -48,7 +50,7 @@ def find_files(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def size_of(path: str) -> int:
-    """Give the size of a local file, for progress; 0 where it is not to be had."""
+    """Give the size of a local file, for progress; 0 where it cannot be told."""
     try:
         return Path(path).stat().st_size if "://" not in path else 0
     except OSError:

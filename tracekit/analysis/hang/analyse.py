@@ -1,21 +1,18 @@
 """Who never came: from dumps to one verdict.
 
-Certain culprits are, in this order: members whose call does not match the others', ranks whose own device
-has not done what its peers finished, and ranks that others wait for while nothing of their own is
-outstanding. Where no rank present explains the standstill, a single rank without a dump may; where nothing
-does, the answer is inconclusive and says why. The chain: `hang_model` → `hang_graph` → `hang_mismatch` →
-here → `report.hang`.
+The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recognises old dumps among them, the rules
+(`rules.order`) name culprits or say what is in doubt, and `describe` puts the answer into the terms of the contract.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tracekit.analysis.hang.call_order import Item, first_of
-from tracekit.analysis.hang.culprits import Roots
-from tracekit.analysis.hang.describe import Describer, mesh_of
-from tracekit.analysis.hang.groups import Group, build
-from tracekit.analysis.hang.late import late_ranks
-from tracekit.analysis.hang.stale import judged
-from tracekit.analysis.hang.wait_graph import Graph, build_graph
+from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
+from tracekit.analysis.hang.layout import layout_of
+from tracekit.analysis.hang.program_order import CallId, first_in_program
+from tracekit.analysis.hang.scene import Scene, build_scene
+from tracekit.analysis.hang.stale_dumps import Judgement, judge
+from tracekit.analysis.hang.stragglers import stragglers
 from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
@@ -24,78 +21,76 @@ from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 def analyse(
     dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
 ) -> HangFinding:
-    """Give the verdict on a set of dumps.
+    """Give the verdict on a set of dumps, with the culprits, the waiting ranks, and what is doubtful.
 
-    `mesh` and `order` override what the groups tell; MeshError where they do not fit.
+    mesh: ranks on each axis; order: axes inner to outer. Both override what the groups tell. Raises MeshError where
+    they do not fit the dumps.
     """
-    groups = build(dumps)
-    layout, finding, notes = mesh_of(groups, dumps, mesh, order)
-    quality = [*dumps.quality, *late_ranks(groups)]
-    if any(g.guessed for g in groups):
-        quality.append(
-            Quality(
-                "unknown_members", detail="pg_config lists no members: taken as the ranks that use the name"
-            )
-        )
-    graph, roots, old = judged(groups, build_graph(groups, dumps), dumps, layout)
-    describe = Describer(groups, graph, dumps, layout)
-    missing = tuple(r for r in dumps.world if r not in dumps.dumps)
-    culprits = tuple(
-        describe.culprit(r, *roots.where[r], roots.sides.get(r), roots.calls.get(r))
-        for r in sorted(roots.where)
-    )
-    verdict, reason = _verdict(groups, graph, roots, culprits, dumps, describe, missing)
-    first = describe.first(culprits)
+    seen = build_scene(dumps)
+    layout = layout_of(seen, mesh, order)
+    judgement = judge(replace(seen, mesh=layout.mesh))
+    scene, found = judgement.scene, judgement.found
+    culprits = culprits_of(scene, found.culprits)
+    missing = tuple(r for r in scene.world if r not in scene.dumps)
+    verdict, reason = _verdict(judgement, culprits, len(missing))
     return HangFinding(
-        ranks=RankCoverage(len(dumps.world), len(dumps.dumps), missing, dumps.rejected),
-        mesh=finding,
+        ranks=RankCoverage(len(scene.world), len(scene.dumps), missing, dumps.rejected),
+        mesh=layout.finding,
         verdict=verdict,
         reason=reason,
         culprits=culprits,
-        first_group=first,
-        victims=tuple(sorted(graph.stuck - set(roots.where))) if culprits else (),
-        quality=(*quality, *old),
-        groups=describe.frontiers(),
-        last_done=describe.last_done(),
-        notes=(*notes, *roots.notes),
+        first_group=first_group(scene, culprits),
+        victims=tuple(sorted(scene.graph.stuck - found.culprits.keys())) if culprits else (),
+        quality=(*dumps.quality, *stragglers(seen.groups), *_guessed(seen), *judgement.stale),
+        groups=frontiers_of(scene),
+        last_done=last_done(scene),
+        notes=(*layout.notes, *found.notes),
     )
 
 
-def _verdict(
-    groups: list[Group],
-    graph: Graph,
-    roots: Roots,
-    culprits: tuple[Culprit, ...],
-    dumps: DumpSet,
-    describe: Describer,
-    missing: tuple[int, ...],
-) -> tuple[HangVerdict, str]:
-    if graph.moving:
-        number, seq, done, not_issued = graph.moving[0]
+def _guessed(scene: Scene) -> list[Quality]:
+    """Say so where the members of a group are not told and were taken from the ranks that use its name."""
+    if not any(g.guessed for g in scene.groups):
+        return []
+    detail = "pg_config lists no members: taken as the ranks that use the name"
+    return [Quality("unknown_members", detail=detail)]
+
+
+def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) -> tuple[HangVerdict, str]:
+    """Give the verdict and its reason: a moving job, nothing outstanding, culprits, a doubt, or nothing that tells.
+
+    missing: ranks without a dump.
+    """
+    scene, found = judgement.scene, judgement.found
+    if scene.graph.moving:
+        move = scene.graph.moving[0]
         return "none", (
-            f"the job was moving: rank {done} had finished call {seq} of group {groups[number].name}, "
-            f"which the earlier dump of rank {not_issued} has not issued"
+            f"the job was moving: rank {move.done_by} had finished call {move.seq} of group "
+            f"{scene.groups[move.group].name}, which the earlier dump of rank {move.not_issued_by} has not issued"
         )
-    if not graph.stuck:
-        if not any(d.entries or d.has_status for d in dumps.dumps.values()):
+    if not scene.graph.stuck:
+        if not any(d.entries or d.has_status for d in scene.dumps.values()):
             return (
                 "inconclusive",
                 "the dumps hold no calls at all; was the flight recorder on (TORCH_FR_BUFFER_SIZE)?",
             )
-        left = f"; {len(missing)} ranks left no dump" if missing else ""
-        return "none", f"no call is outstanding on any of {len(dumps.dumps)} ranks{left}"
+        left = f"; {missing} ranks left no dump" if missing else ""
+        return "none", f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
     if culprits:
         verdict: HangVerdict = "mismatch" if all(c.kind == "mismatched_call" for c in culprits) else "hang"
-        return verdict, describe.sentence(culprits)
-    if roots.doubts:
-        return "inconclusive", roots.doubts[0]
-    flying = [Item(h.group, h.seq) for h in graph.hubs if h.in_flight]
-    if flying:
-        first = first_of(groups, flying)
-        group = groups[first.group]
-        return "inconclusive", (
-            f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-            "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
-            "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
-        )
-    return "inconclusive", "every rank that others wait for waits itself; nothing tells who stopped first"
+        return verdict, sentence(scene, culprits)
+    return "inconclusive", found.doubts[0] if found.doubts else _unexplained(scene)
+
+
+def _unexplained(scene: Scene) -> str:
+    """Say what a job looks like in which no rule names anyone or leaves a doubt."""
+    in_flight = [CallId(call.group, call.seq) for call in scene.graph.pending if call.in_flight]
+    if not in_flight:
+        return "every rank that others wait for waits itself; nothing tells who stopped first"
+    first = first_in_program(scene, in_flight)
+    group = scene.groups[first.group]
+    return (
+        f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
+        "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
+        "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+    )

@@ -1,20 +1,17 @@
-"""Puts findings into the terms of the contract: groups with axes, calls with sizes, stacks, sentences.
+"""Puts what the rules found into the terms of the contract: groups with axes, calls with sizes, stacks, sentences.
 
-Only here do numbers of groups and sequence numbers become what a reader sees. Used by `hang`.
+Only here do numbers of groups and sequence numbers become what a reader sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from tracekit.analysis.hang.call_order import Item, first_of
-from tracekit.analysis.hang.groups import Group, sizes
-from tracekit.analysis.hang.mismatch import Mismatch
-from tracekit.analysis.hang.wait_graph import Graph
-from tracekit.dumps.dump import Signature
-from tracekit.dumps.load import DumpSet
-from tracekit.errors import MeshError
-from tracekit.findings import MeshFinding
-from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupFrontier, GroupRef, LastDone, Side
-from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
+from tracekit.analysis.hang.agreement import sizes
+from tracekit.analysis.hang.program_order import CallId, first_in_program
+from tracekit.analysis.hang.rules.rule import Accusation, Mismatch
+from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.calls import Signature
+from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, Side
+from tracekit.thresholds import NAMED_IN_SENTENCE
 
 _KINDS = {
     "host_stalled": "host stalled (never enqueued it)",
@@ -24,145 +21,114 @@ _KINDS = {
 }
 
 
-def mesh_of(
-    groups: list[Group], dumps: DumpSet, sizes_: dict[str, int] | None, order: Sequence[str] | None
-) -> tuple[Mesh | None, MeshFinding | None, tuple[str, ...]]:
-    """Give the mesh given, else inferred; None, with the reason, where the groups do not determine one."""
-    if sizes_ is not None:
-        mesh = from_sizes(sizes_, order or tuple(sizes_))
-        if mesh.world_size != len(dumps.world):
-            raise MeshError(
-                f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(dumps.world)}; correct it"
-            )
-        return mesh, MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ()
-    uses = [
-        GroupUse(g.ranks, (g.desc,) if g.desc else (), collectives=_uses(g), p2p=int(g.mixed))
-        for g in groups
-        if not g.guessed
+def culprits_of(scene: Scene, accusations: Mapping[int, Accusation]) -> tuple[Culprit, ...]:
+    """Give the culprits by rank, each with everything known of it."""
+    return tuple(_culprit(scene, rank, accusations[rank]) for rank in sorted(accusations))
+
+
+def _culprit(scene: Scene, rank: int, accused: Accusation) -> Culprit:
+    """Give one culprit; of a send or receive no frontier is given, since messages are not numbered like calls."""
+    group = scene.groups[accused.group]
+    seq, mismatch = accused.seq, accused.mismatch
+    frontier, dump = group.frontiers.get(rank), scene.dumps.get(rank)
+    own = None
+    if frontier is not None and accused.kind in {"device_stalled", "mismatched_call"}:
+        own = frontier.call(seq)
+    expected = None if mismatch is None else mismatch.expected
+    collective = accused.call is None
+    shown = frontier if frontier is not None and frontier.enqueued >= 0 and collective else None
+    return Culprit(
+        rank=rank,
+        host=dump.host if dump is not None else None,
+        kind=accused.kind,
+        group=group_of(scene, accused.group),
+        collective=_call(accused.call or own or expected or group.call(seq), seq),
+        last_enqueued=None if shown is None else shown.enqueued,
+        group_enqueued=max([seq, *(f.enqueued for f in group.frontiers.values() if collective)]),
+        last_completed=None if shown is None else shown.completed,
+        stack=dump.stack if dump is not None else (),
+        sides=() if mismatch is None or accused.kind != "mismatched_call" else _sides(scene, mismatch),
+    )
+
+
+def group_of(scene: Scene, number: int) -> GroupRef:
+    """Give the reference of a group, with its axis."""
+    group = scene.groups[number]
+    dims = scene.mesh.dims_of(group.ranks) if scene.mesh is not None else None
+    return GroupRef(group.name, group.desc, "_".join(dims) if dims else None, group.ranks)
+
+
+def _sides(scene: Scene, mismatch: Mismatch) -> tuple[Side, ...]:
+    """Give every version of a mismatched call, those that most ranks made first; the usual one where none made it."""
+    group = scene.groups[mismatch.group]
+    sides = []
+    for ranks in mismatch.sides.values():
+        call = mismatch.calls.get(ranks[0]) or group.frontiers[ranks[0]].call(mismatch.seq)
+        sides.append(Side(tuple(sorted(ranks)), _text(call)))
+    if (len(sides) == 1 or mismatch.calls) and mismatch.expected is not None:
+        sides.append(Side((), _text(mismatch.expected)))
+    return tuple(sorted(sides, key=lambda s: (-len(s.ranks), s.ranks)))
+
+
+def first_group(scene: Scene, culprits: tuple[Culprit, ...]) -> str | None:
+    """Give the group in which waiting began: of the calls that culprits hold up, the first in the program."""
+    calls = [
+        CallId(number, culprit.collective.seq)
+        for culprit in culprits
+        for number, group in enumerate(scene.groups)
+        if group.ranks == culprit.group.ranks and group.name == culprit.group.name
     ]
-    try:
-        inferred = infer(uses, dumps.world, order)
-    except MeshError as error:
-        if order is not None:
-            raise
-        return None, None, (f"mesh unknown: {error}",)
-    if inferred.flat:
-        return None, None, inferred.notes
-    mesh = inferred.mesh
-    return mesh, MeshFinding(tuple(mesh.order), dict(mesh.sizes), "process_groups"), inferred.notes
+    return scene.groups[first_in_program(scene, calls).group].name if calls else None
 
 
-def _uses(group: Group) -> int:
-    return max((r.enqueued for r in group.rows.values()), default=0)
-
-
-class Describer:
-    """Names for what the analysis found."""
-
-    def __init__(self, groups: list[Group], graph: Graph, dumps: DumpSet, mesh: Mesh | None) -> None:
-        self._groups, self._graph, self._dumps, self._mesh = groups, graph, dumps, mesh
-
-    def group(self, number: int) -> GroupRef:
-        """Give the reference of a group, with its axis."""
-        group = self._groups[number]
-        dims = self._mesh.dims_of(group.ranks) if self._mesh is not None else None
-        return GroupRef(group.name, group.desc, "_".join(dims) if dims else None, group.ranks)
-
-    def culprit(
-        self,
-        rank: int,
-        kind: CulpritKind,
-        number: int,
-        seq: int,
-        mismatch: Mismatch | None,
-        pair: Signature | None = None,
-    ) -> Culprit:
-        """One culprit with everything known of it."""
-        group = self._groups[number]
-        row = group.rows.get(rank)
-        dump = self._dumps.dumps.get(rank)
-        call = row.call(seq) if row is not None and kind in {"device_stalled", "mismatched_call"} else None
-        call = pair or call or (mismatch.expected if mismatch is not None else None) or group.call(seq)
-        known = row is not None and row.enqueued >= 0 and pair is None
-        return Culprit(
-            rank=rank,
-            host=dump.host if dump is not None else None,
-            kind=kind,
-            group=self.group(number),
-            collective=_call(call, seq),
-            last_enqueued=row.enqueued if row is not None and known else None,
-            group_enqueued=max([seq, *(r.enqueued for r in group.rows.values() if pair is None)]),
-            last_completed=row.completed if row is not None and known else None,
-            stack=dump.stack if dump is not None else (),
-            sides=() if mismatch is None or kind != "mismatched_call" else self._sides(mismatch),
+def sentence(scene: Scene, culprits: tuple[Culprit, ...]) -> str:
+    """Give one sentence: who, how, in which call; further culprits are counted, not named."""
+    parts = []
+    for kind in dict.fromkeys(c.kind for c in culprits):
+        same = [c for c in culprits if c.kind == kind]
+        first = same[0]
+        ranks = ", ".join(_at(c) for c in same[:NAMED_IN_SENTENCE])
+        if len(same) > NAMED_IN_SENTENCE:
+            ranks += f" and {len(same) - NAMED_IN_SENTENCE} more"
+        where = f"{first.group.dim or first.group.desc or 'group'} group {first.group.name}"
+        op = first.collective.op or "call"
+        parts.append(
+            f"rank{'s' * (len(same) > 1)} {ranks}: {_KINDS[kind]}, {op} {first.collective.seq} of {where}"
         )
+    stuck = len(scene.graph.stuck - {c.rank for c in culprits})
+    return f"{'; '.join(parts)}; {stuck} ranks wait for {'it' if len(culprits) == 1 else 'them'}"
 
-    def _sides(self, mismatch: Mismatch) -> tuple[Side, ...]:
-        group = self._groups[mismatch.group]
-        sides = []
-        for ranks in mismatch.sides.values():
-            call = mismatch.calls.get(ranks[0]) or group.rows[ranks[0]].call(mismatch.seq)
-            sides.append(Side(tuple(sorted(ranks)), _text(call)))
-        if (len(sides) == 1 or mismatch.calls) and mismatch.expected is not None:
-            sides.append(Side((), _text(mismatch.expected)))
-        return tuple(sorted(sides, key=lambda s: (-len(s.ranks), s.ranks)))
 
-    def first(self, culprits: tuple[Culprit, ...]) -> str | None:
-        """Give the group in which waiting began: of the calls that culprits hold up, the first in the program."""
-        items = [
-            Item(number, culprit.collective.seq)
-            for culprit in culprits
-            for number, group in enumerate(self._groups)
-            if group.ranks == culprit.group.ranks and group.name == culprit.group.name
-        ]
-        return self._groups[first_of(self._groups, items).group].name if items else None
+def frontiers_of(scene: Scene) -> tuple[GroupFrontier, ...]:
+    """List the groups in which any rank waits, with the least and the furthest frontier of their members."""
+    found: dict[int, GroupFrontier] = {}
+    for call in scene.graph.pending:
+        known = [f for f in scene.groups[call.group].frontiers.values() if f.enqueued >= 0]
+        behind = {*call.behind, *(found[call.group].behind if call.group in found else ())}
+        found[call.group] = GroupFrontier(
+            group_of(scene, call.group),
+            (min(f.enqueued for f in known), max(f.enqueued for f in known)),
+            (min(f.completed for f in known), max(f.completed for f in known)),
+            sum(f.waiting for f in known),
+            tuple(sorted(behind)),
+            tuple(call.missing),
+        )
+    return tuple(found[k] for k in sorted(found))
 
-    def sentence(self, culprits: tuple[Culprit, ...]) -> str:
-        """One sentence: who, how, in which call; the next culprits counted, not told."""
-        parts = []
-        for kind in dict.fromkeys(c.kind for c in culprits):
-            same = [c for c in culprits if c.kind == kind]
-            first = same[0]
-            ranks = ", ".join(_at(c) for c in same[:8]) + (
-                f" and {len(same) - 8} more" if len(same) > 8 else ""
-            )
-            where = f"{first.group.dim or first.group.desc or 'group'} group {first.group.name}"
-            op = first.collective.op or "call"
-            parts.append(
-                f"rank{'s' * (len(same) > 1)} {ranks}: {_KINDS[kind]}, {op} {first.collective.seq} of {where}"
-            )
-        stuck = len(self._graph.stuck - {c.rank for c in culprits})
-        return f"{'; '.join(parts)}; {stuck} ranks wait for {'it' if len(culprits) == 1 else 'them'}"
 
-    def frontiers(self) -> tuple[GroupFrontier, ...]:
-        """List the groups that anybody waits in."""
-        found: dict[int, GroupFrontier] = {}
-        for hub in self._graph.hubs:
-            rows = [r for r in self._groups[hub.group].rows.values() if r.enqueued >= 0]
-            behind = {*hub.behind, *(found[hub.group].behind if hub.group in found else ())}
-            found[hub.group] = GroupFrontier(
-                self.group(hub.group),
-                (min(r.enqueued for r in rows), max(r.enqueued for r in rows)),
-                (min(r.completed for r in rows), max(r.completed for r in rows)),
-                sum(r.waiting for r in rows),
-                tuple(sorted(behind)),
-                tuple(hub.missing),
-            )
-        return tuple(found[k] for k in sorted(found))
-
-    def last_done(self) -> tuple[LastDone, ...]:
-        """Give the last completed collective of every rank, by time of issue, else in its smallest group."""
-        best: dict[int, tuple[int, int, LastDone]] = {}
-        for group in self._groups:
-            for row in group.rows.values():
-                if row.completed <= 0:
-                    continue
-                call = row.call(row.completed)
-                done = LastDone(row.rank, group.name, call[0] if call else None, row.completed)
-                key = (row.created(row.completed) or 0, -len(group.ranks), done)
-                if row.rank not in best or key[:2] > best[row.rank][:2]:
-                    best[row.rank] = key
-        return tuple(best[r][2] for r in sorted(best))
+def last_done(scene: Scene) -> tuple[LastDone, ...]:
+    """Give the last completed collective of every rank, by time of issue, else in its smallest group."""
+    best: dict[int, tuple[tuple[int, int], LastDone]] = {}
+    for group in scene.groups:
+        for frontier in group.frontiers.values():
+            if frontier.completed <= 0:
+                continue
+            call = frontier.call(frontier.completed)
+            done = LastDone(frontier.rank, group.name, call.op if call else None, frontier.completed)
+            key = (frontier.created(frontier.completed) or 0, -len(group.ranks))
+            if frontier.rank not in best or key > best[frontier.rank][0]:
+                best[frontier.rank] = key, done
+    return tuple(best[r][1] for r in sorted(best))
 
 
 def _at(culprit: Culprit) -> str:
@@ -172,13 +138,11 @@ def _at(culprit: Culprit) -> str:
 def _call(call: Signature | None, seq: int) -> CallRef:
     if call is None:
         return CallRef(None, seq, None, None)
-    dtypes = call[3].strip("[]() ").split(",")[0].strip("'\" ")
-    return CallRef(call[0].lstrip("_"), seq, sizes(call[1]), dtypes or None)
+    dtype = call.input_dtypes.strip("[]() ").split(",")[0].strip("'\" ")
+    return CallRef(call.op.lstrip("_"), seq, sizes(call.input_sizes), dtype or None)
 
 
 def _text(call: Signature | None) -> str:
-    return (
-        "unknown"
-        if call is None
-        else f"{call[0].lstrip('_')} in {call[1]} out {call[2]} {call[3] or call[4]}"
-    )
+    if call is None:
+        return "unknown"
+    return f"{call.op.lstrip('_')} in {call.input_sizes} out {call.output_sizes} {call.dtypes}"

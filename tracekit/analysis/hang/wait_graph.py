@@ -1,24 +1,26 @@
 """Who waits for whom: the wait-for graph across groups, and the ranks that wait for nobody.
 
-A rank whose call is outstanding waits for every member that has not issued that call (its host is behind),
-or, where all have and some are done, for its own device. Chains of waiting lead through groups to ranks
-that stopped by themselves: those are the culprits, everybody on the way is a victim. What fell out of a
-ring is unknown: it makes an edge, never a culprit. Second step of `hang`.
+A rank whose call is outstanding waits for every member that has not issued that call (its host is behind), or, where
+all have and some are done, for its own device. Chains of waiting lead through groups to ranks that stopped by
+themselves: those are the culprits, and every rank on the way is a victim. A call that fell out of a ring is unknown: it
+makes an edge, never a culprit. Second step of `hang`.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tracekit.analysis.hang.groups import Group, Row, synchronising
-from tracekit.dumps.dump import SCHEDULED, STARTED
-from tracekit.dumps.load import DumpSet
+from tracekit.analysis.hang.agreement import synchronising
+from tracekit.analysis.hang.frontier import Frontier, Group
+from tracekit.dumps.rank_dump import SCHEDULED, STARTED, RankDump
 
 
-@dataclass(slots=True)
-class Hub:
-    """One outstanding call of one group: who waits in it and for whom."""
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """One outstanding call of one group: the ranks that wait in it, and those they may wait for."""
 
-    group: int
+    group: int  # number of the group
     seq: int
     waiting: list[int]
     behind: list[int]  # known not to have issued it
@@ -28,34 +30,41 @@ class Hub:
 
     @property
     def in_flight(self) -> bool:
-        """Everybody issued it and nobody is done."""
+        """Whether every member issued it and none has finished it."""
         return not (self.behind or self.missing or self.unknown or self.done)
+
+
+class Moving(NamedTuple):
+    """A call that one member has done and another has not issued: their dumps are of different times."""
+
+    group: int
+    seq: int
+    done_by: int
+    not_issued_by: int
 
 
 @dataclass
 class Graph:
-    """Hubs, the ranks that every rank waits for, and what stands out."""
+    """The pending calls, and of every rank those that it waits in or holds up; calls are indices into `pending`."""
 
-    hubs: list[Hub]
-    waits: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # rank → numbers of hubs
-    pairs: dict[int, set[int]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # rank → peers of outstanding p2p
-    behind_in: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # rank → hubs
-    awaited: dict[int, set[int]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # rank → those whose p2p it lacks
-    device: dict[int, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # rank → hubs done by others
-    unstarted: dict[int, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # rank → hubs others started
-    busy: set[int] = field(default_factory=set)  # something is outstanding, but not what
-    moving: list[tuple[int, int, int, int]] = field(
-        default_factory=list
-    )  # group, seq, done by, not issued by
-    stale: frozenset[int] = frozenset()  # ranks whose dumps are older than their peers'
+    pending: list[PendingCall] = field(default_factory=list)
+    waits: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """rank → calls that it waits in."""
+    pairs: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """rank → peers of its outstanding sends and receives."""
+    behind_in: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """rank → calls that it has not issued and others wait in."""
+    awaited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """rank → ranks whose sends or receives it has not met."""
+    device: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """rank → calls that its device has not done though others' have."""
+    unstarted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """rank → calls that its device has not begun though others' have."""
+    busy: set[int] = field(default_factory=set)
+    """Ranks with something outstanding of which the dump does not tell what it is."""
+    moving: list[Moving] = field(default_factory=list)
+    stale: frozenset[int] = frozenset()
+    """Ranks whose dumps are older than their peers', or cut off."""
 
     def idle(self, rank: int) -> bool:
         """Whether nothing of this rank is outstanding: it waits for no communication."""
@@ -67,118 +76,137 @@ class Graph:
         return {r for r, h in self.waits.items() if h} | {r for r, p in self.pairs.items() if p} | self.busy
 
 
-def build_graph(groups: list[Group], dumps: DumpSet, stale: frozenset[int] = frozenset()) -> Graph:
-    """Give the wait-for graph of all groups; of `stale` ranks only what they issued counts, not what they lack."""
-    graph = Graph([], stale=stale | {r for r, d in dumps.dumps.items() if d.truncated})
-    timed = {r for r, d in dumps.dumps.items() if d.timed}
+def build_graph(
+    groups: list[Group], dumps: Mapping[int, RankDump], stale: frozenset[int] = frozenset()
+) -> Graph:
+    """Give the wait-for graph of all groups; of `stale` ranks only the calls they issued count, not those they lack."""
+    graph = Graph(stale=stale | {r for r, d in dumps.items() if d.truncated})
+    timed = {r for r, d in dumps.items() if d.timed}
     for number, group in enumerate(groups):
-        _moving(graph, number, group)
-        open_rows = [r for r in group.rows.values() if r.waiting]
-        if not open_rows:
-            continue
-        missing = [r for r in group.ranks if r not in dumps.dumps]
-        unknown = [r for r in group.ranks if r in dumps.dumps and _unknown(group, r)]
-        fronts: dict[int, list[Row]] = defaultdict(list)
-        for row in open_rows:
-            fronts[row.front].append(row)
-        for seq, rows in sorted(fronts.items()):
-            _hub(graph, number, group, seq, rows, missing, unknown, timed)
-    _pairs(graph, groups, dumps)
+        graph.moving.extend(_moving(number, group))
+        for call in _pending(number, group, dumps):
+            _add(graph, group, call, timed)
+    _add_messages(graph, groups, dumps)
     return graph
 
 
-def _unknown(group: Group, rank: int) -> bool:
-    row = group.rows.get(rank)
-    return row is None or row.enqueued < 0
-
-
-def _hub(
-    graph: Graph,
-    number: int,
-    group: Group,
-    seq: int,
-    rows: list[Row],
-    missing: list[int],
-    unknown: list[int],
-    timed: set[int],
-) -> None:
-    behind = [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq and not r.stale]
-    done = [r.rank for r in group.rows.values() if r.proven >= seq]
-    unknown = unknown + [r.rank for r in group.rows.values() if r.completed >= seq > r.proven]
-    unknown = unknown + [r.rank for r in group.rows.values() if 0 <= r.enqueued < seq and r.stale]
-    hub = Hub(number, seq, [r.rank for r in rows], behind, missing, unknown, done)
-    at = len(graph.hubs)
-    graph.hubs.append(hub)
+def _pending(number: int, group: Group, dumps: Mapping[int, RankDump]) -> Iterator[PendingCall]:
+    """Yield the calls of one group in which some member waits, by sequence number."""
+    rows = list(group.frontiers.values())
+    fronts: dict[int, list[int]] = defaultdict(list)
     for row in rows:
-        graph.waits[row.rank].add(at)
-    for rank in behind:
+        if row.waiting:
+            fronts[row.front].append(row.rank)
+    if not fronts:
+        return
+    missing = [r for r in group.ranks if r not in dumps]
+    untold = [r for r in group.ranks if r in dumps and _unknown(group, r)]
+    for seq, waiting in sorted(fronts.items()):
+        lacking = [f for f in rows if 0 <= f.enqueued < seq]
+        unproven = [f.rank for f in rows if f.completed >= seq > f.proven]
+        yield PendingCall(
+            group=number,
+            seq=seq,
+            waiting=waiting,
+            behind=[f.rank for f in lacking if not f.stale],
+            missing=missing,
+            unknown=[*untold, *unproven, *(f.rank for f in lacking if f.stale)],
+            done=[f.rank for f in rows if f.proven >= seq],
+        )
+
+
+def _unknown(group: Group, rank: int) -> bool:
+    frontier = group.frontiers.get(rank)
+    return frontier is None or frontier.enqueued < 0
+
+
+def _add(graph: Graph, group: Group, call: PendingCall, timed: set[int]) -> None:
+    """Enter one pending call into the graph: who waits in it, who is behind, whose device lags."""
+    at = len(graph.pending)
+    graph.pending.append(call)
+    for rank in call.waiting:
+        graph.waits[rank].add(at)
+    for rank in call.behind:
         graph.behind_in[rank].append(at)
-    if done and not behind:
-        for row in rows:
-            if _device(group, row, max(group.rows[r].proven for r in done)):
-                graph.device[row.rank].append(at)
-    # a device that has not begun what others began tells so even if some member left no dump
-    if not (hub.behind or hub.done) and graph.stale.issuperset(hub.unknown):
-        states = {r.rank: r.state(seq) for r in rows if r.rank in timed}
+    if call.done and not call.behind:
+        furthest = max(group.frontiers[r].proven for r in call.done)
+        for rank in call.waiting:
+            if _device_lags(group, group.frontiers[rank], furthest):
+                graph.device[rank].append(at)
+    # a device that has not begun what others began is told even where some member left no dump
+    if not (call.behind or call.done) and graph.stale.issuperset(call.unknown):
+        states = {r: group.frontiers[r].state(call.seq) for r in call.waiting if r in timed}
         if STARTED in states.values():
             for rank, state in states.items():
                 if state == SCHEDULED:
                     graph.unstarted[rank].append(at)
 
 
-def _device(group: Group, row: Row, furthest: int) -> bool:
-    """Tell whether some call that this rank issued but has not done is done elsewhere, and needed it."""
-    span = range(row.front, min(furthest, row.enqueued) + 1)
-    if any(synchronising(c) for s, c in zip(row.tail.seq, row.tail.calls, strict=True) if s in span):
+def _device_lags(group: Group, frontier: Frontier, furthest: int) -> bool:
+    """Tell whether some call that this rank issued but has not done is done elsewhere, and needed this rank.
+
+    `furthest` is the last call that any member has done. Where the rings have lost the calls, one of them needed this
+    rank if they are more than the group ever makes in a row without a call that synchronises.
+    """
+    span = range(frontier.front, min(furthest, frontier.enqueued) + 1)
+    tail = frontier.tail
+    if any(synchronising(c) for s, c in zip(tail.seq, tail.calls, strict=True) if s in span):
         return True
-    if synchronising(group.call(row.front)):
+    if synchronising(group.call(frontier.front)):
         return True
-    # the ring has lost the calls: more of them than this group ever makes in a row without one that synchronises
-    longest = current = 0
-    some = False
-    for other in group.rows.values():
-        for call in other.tail.calls:
-            free = not synchronising(call)
-            current = current + 1 if free else 0
-            some, longest = some or not free, max(longest, current)
-        current = 0
-    lost = not any(row.call(s) or group.call(s) for s in span)
-    return some and lost and len(span) > longest + 1
+    longest = _longest_unsynchronised(group)
+    lost = not any(frontier.call(s) or group.call(s) for s in span)
+    return longest is not None and lost and len(span) > longest + 1
 
 
-def _moving(graph: Graph, number: int, group: Group) -> None:
-    """Note calls done by one and not issued by another: dumps written at different times."""
-    known = [r for r in group.rows.values() if r.enqueued >= 0]
+def _longest_unsynchronised(group: Group) -> int | None:
+    """Count the calls of the longest run without one that synchronises; None where no ring holds one that does."""
+    longest, synchronised = 0, False
+    for frontier in group.frontiers.values():
+        run = 0
+        for call in frontier.tail.calls:
+            meets = synchronising(call)
+            run = 0 if meets else run + 1
+            synchronised, longest = synchronised or meets, max(longest, run)
+    return longest if synchronised else None
+
+
+def _moving(number: int, group: Group) -> list[Moving]:
+    """List calls done by one member and not issued by another: dumps written at different times."""
+    known = [f for f in group.frontiers.values() if f.enqueued >= 0]
     if len(known) < 2:
-        return
-    last = max(known, key=lambda r: r.proven)
-    for first in known:
-        if first.stale or last.proven <= first.enqueued:
-            continue
-        if synchronising(last.call(first.enqueued + 1) or group.call(last.proven)):
-            graph.moving.append((number, last.proven, last.rank, first.rank))
+        return []
+    last = max(known, key=lambda f: f.proven)
+    return [
+        Moving(number, last.proven, last.rank, first.rank)
+        for first in known
+        if not first.stale
+        and last.proven > first.enqueued
+        and synchronising(last.call(first.enqueued + 1) or group.call(last.proven))
+    ]
 
 
-def _pairs(graph: Graph, groups: list[Group], dumps: DumpSet) -> None:
-    """Edges of p2p: the n-th outstanding send of a pair meets the n-th outstanding receive of its peer."""
-    ends: dict[tuple[int, tuple[int, ...], int, int, bool], int] = defaultdict(int)
-    for rank, dump in dumps.dumps.items():
+def _add_messages(graph: Graph, groups: list[Group], dumps: Mapping[int, RankDump]) -> None:
+    """Enter sends and receives: the n-th outstanding send of a pair meets the n-th outstanding receive of its peer."""
+    ends: dict[tuple[int, tuple[int, ...], int, bool], int] = defaultdict(int)  # rank, members, peer, send
+    for rank, dump in dumps.items():
         for op in dump.p2p:
             members = dump.groups[op.group].ranks
             if op.peer < len(members) and op.me < len(members):
-                ends[rank, members, rank, members[op.peer], op.send] += 1
-    for (rank, members, _, peer, send), count in ends.items():
+                ends[rank, members, members[op.peer], op.send] += 1
+    for (rank, members, peer, send), count in ends.items():
         if rank in graph.stale:
             continue
         graph.pairs[rank].add(peer)
-        if ends.get((peer, members, peer, rank, not send), 0) < count:
+        if ends.get((peer, members, rank, not send), 0) < count:
             graph.awaited[peer].add(rank)
-    for group in groups:  # what the ring has lost still shows in the status
+    for group in groups:
         if group.mixed:
-            graph.busy.update(
-                r.rank
-                for r in group.rows.values()
-                if (not r.stale or dumps.dumps[r.rank].truncated)
-                and (dumps.dumps[r.rank].wrapped or dumps.dumps[r.rank].truncated)
-                and 0 <= r.tail.status_completed < r.tail.status_enqueued
-            )
+            graph.busy.update(f.rank for f in group.frontiers.values() if _lost_messages(f, dumps[f.rank]))
+
+
+def _lost_messages(frontier: Frontier, dump: RankDump) -> bool:
+    """Tell whether messages are outstanding that the ring has lost: they still show in the status."""
+    lossy = dump.wrapped or dump.truncated
+    told = not frontier.stale or dump.truncated
+    return lossy and told and 0 <= frontier.tail.status_completed < frontier.tail.status_enqueued

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.dumps.dump import Int64, Kind, RankDump, TimedCalls
+from tracekit.dumps.calls import CallKind
+from tracekit.dumps.rank_dump import Int64, RankDump, TimedCalls
 from tracekit.thresholds import (
     BEYOND_ALL_CALLS,
     LEAST_CALLS,
@@ -33,7 +34,7 @@ class Marks:
     """Calls that all ranks make: their group and kind, the first number, and by how much numbers of marks differ."""
 
     name: str
-    kind: Kind
+    kind: CallKind
     first: int
     stride: int
     thinned: bool  # every so many calls stand for a step
@@ -41,7 +42,7 @@ class Marks:
 
 def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
     """Find the rarest call of everybody, by number evenly spaced; None where there is none."""
-    seqs: dict[tuple[str, Kind], dict[int, Int64]] = defaultdict(dict)
+    seqs: dict[tuple[str, CallKind], dict[int, Int64]] = defaultdict(dict)
     for rank, dump in dumps.items():
         timing = dump.timing
         if timing is None:
@@ -53,7 +54,7 @@ def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
                     timing.seq[mine & (timing.kind == kind)]
                 )
     calls = min(len(d.timing.start) for d in dumps.values() if d.timing is not None)
-    best: tuple[bool, int, str, Kind, int] | None = None
+    best: tuple[bool, int, str, CallKind, int] | None = None
     for (name, kind), by_rank in seqs.items():
         every = np.unique(np.concatenate(list(by_rank.values())))
         stride = int(every[1] - every[0]) if len(every) > 1 else 0

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays import from_numpy, from_strings
-from tracekit.dumps.dump import RankDump, TimedCalls
 from tracekit.dumps.load import DumpSet, Progress, load_dumps
+from tracekit.dumps.rank_dump import RankDump, TimedCalls
 from tracekit.errors import InputError
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FLIGHT_RECORDER, FileGroup, FileResult, RankTable

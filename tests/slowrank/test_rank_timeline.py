@@ -1,0 +1,71 @@
+"""What a rank posts and needs: false needs left out, what queued behind a late rank put where it was ready."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid
+from tests.tables.rows import comm, gemm, group, matched, step
+from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.measured import measure_run
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
+from tracekit.store import Run
+from tracekit.tables.steps import measure
+
+US = 1000.0
+RUN = Run(Path(), (), (), (), (), 2)
+
+
+@pytest.mark.parametrize(
+    ("post_us", "own_us", "kept"),
+    [
+        (5.0, 0.0, [False, True]),  # outstanding already when the first one ended
+        (5.0, 40.0, [True, True]),  # work was done in between: it had been waited for
+        (120.0, 0.0, [True, True]),  # posted in answer to the end of the first one
+    ],
+)
+def test_operations_ending_during_another_wait_delay_nobody(post_us, own_us, kept):
+    """Operation A ends at 100 µs, B at 300 µs."""
+    wall = np.array([0.0, 100.0, 300.0, post_us]) * US
+    order = np.argsort(wall)
+    kind = np.array([POST, NEED, NEED, POST])[order]
+    reading = np.array([0.0, 0.0, own_us, 0.0])[order] * US
+    posted = np.array([0.0, 0.0, post_us, post_us])[order] * US
+    found = _really_needed(kind, reading, wall[order], posted)
+    assert found[kind == NEED].tolist() == kept
+    assert found[kind == POST].all()
+
+
+def test_a_collective_queued_behind_lateness_was_ready_before():
+    """Rank 1 comes 300 µs late to the first of two, half through its work; rank 0 works on meanwhile."""
+    first = [
+        step(0, 0, 870),
+        gemm(0, 100),
+        comm(100, 320, 0),
+        gemm(100, 300),
+        comm(420, 20, 0),
+        gemm(440, 100),
+    ]
+    late = [step(0, 0, 870), gemm(0, 400), comm(400, 20, 0), gemm(405, 13), comm(420, 20, 0), gemm(440, 400)]
+    ops = matched(
+        {0: [*first, comm(540, 320, 0)], 1: [*late, comm(840, 20, 0)]},
+        group(0, 0, 1),
+    )
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
+    assert queue.before.tolist() == [-1, 0, 1]
+    mine = ops.of(0)
+    _, second, _ = queue.ready[mine]
+    assert ops.at_start[mine].tolist() == [100 * US, 400 * US, 500 * US]
+    assert second == pytest.approx(250 * US, rel=0.05)
+    assert queue.ready[ops.of(1)].tolist() == ops.at_start[ops.of(1)].tolist()
+
+
+def test_the_busiest_channel_cuts_a_step():
+    rows = [comm(100.0 * i, 10, 0) for i in range(5)] + [comm(50.0 + 200 * i, 10, 1) for i in range(3)]
+    ops = matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1))
+    where = np.arange(len(ops.start))[ops.of(0)]
+    chosen = _busiest(ops, where)
+    assert len(chosen) == 5
+    assert len(set(ops.channel[chosen].tolist())) == 1

@@ -1,0 +1,73 @@
+"""Robust statistics: who exceeds his peers, by how much, and whether chance would do it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others, spread
+from tracekit.thresholds import Z_LIMIT
+
+ALL = [np.arange(4)]
+
+
+def test_peers_are_the_others_of_the_group_only():
+    values = np.array([[1.0], [2.0], [30.0], [40.0], [7.0]])
+    found = median_of_others(values, [np.array([0, 1]), np.array([2, 3]), np.array([4])])
+    assert found[:4, 0].tolist() == [2.0, 1.0, 40.0, 30.0]
+    assert np.isnan(found[4, 0])
+
+
+def test_unknown_peers_are_left_out_not_zero():
+    values = np.array([[5.0, 5.0], [np.nan, 6.0], [7.0, np.nan], [np.nan, np.nan]])
+    found = median_of_others(values, ALL)
+    assert found[0].tolist() == [7.0, 6.0]
+    assert found[3].tolist() == [6.0, 5.5]
+
+
+def test_spread_is_robust_standard_deviation():
+    noise = np.random.default_rng(5).normal(0, 3, 4000)
+    assert spread(noise) == pytest.approx(3, rel=0.1)
+    noise[:200] = 1e9
+    assert spread(noise) == pytest.approx(3, rel=0.15)
+    assert spread(np.array([np.nan])) == 0
+
+
+def test_a_lasting_excess_is_significant_and_noise_is_not():
+    rng = np.random.default_rng(6)
+    values = rng.normal(1e6, 1e3, (8, 10))
+    values[5] += 2e4
+    found = excess(values, [np.arange(8)], floor=100.0)
+    assert found.mean[5] == pytest.approx(2e4, rel=0.1)
+    assert found.z[5] > Z_LIMIT
+    assert (np.delete(found.z, 5) < Z_LIMIT).all()
+    assert found.sigma == pytest.approx(1e3, rel=0.5)
+
+
+def test_the_floor_keeps_trifles_of_a_noiseless_trace_quiet():
+    values = np.full((4, 5), 1e6)
+    values[2] += 10
+    assert excess(values, ALL, floor=1000.0).z[2] < Z_LIMIT
+    assert excess(values, ALL, floor=1.0).z[2] > Z_LIMIT
+
+
+def test_normal_noise_hardly_ever_alarms():
+    rng = np.random.default_rng(7)
+    alarms = sum(
+        (excess(rng.normal(1e6, 1e4, (16, 6)), [np.arange(16)], 1.0).z > Z_LIMIT).any() for _ in range(100)
+    )
+    assert alarms <= 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.floats(-1e9, 1e9))
+def test_a_common_shift_of_all_ranks_is_nobodys_excess(seed, shift):
+    values = np.random.default_rng(seed).normal(1e6, 1e4, (4, 5))
+    before, after = (excess(v, ALL, 1.0) for v in (values, values + shift))
+    assert after.mean == pytest.approx(before.mean, abs=1e-3)
+
+
+def test_confidence_falls_with_the_number_of_ranks_tested():
+    assert confidence(5, 8) > confidence(5, 10**6)
+    assert confidence(0, 8) == 0
+    assert confidence(50, 8) == 0.999

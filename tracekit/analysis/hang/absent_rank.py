@@ -1,0 +1,167 @@
+"""What a rank without a whole dump has certainly done, and who among its partners is at fault in its place.
+
+All members issued a call that synchronises and is done on one of them. Ranks of one place run one program, so a rank
+that went through such a call also issued what its peers issue before it.
+"""
+
+from collections.abc import Sequence
+
+from tracekit.analysis.hang.agreement import synchronising
+from tracekit.analysis.hang.frontier import Frontier, Role
+from tracekit.analysis.hang.program_order import CallId, order_of
+from tracekit.analysis.hang.scene import Scene
+from tracekit.thresholds import MAX_WITNESSES, MIN_WITNESSES
+
+
+class AbsentRank:
+    """One rank that left no whole dump, seen from its partners."""
+
+    def __init__(self, scene: Scene, rank: int) -> None:
+        self._scene, self._rank = scene, rank
+
+    def partners_that_skipped(self, witnesses: int = MIN_WITNESSES) -> dict[int, CallId]:
+        """Find partners that left a call of theirs out; nothing else shows it where only two ranks make the call.
+
+        Such a rank runs on to calls of its other groups that all its peers make only after the one it lacks; or it
+        makes the next call of this group under the number of the one left out, and so too late. At least so many
+        `witnesses` must show the usual order, and none another.
+        """
+        found: dict[int, CallId] = {}
+        for number, group in enumerate(self._scene.groups):
+            if self._rank not in group.ranks or not self._scene.is_narrow(group):
+                continue
+            for frontier in group.frontiers.values():
+                if frontier.enqueued >= 0 and not frontier.stale:
+                    skipped = self._skipped(number, frontier, witnesses)
+                    if skipped is not None:
+                        found[frontier.rank] = skipped
+        return found
+
+    def objection(self, calls: Sequence[CallId]) -> str | None:
+        """Say why this may not be the rank that did not come to these calls; None if nothing says so."""
+        groups = self._scene.groups
+        if skipped := self.partners_that_skipped(witnesses=1):
+            return (
+                f"rank {min(skipped)} seems to have left out a call that they make together; nothing tells which of "
+                "the two did not come"
+            )
+        if calls and not any(groups[c.group].call(c.seq) for c in calls):
+            return (
+                "the rings have lost the calls that wait for it, so that they may not match; record more "
+                "(TORCH_FR_BUFFER_SIZE)"
+            )
+        if (beside := self._beside()) is not None:
+            return (
+                f"rank {beside} neither, and the two share a group: which of them did not come would stand in either "
+                "dump"
+            )
+        if (alone := self._doubtful_witness(calls)) is not None:
+            return (
+                f"rank {alone} may have finished their last call and stopped by itself: Gloo notes a call as done, "
+                "too, when a member dies in it"
+            )
+        if self._rank not in self._scene.dumps and any(self._issued(call) for call in calls):
+            return (
+                "it finished a later call with its peers: a device is stuck or a call was left out, and its dump may "
+                "tell where"
+            )
+        return None
+
+    def _skipped(self, number: int, frontier: Frontier, witnesses: int) -> CallId | None:
+        """Give the call of group `number` that this partner left out; None where nothing shows it."""
+        front = CallId(number, frontier.front)
+        if frontier.waiting and self._came_late(frontier.rank, front, witnesses):
+            return front
+        lacked = CallId(number, frontier.enqueued + 1)
+        return lacked if self._ran_past(frontier.rank, lacked, witnesses) else None
+
+    def _beside(self) -> int | None:
+        """Find a rank that left no whole dump either, and may keep this one waiting in a call that no dump shows."""
+        dumps = self._scene.dumps
+        for group in self._scene.groups:
+            others = [r for r in group.ranks if r != self._rank] if self._rank in group.ranks else []
+            if others and all(r not in dumps or dumps[r].truncated for r in others):
+                return others[0]
+        return None
+
+    def _doubtful_witness(self, calls: Sequence[CallId]) -> int | None:
+        """Find the one rank that waits for this one, if its last call only reads as done."""
+        waiting = {
+            frontier.rank: frontier.reset
+            for call in calls
+            for frontier in self._scene.groups[call.group].frontiers.values()
+            if frontier.waiting and frontier.front == call.seq
+        }
+        doubted = [rank for rank, reset in waiting.items() if reset]
+        return doubted[0] if len(doubted) == 1 else None
+
+    def _issued(self, call: CallId) -> bool:
+        """Whether it must have issued the collective, since it went through one that comes later."""
+        for number, group in enumerate(self._scene.groups):
+            if number == call.group or group.mixed or self._rank not in group.ranks:
+                continue
+            proven = sorted({f.proven for f in group.frontiers.values() if not f.stale}, reverse=True)
+            done = next((seq for seq in proven if seq > 0 and synchronising(group.call(seq))), None)
+            if done is not None and self._comes_before(call, CallId(number, done)):
+                return True
+        return False
+
+    def _comes_before(self, one: CallId, other: CallId) -> bool:
+        """Whether members of these two groups make the first call before the second, each in its own place."""
+        groups = [self._scene.groups[c.group] for c in (one, other)]
+        asked = {r for g in groups if len(g.ranks) < len(self._scene.world) for r in g.frontiers}
+        votes = [self._vote(rank, one, other) for rank in sorted(asked)[:MAX_WITNESSES]]
+        return votes.count(1) > votes.count(-1)
+
+    def _vote(self, rank: int, one: CallId, other: CallId) -> int:
+        """Give 1 where `rank` makes the first call before the second, -1 for the other way round, 0 if untold."""
+        issues = []
+        for call in (one, other):
+            number = self._scene.own(rank, call.group)
+            frontier = None if number is None else self._scene.groups[number].frontiers[rank]
+            issues.append(None if frontier is None else frontier.issue(call.seq))
+        return order_of(issues[0], issues[1])
+
+    def _ran_past(self, rank: int, lacked: CallId, witnesses: int) -> bool:
+        """Whether `rank` made a call in another group that all its peers make after the one it lacks."""
+        groups = self._scene.groups
+        peers = self._scene.peers(rank)
+        for number in (n for alike in self._scene.places[rank].values() for n in alike):
+            frontier = groups[number].frontiers[rank]
+            if number == lacked.group or groups[number].mixed or frontier.enqueued < 1 or frontier.stale:
+                continue
+            votes = [self._vote(r, lacked, CallId(number, frontier.enqueued)) for r in peers]
+            if votes.count(1) >= witnesses and -1 not in votes:
+                return True
+        return False
+
+    def _came_late(self, rank: int, call: CallId, witnesses: int) -> bool:
+        """Whether all peers that show it make the call before others that `rank` made before it."""
+        mine = self._made_before(rank, call)
+        if not mine:
+            return False
+        others = [self._made_before(r, call) for r in self._scene.peers(rank)]
+        later = [_is_later(mine, theirs) for theirs in others if mine.keys() & theirs.keys()]
+        return len(later) >= witnesses and all(later)
+
+    def _made_before(self, rank: int, call: CallId) -> dict[Role, int]:
+        """Give the last call that a rank made before this one in each of its other groups, as far as its ring tells."""
+        groups = self._scene.groups
+        number = self._scene.own(rank, call.group)
+        at = None if number is None else groups[number].frontiers[rank].created(call.seq)
+        found: dict[Role, int] = {}
+        for role, numbers in self._scene.places[rank].items():
+            unclear = role == groups[call.group].role or len(numbers) > 1 or groups[numbers[0]].mixed
+            if at is None or unclear:
+                continue
+            tail = groups[numbers[0]].frontiers[rank].tail
+            before = tail.seq[(tail.created > 0) & (tail.created < at)]
+            if len(before):
+                found[role] = int(before.max())
+        return found
+
+
+def _is_later(mine: dict[Role, int], theirs: dict[Role, int]) -> bool:
+    """Whether `mine` are at least as late as `theirs` in all groups that both have, and later in some."""
+    gaps = [mine[role] - theirs[role] for role in mine.keys() & theirs.keys()]
+    return min(gaps) >= 0 and max(gaps) > 0

@@ -1,0 +1,56 @@
+"""What the members of a group must agree on when they make one call, and which calls synchronise them."""
+
+import json
+from functools import lru_cache
+from math import prod
+
+from tracekit.dumps.calls import Signature
+
+Version = tuple[object, ...]
+"""What all members must agree on in a call; two versions under one number are a mismatch."""
+
+_SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
+
+
+def synchronising(call: Signature | None) -> bool:
+    """Tell whether no member can finish this call before all have issued it; False where the call is unknown."""
+    return call is not None and _plain(call.op).startswith(_SYNCHRONISING)
+
+
+def version_of(call: Signature) -> Version:
+    """Give what all members of the group must agree on in this call, without what may rightly differ."""
+    name = _plain(call.op)
+    if name.startswith("alltoall"):
+        return (name, call.dtypes)
+    if name.startswith(("allreduce", "broadcast", "reduce")) and not name.startswith("reducescatter"):
+        return (name, numel(call.input_sizes), call.dtypes)
+    if name.startswith(("allgatherbase", "allgatherinto", "reducescatterbase", "reducescattertensor")):
+        return (name, numel(call.input_sizes), numel(call.output_sizes), call.dtypes)
+    if name.startswith("allgather"):
+        return (name, numel(call.output_sizes), call.dtypes)
+    if name.startswith(("gather", "reducescatter")):
+        return (name, numel(call.input_sizes), call.dtypes)
+    if name.startswith("scatter"):
+        return (name, numel(call.output_sizes), call.dtypes)
+    return (name,)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+@lru_cache(4096)
+def numel(text: str) -> int | None:
+    """Count the elements of the tensors in "[[8192, 1, 5120], …]"; None where the text is no list of shapes."""
+    shapes = sizes(text)
+    return None if shapes is None else sum(prod(s) for s in shapes)
+
+
+def sizes(text: str) -> tuple[tuple[int, ...], ...] | None:
+    """Give the shapes in "[[8192, 1, 5120], …]", also of a coalesced call's parts; None for any other text."""
+    try:
+        value = [shape for part in text.split("; ") for shape in json.loads(part)]
+        shapes = tuple(tuple(int(n) for n in shape) for shape in value)
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return None
+    return shapes

@@ -1,0 +1,20 @@
+"""Rings that have overwritten outstanding calls: whoever they would name stays unknown."""
+
+from tracekit.analysis.hang.rules.rule import Found
+from tracekit.analysis.hang.scene import Scene
+
+
+def lost_calls(scene: Scene, _known: Found) -> Found:
+    """Give the doubt that outstanding calls have fallen out of the rings.
+
+    Looks for: dumps whose oldest kept entry is outstanding, without a `pg_status` that would tell their frontiers, or
+    of ranks that send and receive (of messages the status does not tell).
+    Excuses: every rank from the rules that follow, which rest on what no ring shows.
+    Returns: no culprit; a doubt that says what to record.
+    """
+    paired = {r for g in scene.groups if g.mixed for r in g.frontiers}
+    cut = [r for r, d in scene.dumps.items() if d.cut and (not d.has_status or r in paired)]
+    if not cut:
+        return Found()
+    doubt = f"the rings of {len(cut)} ranks have lost outstanding calls; record more (TORCH_FR_BUFFER_SIZE)"
+    return Found(doubts=(doubt,))

@@ -1,0 +1,184 @@
+"""Members of one group that made different calls under one number: who disagrees with the rest, and how.
+
+The rest is the majority of the group. In groups without a majority it is what the groups in the same place of other
+replicas call under that number, and what the group itself called before.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tracekit.analysis.hang.agreement import Version
+from tracekit.analysis.hang.call_history import (
+    counts_before,
+    is_followed,
+    same_past,
+    versions_at,
+    versions_before,
+)
+from tracekit.analysis.hang.frontier import Group
+from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_graph import PendingCall
+from tracekit.findings.hang import CulpritKind
+from tracekit.thresholds import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
+
+
+def mismatched_collectives(scene: Scene, _known: Found) -> Found:
+    """Give the ranks whose collective differs from what the rest of the group made under the same number.
+
+    Looks for: pending calls with several versions (operation, sizes or dtypes that all members must agree on); and
+    a lone version of which the other members left no dump, where replicas agree on another.
+    Excuses: everybody, with a doubt, where neither a majority, nor replicas, nor the past tells which side is right.
+    Returns: `mismatched_call`, or `host_stalled` for a rank that left a call out; the calls in dispute.
+    """
+    culprits: dict[int, Accusation] = {}
+    doubts = []
+    for mismatch in _mismatches(scene):
+        if not mismatch.odd:
+            doubts.append(_doubt(scene, mismatch))
+        kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
+        for rank in mismatch.odd:
+            culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
+    disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
+    return Found(culprits, disputed=disputed, doubts=tuple(doubts))
+
+
+def _doubt(scene: Scene, mismatch: Mismatch) -> str:
+    group = scene.groups[mismatch.group]
+    names = " and ".join(str(r) for side in mismatch.sides.values() for r in side[:NAMED_A_SIDE])
+    inside = all(r in group.ranks for side in mismatch.sides.values() for r in side)
+    where = f"group {group.name}" if inside else f"groups like {group.name}"
+    return f"ranks {names} call differently in {where} and nothing tells who is right"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dispute:
+    """One call, the versions in which members made it, and the groups in the same place of other replicas."""
+
+    number: int
+    group: Group
+    seq: int
+    sides: dict[Version, list[int]]
+    replicas: list[Group]  # the group itself among them
+
+
+def _mismatches(scene: Scene) -> list[Mismatch]:
+    """List the pending calls on whose version members do not agree."""
+    found: list[Mismatch | None] = []
+    for call in scene.graph.pending:
+        group = scene.groups[call.group]
+        sides = versions_at(group, call.seq)
+        dispute = _Dispute(call.group, group, call.seq, sides, scene.roles[group.role])
+        if len(sides) > 1:
+            found.append(_judge(dispute))
+        elif len(sides) == 1 and _others_unseen(scene, call):
+            found.append(_judge_alone(dispute) or _judge_beside(scene, dispute))
+    return [mismatch for mismatch in found if mismatch is not None]
+
+
+def _others_unseen(scene: Scene, call: PendingCall) -> bool:
+    """Whether members left no dump, or too old a one, and nobody is known to be behind."""
+    return bool(call.missing or scene.graph.stale.intersection(call.unknown)) and not call.behind
+
+
+def _judge(dispute: _Dispute) -> Mismatch:
+    """Find the right one of several versions: the majority's, else by replicas and by the past."""
+    counts = {v: len(ranks) for v, ranks in dispute.sides.items()}
+    total = sum(counts.values())
+    right = next((v for v, n in counts.items() if n > total / 2 and n > 1), None)
+    if right is None:
+        right = (
+            _by_replicas(dispute, same_past_only=True)
+            or _by_history(dispute)
+            or _by_replicas(dispute, same_past_only=False)
+            or _by_pattern(dispute)
+        )
+    group, seq = dispute.group, dispute.seq
+    if right is None:
+        return Mismatch(dispute.number, seq, dispute.sides, [], skipped=False, expected=None)
+    odd = sorted(r for v, ranks in dispute.sides.items() if v != right for r in ranks)
+    expected = group.frontiers[dispute.sides[right][0]].call(seq)
+    wrong = [v for v in dispute.sides if v != right]
+    skipped = all(is_followed(group, seq, right, v, dispute.replicas) for v in wrong)
+    return Mismatch(dispute.number, seq, dispute.sides, odd, skipped, expected)
+
+
+def _by_history(dispute: _Dispute) -> Version | None:
+    """Find the one version that this group has called before, if no other group in its place has called another."""
+    past = counts_before(dispute.group, dispute.seq)
+    known = [v for v in dispute.sides if past[v]]
+    if len(known) != 1:
+        return None
+    # the usual version may have fallen out of a short ring: then others have called both
+    elsewhere = [counts_before(other, dispute.seq) for other in dispute.replicas[:MAX_WITNESSES]]
+    return None if any(h[v] for h in elsewhere for v in dispute.sides if v != known[0]) else known[0]
+
+
+def _by_pattern(dispute: _Dispute) -> Version | None:
+    """Find the version that followed wherever the last calls had come in this order before (steps repeat)."""
+    past = versions_before(dispute.group, dispute.seq)
+    for length in range(min(PATTERN_CALLS, len(past) // 2), 1, -1):
+        context = past[-length:]
+        after = {past[i + length] for i in range(len(past) - length) if past[i : i + length] == context}
+        fitting = [v for v in dispute.sides if v in after]
+        if len(after) == 1 and len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:
+    """Find the version that groups in the same place call, or only those of them whose calls before are the same.
+
+    The latter tell more than what this group called before, of which a short ring holds only a part.
+    """
+    votes: set[Version] = set()
+    for other in dispute.replicas:
+        if other is dispute.group or (same_past_only and not same_past(dispute.group, other, dispute.seq)):
+            continue
+        theirs = versions_at(other, dispute.seq)
+        if len(theirs) == 1:
+            votes.update(theirs)
+    fitting = [v for v in dispute.sides if v in votes]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _judge_alone(dispute: _Dispute) -> Mismatch | None:
+    """Judge a call whose other members left no dump (a wrong size can end the peer) by replicas and the past."""
+    version, ranks = next(iter(dispute.sides.items()))
+    past = counts_before(dispute.group, dispute.seq)
+    if len(ranks) != 1 or version in past or not past:
+        return None
+    votes: Counter[Version] = Counter()
+    expected = None
+    for other in dispute.replicas:
+        theirs = versions_at(other, dispute.seq) if other is not dispute.group else {}
+        if len(theirs) == 1:
+            (their,) = theirs
+            votes[their] += 1
+            expected = other.call(dispute.seq) if their != version else expected
+    if votes[version] or len(votes) != 1 or next(iter(votes)) not in past:
+        return None
+    return Mismatch(dispute.number, dispute.seq, dispute.sides, ranks, skipped=False, expected=expected)
+
+
+def _judge_beside(scene: Scene, dispute: _Dispute) -> Mismatch | None:
+    """Judge such a call by groups of the rank's own peers with the same past: two or more that call something else.
+
+    With one such group alone nothing tells who is right.
+    """
+    group, seq = dispute.group, dispute.seq
+    version, ranks = next(iter(dispute.sides.items()))
+    if group.mixed or len(ranks) != 1:
+        return None
+    peers = scene.peers(ranks[0], scene.widest)
+    near = dict.fromkeys(n for p in peers for n in scene.alike(p, dispute.number) if n != dispute.number)
+    alike = [g for n in near if same_past(group, g := scene.groups[n], seq) and versions_at(g, seq)]
+    versions = {v for g in alike for v in versions_at(g, seq)}
+    if len(versions) != 1 or version in versions:
+        return None
+    (right,) = versions
+    if len(alike) < 2:
+        both = {version: ranks, right: [r for side in versions_at(alike[0], seq).values() for r in side]}
+        return Mismatch(dispute.number, seq, both, [], skipped=False, expected=None)
+    skipped = is_followed(group, seq, right, version, alike)
+    return Mismatch(dispute.number, seq, dispute.sides, ranks, skipped, alike[0].call(seq))

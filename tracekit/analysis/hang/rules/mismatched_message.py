@@ -1,0 +1,127 @@
+"""Sends and receives of one pair of ranks that differ in size or dtype: which of the two ends is wrong.
+
+The odd end is the one whose call differs from what its replicas make under the same number, else from what this pair
+sent before.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tracekit.analysis.hang.agreement import Version
+from tracekit.analysis.hang.channels import (
+    Channel,
+    Channels,
+    End,
+    differ,
+    end_of,
+    is_known,
+    past_calls,
+    usual_calls,
+)
+from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
+from tracekit.analysis.hang.scene import Scene
+
+
+def mismatched_messages(scene: Scene, _known: Found) -> Found:
+    """Give the ranks that send or receive another size or dtype than the end that meets it.
+
+    Looks for: the first pair of unlike ends on every channel, of which at least one is unfinished; and an unlike end
+    whose peer left no dump, where its replicas and all else that it sends there agree.
+    Excuses: both ends of such a pair from being a stalled device or host, since one of them is a victim; and both
+    altogether, with a doubt, where nothing tells which end is right.
+    Returns: `mismatched_call` for the odd end, with both calls and the usual one.
+    """
+    excused: set[int] = set()
+    culprits: dict[int, Accusation] = {}
+    doubts = []
+    for unlike in _unlike_messages(scene):
+        excused.update(unlike.ends)
+        mismatch = unlike.mismatch
+        if unlike.odd is None:
+            names = " and ".join(str(r) for r in unlike.ends)
+            doubts.append(
+                f"ranks {names} send and receive different sizes in group {scene.groups[mismatch.group].name} "
+                "and nothing tells who is right"
+            )
+            continue
+        call = mismatch.calls[unlike.odd]
+        accusation = Accusation("mismatched_call", mismatch.group, mismatch.seq, mismatch, call)
+        culprits.setdefault(unlike.odd, accusation)
+    return Found(culprits, frozenset(excused), doubts=tuple(doubts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """A send and a receive that meet and differ; `odd` is None where nothing tells which end is right."""
+
+    ends: tuple[int, int]
+    odd: int | None
+    mismatch: Mismatch  # its `seq` is the odd end's own number of the message
+
+
+def _unlike_messages(scene: Scene) -> list[_Unlike]:
+    """List the pairs of messages that differ, the first of every channel, by members and sender."""
+    found: dict[tuple[tuple[int, ...], int, int], _Unlike] = {}
+    channels = Channels(scene.dumps)
+    for rank, dump in scene.dumps.items():
+        queued: dict[Channel, int] = defaultdict(int)
+        for op in dump.p2p:
+            channel = Channel(op.group, op.send, op.me, op.peer)
+            place = queued[channel]
+            queued[channel] += 1
+            members = dump.groups[op.group].ranks
+            if max(op.me, op.peer) >= len(members) or members[op.me] != rank:
+                continue
+            peer = members[op.peer]
+            key = (members, *((rank, peer) if op.send else (peer, rank)))
+            if key in found:
+                continue
+            mine, other = end_of(rank, op), channels.counterpart(dump, op, place)
+            unlike = None
+            if other is None and (peer not in scene.dumps or scene.dumps[peer].truncated):
+                unlike = _judge_alone(scene, members, peer, mine)
+            elif other is not None and differ(op.call, other.call):
+                unlike = _judge(scene, dump.groups[op.group].desc, members, (mine, other))
+            if unlike is not None:
+                found[key] = unlike
+    return [found[k] for k in sorted(found)]
+
+
+def _judge(scene: Scene, desc: str, members: tuple[int, ...], ends: tuple[End, End]) -> _Unlike:
+    """Find the odd one of two ends that meet: by the replicas of either, else by what this pair sent before."""
+    usual = [usual_calls(scene.dumps, desc, members, end) for end in ends]
+    odd = [not is_known(end, calls) for end, calls in zip(ends, usual, strict=True) if calls]
+    if len(odd) < 2 or sum(odd) != 1:
+        past = [past_calls(scene.dumps[end.rank], end) for end in ends]
+        usual = [past[0] + past[1]] * 2
+        odd = [not is_known(end, usual[0]) for end in ends]
+    wrong = odd.index(True) if sum(odd) == 1 else None
+    number = next(
+        i
+        for i, g in enumerate(scene.groups)
+        if g.ranks == members and g.desc == desc and all(end.rank in g.frontiers for end in ends)
+    )
+    sides: dict[Version, list[int]] = {(place,): [end.rank] for place, end in enumerate(ends)}
+    expected = usual[wrong][0] if wrong is not None and usual[wrong] else None
+    end = ends[wrong or 0]
+    named = [] if wrong is None else [end.rank]
+    calls = {e.rank: e.call for e in ends}
+    mismatch = Mismatch(number, end.seq, sides, named, skipped=False, expected=expected, calls=calls)
+    return _Unlike((ends[0].rank, ends[1].rank), None if wrong is None else end.rank, mismatch)
+
+
+def _judge_alone(scene: Scene, members: tuple[int, ...], peer: int, end: End) -> _Unlike | None:
+    """Judge a message whose other end left no dump: odd if its replicas and all else that it sends there agree."""
+    groups = scene.groups
+    number = next((i for i, g in enumerate(groups) if g.ranks == members and end.rank in g.frontiers), None)
+    if number is None:
+        return None
+    usual = usual_calls(scene.dumps, groups[number].desc, members, end)
+    calls = [*usual, *past_calls(scene.dumps[end.rank], end, later=True)]
+    steady = len(calls) > 1 and not any(differ(calls[0], call) for call in calls)
+    if not steady or is_known(end, calls):
+        return None
+    sides: dict[Version, list[int]] = {(0,): [end.rank]}
+    ends = {end.rank: end.call}
+    mismatch = Mismatch(number, end.seq, sides, [end.rank], skipped=False, expected=calls[0], calls=ends)
+    return _Unlike((end.rank, peer), end.rank, mismatch)

@@ -1,0 +1,72 @@
+"""A rank without a dump, or with too old a one, that alone explains what no rank present explains."""
+
+from collections import defaultdict
+
+from tracekit.analysis.hang.absent_rank import AbsentRank
+from tracekit.analysis.hang.program_order import CallId, first_lacking
+from tracekit.analysis.hang.rules.rule import Accusation, Found
+from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.findings.hang import CulpritKind
+from tracekit.thresholds import NAMED_IN_DOUBT
+
+
+def missing_dump(scene: Scene, _known: Found) -> Found:
+    """Give the one rank without a whole dump that every call waits for which no rank present holds up.
+
+    Looks for: pending calls with members that left no dump, or an old one; the rank that is common to all of them.
+    Excuses: that rank, if a partner of it left a call out (the partner is named), if the dumps speak against it, or
+    if some waiting does not start from it; and all such ranks, if several fit.
+    Returns: `missing_dump`, or `host_stalled` where its old dump is whole; else a doubt that names who fits.
+    """
+    fits, places = _fitting(scene)
+    if not fits:
+        return Found()
+    common = set.intersection(*fits)
+    if len(common) != 1:
+        names = ", ".join(str(r) for r in sorted(set().union(*fits))[:NAMED_IN_DOUBT])
+        doubt = f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
+        return Found(doubts=(doubt,))
+    rank = min(common)
+    absent = AbsentRank(scene, rank)
+    if passed := absent.partners_that_skipped():
+        return accuse_skipped(passed)
+    objection = absent.objection(places[rank])
+    if objection is None:
+        accusation = _accuse(scene, rank, places[rank])
+        if accusation is not None:
+            return Found({rank: accusation})
+        objection = "some of the waiting does not start from it; nothing tells who stopped first"
+    return Found(doubts=(f"rank {rank} left no whole dump, but {objection}",))
+
+
+def _fitting(scene: Scene) -> tuple[list[set[int]], dict[int, list[CallId]]]:
+    """Give the ranks that fit, for each call that nobody present holds up; and the calls that only one rank fits."""
+    fits: list[set[int]] = []
+    places: dict[int, list[CallId]] = defaultdict(list)
+    stale = scene.graph.stale
+    for call in scene.graph.pending:
+        unseen = [*call.missing, *(r for r in call.unknown if r in stale)]
+        if call.behind or call.done or not unseen:
+            continue
+        fits.append({*call.missing, *call.unknown})
+        if len(fits[-1]) == 1:
+            places[unseen[0]].append(CallId(call.group, call.seq))
+    fits.extend({rank} for rank in scene.graph.awaited if rank not in scene.dumps or rank in stale)
+    return fits, places
+
+
+def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
+    """Accuse the only rank that fits, at the first call it lacks; None where some waiting does not start from it."""
+    absent = set(scene.world) - scene.dumps.keys()
+    if not places or not all_explained(scene, {rank, *absent}):
+        return None
+    # where several files are cut, an old dump tells nothing
+    cut = {r for r, d in scene.dumps.items() if d.truncated}
+    if rank in scene.dumps and not (rank in scene.graph.stale and cut <= {rank}):
+        return None
+    dump = scene.dumps.get(rank)
+    kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
+    first = first_lacking(scene, rank, places)
+    return Accusation(kind, first.group, first.seq)

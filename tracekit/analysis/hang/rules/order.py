@@ -1,0 +1,31 @@
+"""The rules that name culprits, in the order in which they are asked.
+
+Calls that do not match come first: they make every other sign unreliable. Stalled devices come before stalled hosts,
+since a host may wait for its own device. Then come jobs in which every rank waits, so that only an order of calls that
+differs from the peers' tells who left one out; and last the reasons that rest on what the dumps do not show.
+"""
+
+from typing import Final
+
+from tracekit.analysis.hang.rules.lost_calls import lost_calls
+from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
+from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
+from tracekit.analysis.hang.rules.missing_dump import missing_dump
+from tracekit.analysis.hang.rules.rule import Rule, When
+from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
+from tracekit.analysis.hang.rules.skipped_message import skipped_message
+from tracekit.analysis.hang.rules.stalled_device import stalled_devices
+from tracekit.analysis.hang.rules.stalled_host import stalled_hosts
+from tracekit.analysis.hang.rules.unstarted_device import unstarted_devices
+
+RULES: Final = (
+    Rule("mismatched_collective", When.ALWAYS, mismatched_collectives),
+    Rule("mismatched_message", When.ALWAYS, mismatched_messages),
+    Rule("stalled_device", When.ALWAYS, stalled_devices),
+    Rule("stalled_host", When.ALWAYS, stalled_hosts),
+    Rule("skipped_collective", When.NO_CULPRIT, skipped_collectives),
+    Rule("skipped_message", When.NO_CULPRIT, skipped_message),
+    Rule("lost_calls", When.NO_CULPRIT, lost_calls),
+    Rule("unstarted_device", When.NOTHING, unstarted_devices),
+    Rule("missing_dump", When.NOTHING, missing_dump),
+)

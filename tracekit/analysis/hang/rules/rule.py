@@ -1,0 +1,94 @@
+"""What a rule is, and what it returns: culprits with the call where each failed, and the doubts that are left.
+
+A rule changes nothing. It looks at the scene and at what the rules before it found, and returns a new `Found`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tracekit.analysis.hang.agreement import Version
+from tracekit.analysis.hang.scene import Scene
+from tracekit.dumps.calls import Signature
+from tracekit.findings.hang import CulpritKind
+
+Place = tuple[int, int]
+"""Number of a group and sequence number of a call in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One call that members made in several versions."""
+
+    group: int
+    seq: int
+    sides: Mapping[Version, list[int]]
+    """Ranks by the version that they made."""
+    odd: list[int]
+    """Ranks with a wrong version; empty where nothing tells which side is right."""
+    skipped: bool
+    """Whether the odd ranks left a call out, and so made the next one under its number."""
+    expected: Signature | None
+    calls: Mapping[int, Signature] = field(default_factory=dict)
+    """Of a send that meets a receive: the call of either end, by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """How a rank failed, and in which call."""
+
+    kind: CulpritKind
+    group: int
+    seq: int
+    mismatch: Mismatch | None = None
+    call: Signature | None = None
+    """The culprit's own send or receive, where that is the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one rule returns, or several together."""
+
+    culprits: Mapping[int, Accusation] = field(default_factory=dict)
+    """By rank."""
+    excused: frozenset[int] = frozenset()
+    """Ranks that wait for a reason already found: rules about a stalled device or host must not name them."""
+    disputed: frozenset[Place] = frozenset()
+    """Calls that members made differently: they may end on one side only, and no device is at fault then."""
+    doubts: tuple[str, ...] = ()
+    """Reasons why no culprit can be named, the strongest first."""
+    notes: tuple[str, ...] = ()
+    """Assumptions on which a culprit rests."""
+
+    def and_then(self, later: "Found") -> "Found":
+        """Give both together; of a rank that both accuse the accusation of the earlier rule stands."""
+        return Found(
+            {**later.culprits, **self.culprits},
+            self.excused | later.excused,
+            self.disputed | later.disputed,
+            self.doubts + later.doubts,
+            self.notes + later.notes,
+        )
+
+
+class When(Enum):
+    """When a rule is asked."""
+
+    ALWAYS = "always"
+    NO_CULPRIT = "no rule before it named a culprit"
+    NOTHING = "no rule before it named a culprit or left a doubt"
+
+    def holds(self, known: Found) -> bool:
+        """Tell whether a rule of this kind is asked after the rules that found `known`."""
+        if self is When.ALWAYS:
+            return True
+        return not known.culprits and (self is When.NO_CULPRIT or not known.doubts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One reason to name a culprit; the docstring of `find` says what it looks for, excuses and returns."""
+
+    name: str
+    when: When
+    find: Callable[[Scene, Found], Found]

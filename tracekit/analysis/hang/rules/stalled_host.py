@@ -1,0 +1,132 @@
+"""Hosts that stopped: ranks that others wait for while nothing of their own is outstanding."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tracekit.analysis.hang.channels import End, same_group, usual_calls
+from tracekit.analysis.hang.program_order import CallId, first_missed
+from tracekit.analysis.hang.rules.rule import Accusation, Found
+from tracekit.analysis.hang.scene import Scene
+from tracekit.axes import AXES
+from tracekit.dumps.calls import Signature
+
+
+def stalled_hosts(scene: Scene, known: Found) -> Found:
+    """Give the ranks that wait for nobody while others wait for a call or message of theirs.
+
+    Looks for: idle ranks that are behind in a pending call, or that a send or receive awaits, at the first call that
+    each lacks; where there is none and dumps are missing, idle ranks of groups with members that left no dump.
+    Excuses: ranks already named, ends of unlike messages, and, where p2p is not recorded (Gloo), ranks that only wider
+    groups than the others' miss: they may wait in a receive.
+    Returns: `host_stalled`.
+    """
+    graph = scene.graph
+    culprits: dict[int, Accusation] = {}
+    for rank in sorted(graph.behind_in.keys() | graph.awaited.keys()):
+        if rank in scene.dumps and graph.idle(rank) and rank not in known.culprits:
+            accusation = _at_first_lack(scene, rank, known)
+            if accusation is not None:
+                culprits[rank] = accusation
+    if not culprits and not known.culprits:
+        culprits = _idle_beside_missing(scene)
+    notes = []
+    if len(culprits) > 1 and _without_messages(scene):
+        nearest = _of_innermost_groups(scene, culprits)
+        if len(nearest) < len(culprits):
+            notes.append("p2p is not recorded: idle ranks that only wider groups miss may wait in a receive")
+        culprits = nearest
+    kept = {rank: accusation for rank, accusation in culprits.items() if rank not in known.excused}
+    return Found(kept, notes=tuple(notes))
+
+
+def _at_first_lack(scene: Scene, rank: int, known: Found) -> Accusation | None:
+    """Accuse a rank at the first call or message that it lacks and others wait for; None where that is not told."""
+    graph = scene.graph
+    lost = None
+    if rank in graph.awaited and rank not in graph.stale:
+        lost = _lost_message(scene, rank, graph.awaited[rank] - known.culprits.keys())
+    if rank in graph.behind_in:
+        first = first_missed(scene, rank, None if lost is None else lost.at)
+        if not first.is_message:
+            return Accusation("host_stalled", first.group, first.seq)
+    return None if lost is None else Accusation("host_stalled", lost.at.group, lost.at.seq, call=lost.call)
+
+
+class _LostMessage(NamedTuple):
+    """A send or receive that a rank did not make, as the rank would call it."""
+
+    at: CallId
+    call: Signature
+
+
+def _lost_message(scene: Scene, rank: int, askers: set[int]) -> _LostMessage | None:
+    """Give the first send or receive that `askers` posted towards `rank` and it did not make.
+
+    Its number is the next of `rank`; of several, the first that ranks in the same place of other groups also make.
+    """
+    best: tuple[tuple[bool, int, int], _LostMessage] | None = None
+    for asker in sorted(askers):
+        dump = scene.dumps[asker]
+        for op in dump.p2p:
+            tail = dump.groups[op.group]
+            if tail.ranks[op.peer : op.peer + 1] != (rank,) or rank not in scene.graph.pairs[asker]:
+                continue
+            number = next(
+                i
+                for i, g in enumerate(scene.groups)
+                if asker in g.frontiers and g.frontiers[asker].tail is tail
+            )
+            arrow = f"recv {op.peer}<-{op.me}" if op.send else f"send {op.peer}->{op.me}"
+            log = scene.dumps[rank].messages
+            local = same_group(dump, op.group, scene.dumps[rank])
+            mine = log.seq[log.group == local] if local is not None else log.seq[:0]
+            seq = int(mine.max()) + 1 if len(mine) else op.seq
+            name = op.text.removesuffix(op.call.op) + arrow
+            told = bool(usual_calls(scene.dumps, tail.desc, tail.ranks, End(rank, seq, name, op.call)))
+            key = (not told, op.seq, asker)
+            if best is None or key < best[0]:
+                best = key, _LostMessage(CallId(number, seq, rank), op.call._replace(op=arrow))
+    return None if best is None else best[1]
+
+
+def _idle_beside_missing(scene: Scene) -> dict[int, Accusation]:
+    """Find ranks with nothing outstanding in a stuck job some of whose dumps are missing: they stopped.
+
+    Had they come to their next call, it would be outstanding, whether or not a rank without a dump keeps it from
+    finishing. Those who wait for them directly may be among the ranks without a dump. Where most ranks have nothing
+    outstanding the job has ended for them.
+    """
+    found: dict[int, CallId] = {}
+    graph = scene.graph
+    if sum(graph.idle(r) for r in scene.dumps) > len(graph.stuck):
+        return {}
+    absent = {r for call in graph.pending for r in call.missing}
+    for number, group in enumerate(scene.groups):
+        if len(group.ranks) == len(scene.world) or absent.isdisjoint(group.ranks):
+            continue
+        for rank, frontier in group.frontiers.items():
+            if frontier.enqueued < 0 or frontier.stale or not graph.idle(rank):
+                continue
+            known = found.get(rank)
+            tighter = known is None or len(scene.groups[known.group].ranks) > len(group.ranks)
+            if tighter and scene.dumps[rank].entries + frontier.enqueued > 0:
+                found[rank] = CallId(number, frontier.enqueued + 1)
+    return {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in found.items()}
+
+
+def _without_messages(scene: Scene) -> bool:
+    """Whether no send or receive is recorded anywhere, as on Gloo: a rank in a receive then looks idle."""
+    unrecorded = all(d.backend == "gloo" and not d.p2p for d in scene.dumps.values())
+    return unrecorded and not any(g.mixed for g in scene.groups)
+
+
+def _of_innermost_groups(scene: Scene, culprits: Mapping[int, Accusation]) -> dict[int, Accusation]:
+    """Keep the ranks whose group lies innermost in the mesh; a group of unknown axes counts as outermost."""
+
+    def depth(accusation: Accusation) -> int:
+        group = scene.groups[accusation.group]
+        dims = scene.mesh.dims_of(group.ranks) if scene.mesh is not None else None
+        return max((AXES.index(d) if d in AXES else len(AXES) for d in dims or ()), default=len(AXES))
+
+    innermost = min(depth(accusation) for accusation in culprits.values())
+    return {rank: accused for rank, accused in culprits.items() if depth(accused) == innermost}

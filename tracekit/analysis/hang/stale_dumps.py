@@ -1,0 +1,81 @@
+"""Dumps that are older than their peers': what happened after they were written is unknown, not missing.
+
+A rank that died, or whose interpreter is never released, leaves the last dump that it could write, while its peers'
+dumps show a later state. Where peers finished a call that such a dump does not hold, the rank must have issued it. If
+all waiting then starts from one rank the job hangs there; else dumps of a live job were written at different times.
+"""
+
+from typing import NamedTuple
+
+from tracekit.analysis.hang.culprits import find_culprits
+from tracekit.analysis.hang.rules.rule import Found
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.findings import Quality
+from tracekit.thresholds import STALE_DUMPS_SHARE
+
+
+class Judgement(NamedTuple):
+    """What the rules found, the scene in which they found it, and the old dumps that were noticed."""
+
+    scene: Scene
+    found: Found
+    stale: tuple[Quality, ...] = ()
+
+
+def judge(scene: Scene) -> Judgement:
+    """Give the culprits, in the scene as it looks once old dumps are recognised."""
+    if scene.graph.moving:
+        return _without_old_dumps(scene) or Judgement(scene, Found())
+    if not scene.graph.stuck:
+        return Judgement(scene, Found())
+    found = find_culprits(scene)
+    return _without_doubtful_devices(scene, found) or Judgement(scene, found)
+
+
+def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:
+    """Take a device that seems to stall beside another fault for an old dump, if the other fault stands without it.
+
+    An old dump shows calls as outstanding that have been done since: so does a stalled device.
+    """
+    doubtful = frozenset(r for r, accused in found.culprits.items() if accused.kind == "device_stalled")
+    if not doubtful or doubtful == found.culprits.keys():
+        return None
+    again = scene.with_stale(doubtful)
+    others = find_culprits(again)
+    if others.culprits and others.culprits.keys() <= found.culprits.keys() - doubtful:
+        return Judgement(again, others, _rows(scene, doubtful))
+    return None
+
+
+def _without_old_dumps(scene: Scene) -> Judgement | None:
+    """Judge a job that seems to move, with what its old dumps lack as unknown.
+
+    None where that explains no standstill, or too many dumps are old: then the job did move.
+    """
+    issued: dict[tuple[int, int], int] = {}
+    for move in scene.graph.moving:
+        key = (move.group, move.not_issued_by)
+        issued[key] = max(move.seq, issued.get(key, 0))
+    stale = frozenset(rank for _, rank in issued)
+    if len(stale) > max(1, STALE_DUMPS_SHARE * len(scene.dumps)):
+        return None
+    again = scene.with_stale(stale, issued)
+    if not again.graph.stuck or again.graph.moving:
+        return None
+    found = find_culprits(again)
+    if not found.culprits or not all_explained(again, found.culprits):
+        return None
+    return Judgement(again, found, _rows(scene, stale))
+
+
+def _rows(scene: Scene, ranks: frozenset[int]) -> tuple[Quality, ...]:
+    return tuple(
+        Quality(
+            "stale_dump",
+            scene.dumps[rank].path,
+            1,
+            f"rank {rank} wrote it before its peers' last calls, it seems: what it did after that is unknown",
+        )
+        for rank in sorted(ranks)
+    )

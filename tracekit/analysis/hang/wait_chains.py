@@ -1,0 +1,73 @@
+"""Whether all waiting of a job starts from certain ranks, followed along the call that each rank waits in first.
+
+The first wait of a rank is its oldest outstanding call; what it issued after that waits behind it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tracekit.analysis.hang.scene import Scene
+
+
+class _Wait(NamedTuple):
+    """A pending call (its place in the graph), or a message (the rank at its other end)."""
+
+    message: bool
+    at: int
+
+
+def all_explained(scene: Scene, culprits: Iterable[int]) -> bool:
+    """Tell whether every waiting rank waits first of all for a culprit, or for a rank that does.
+
+    Linear in ranks and calls: each is reached once.
+    """
+    first = {rank: _first_waits(scene, rank) for rank in scene.graph.stuck}
+    users: dict[_Wait, list[int]] = defaultdict(list)
+    for rank, waits in first.items():
+        for wait in waits:
+            users[wait].append(rank)
+    lacked = _lacked(scene)
+    open_ = {rank: len(waits) for rank, waits in first.items()}
+    reached: set[int] = set()
+    explained: set[_Wait] = set()
+    news = list(culprits)
+    while news:
+        rank = news.pop()
+        if rank in reached:
+            continue
+        reached.add(rank)
+        own = first.get(rank, set())
+        behind = {_Wait(False, at) for at in scene.graph.waits.get(rank, ())} - own if own else set()
+        for wait in ({_Wait(True, rank)} | lacked[rank] | behind) - explained:
+            explained.add(wait)
+            for user in users.get(wait, ()):
+                open_[user] -= 1
+                if not open_[user]:
+                    news.append(user)
+    return scene.graph.stuck <= reached
+
+
+def _lacked(scene: Scene) -> dict[int, set[_Wait]]:
+    """Give, by rank, the pending calls that it has not come to, as far as its dump tells."""
+    lacked: dict[int, set[_Wait]] = defaultdict(set)
+    for at, call in enumerate(scene.graph.pending):
+        for rank in (*call.behind, *call.missing, *call.unknown):
+            lacked[rank].add(_Wait(False, at))
+    return lacked
+
+
+def _first_waits(scene: Scene, rank: int) -> set[_Wait]:
+    """Give a rank's oldest outstanding call; several where the ring has lost them, since any may be the oldest."""
+    waits: list[tuple[int, _Wait]] = []
+    for at in scene.graph.waits.get(rank, ()):
+        call = scene.graph.pending[at]
+        created = scene.groups[call.group].frontiers[rank].created(call.seq) or 0
+        waits.append((created, _Wait(False, at)))
+    dump = scene.dumps[rank]
+    for op in dump.p2p:
+        members = dump.groups[op.group].ranks
+        if op.peer < len(members) and members[op.peer] in scene.graph.pairs.get(rank, ()):
+            waits.append((op.created, _Wait(True, members[op.peer])))
+    oldest = min((created for created, _ in waits), default=0)
+    return {wait for created, wait in waits if created == oldest}

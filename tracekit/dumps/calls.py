@@ -1,0 +1,36 @@
+"""What a dump says of a call: its signature, and the kind under which timed calls are compared.
+
+Both are named tuples: a job has few of them, a dump repeats them thousands of times, and a tuple is hashed, compared
+and sent between processes by C code. `signatures` makes one object of all that are equal.
+"""
+
+from typing import NamedTuple
+
+
+class Signature(NamedTuple):
+    """What was called. Sizes and dtypes are the text of the lists in the dump: "[[8192, 1, 5120]]", "['BFloat16']"."""
+
+    op: str
+    """Operation without its backend: "all_reduce", "send 0->1"."""
+    input_sizes: str
+    output_sizes: str
+    input_dtypes: str
+    output_dtypes: str
+
+    @property
+    def dtypes(self) -> str:
+        """The input's dtypes, or the output's where no input is recorded (a receive)."""
+        return self.input_dtypes or self.output_dtypes
+
+
+class CallKind(NamedTuple):
+    """What calls must have in common for their durations to be compared; -1 where an integer is unknown."""
+
+    op: str
+    dtype: str
+    input_elements: int
+    output_elements: int
+    source: int
+    """Rank that sends; -1 in a collective."""
+    destination: int
+    """Rank that receives; -1 in a collective."""
