@@ -19,7 +19,7 @@ class DocImbalance(Fault, kind="doc_imbalance"):
     """
 
     def strikes(self, context: RunContext) -> bool:
-        """Whether this rank is meant: all, because all ranks of a replica must load the same data."""
+        """Return True: all ranks of a replica must load the same data."""
         del context
         return True
 

@@ -53,7 +53,7 @@ def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
 
 
 def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
-    """Be one rank, of a world that others started; what its peers or the machine do to it gets a sentence."""
+    """Run one rank of a world that others started; turn failures of its peers and of the machine into one sentence."""
     try:
         train_rank(config, world, make_hooks)
     except OSError as error:
@@ -66,7 +66,7 @@ def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the run's folder; raises `MachineError` when it cannot be written."""
+    """Create the run's folder; raises `MachineError` when it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):

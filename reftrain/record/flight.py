@@ -1,4 +1,4 @@
-"""Flight-recorder dumps that analysers can read, of a job on Gloo: one file a rank, refreshed every second.
+"""Flight-recorder dumps of a job on Gloo that analysers can read: one file per rank, refreshed every second.
 
 torch records Gloo's collectives but writes nothing by itself, leaves sends and receives out, and leaves the
 list of process groups empty (`torchfrtrace` then fails with a KeyError). Here a thread completes the dump and
@@ -93,7 +93,7 @@ class FlightRecorder:
             self.last_calls.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
 
     def _note_completed(self) -> None:
-        """Mark every collective that has ended well, whether or not anybody waited for it."""
+        """Mark every collective that has ended well, also where no call waited for it."""
         if self.last_calls is None:
             return
         for key, (number, work) in list(self._running.items()):
@@ -130,7 +130,7 @@ class FlightRecorder:
         """End the thread and write a last time, unless a hang is kept.
 
         After a failure nothing is written, because torch counts calls that raised as completed; the ring of the
-        last calls stays beside the dump (see `tail.merge_last_calls`).
+        last calls stays beside the dump (see `last_calls.merge_last_calls`).
         """
         if self._thread.is_alive():
             self._ending.set()

@@ -1,4 +1,4 @@
-"""The whole run once more: step after step, data-parallel rank after rank, stage after stage.
+"""Repeats a whole run: step after step, data-parallel rank after rank, stage after stage.
 
 Forward and backward of the tensor and context ranks of a stage run in lock step; data-parallel ranks and
 pipeline stages only wait for each other, so that their order in time changes nothing.
@@ -26,7 +26,7 @@ from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 @dataclass
 class StepResult:
-    """Loss in nats a token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
 
     loss: float
     valid: int
@@ -153,7 +153,7 @@ class Replay:
         valid: int,
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
     ) -> dict[Seat, Tensor]:
-        """All micro-batches of a data-parallel rank; puts accumulated gradients into `taken`, returns loss sums."""
+        """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
         stages = [
             _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
