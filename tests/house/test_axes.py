@@ -8,10 +8,6 @@ from tracekit.axes import AXES
 HOME = "tracekit/axes.py"
 NOT_YET = {
     "cli/simulate_text.py",
-    "numerics/compare/relations.py",
-    "numerics/compare/solve.py",
-    "numerics/compare/sums.py",
-    "numerics/schema.py",
     "reftrain/config/fault_spec.py",
     "reftrain/config/layout.py",
     "reftrain/demo/mesh.py",

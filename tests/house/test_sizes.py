@@ -14,11 +14,9 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Functions (`path:name`) that splitting would make harder to read, and why."""
 
 NOT_YET = {
-    "numerics/compare/first_diff.py", "numerics/compare/solve.py", "numerics/record/digest.py",
     "reftrain/simulate/engine.py", "studies/schedules.py", "tracekit/ingest/operation_table.py",
     "tracekit/tables/operations.py", "cli/reftrain_run.py:run", "cli/reftrain_simulate.py:simulate",
-    "cli/reftrain_simulate.py:_setup", "numerics/record/capture.py:Recorder.record",
-    "numerics/record/digest.py:fingerprint", "numerics/record/watch.py:watch",
+    "cli/reftrain_simulate.py:_setup",
     "reftrain/config/checks.py:_check_asynchronous", "reftrain/record/flight.py:complete",
     "reftrain/replay/engine.py:Replay._micro_batch", "reftrain/simulate/flight_writer.py:FlightWriter.dump",
     "tracekit/analysis/slowrank/causes.py:explain", "tracekit/dumps/entries.py:Reducer._entries",
