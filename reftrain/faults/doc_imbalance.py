@@ -1,6 +1,6 @@
 """The fault of unequal documents: one data-parallel replica's loader hands out longer ones.
 
-`documents` joins them; here is decided whose, and when.
+`longer_documents` joins documents; this module chooses the sequences.
 """
 
 import numpy as np

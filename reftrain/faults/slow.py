@@ -1,6 +1,6 @@
 """Faults that make a rank late and let the run end: slow computing, pauses, a late loader, a slow link.
 
-`launch` holds the slow host, `imbalance` the longer documents.
+`launch_bound` holds the slow host, `doc_imbalance` the longer documents.
 """
 
 import time

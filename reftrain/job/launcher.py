@@ -1,7 +1,7 @@
 """Starts the ranks: forks them on one machine, or joins the world that torchrun or Slurm has started.
 
 Forking after `import torch` takes half a second where torchrun takes as long as every rank's imports. The
-parent watches (`ranks`): when a rank dies it names the rank and how, and ends the others.
+parent watches them (`rank.processes`): it names a rank that dies and how, and ends the others.
 """
 
 import os
