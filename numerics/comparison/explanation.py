@@ -1,4 +1,4 @@
-"""An explanation of a divergence, and the question that each rule of `explain` answers."""
+"""An explanation of a divergence, and the question that each rule of `rules.explain` answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A rule of `explain`: missing, doubled or wrongly weighted addends of the sum that a tensor is.
+"""A rule of `rules.explain`: missing, doubled or wrongly weighted addends of the sum that a tensor is.
 
 The replay recorded the addends: the partial of every rank, or the gradient of every micro-batch. They are fitted to the
 difference between the wrong and the right sum; a weight of -1 tells a missing addend, +1 a doubled one.
