@@ -106,7 +106,7 @@ def run(
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from reftrain.train.launcher import launch
+    from reftrain.job.launcher import launch
 
     from .reftrain_progress import Progress, tell_lag
 

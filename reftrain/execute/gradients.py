@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from reftrain.execute.data import ShardedStage
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.parameters import Spec
 from reftrain.rank.comm import Axis
 

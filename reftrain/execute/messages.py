@@ -28,6 +28,12 @@ class BufferPool:
         self.made += 1
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
+    @property
+    def bytes(self) -> int:
+        """Size of all buffers made so far, in bytes."""
+        one = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return self.made * one.numel() * one.element_size()
+
     def give(self, buffer: torch.Tensor) -> None:
         """Put back a buffer that nobody reads any more."""
         self._free.append(buffer)

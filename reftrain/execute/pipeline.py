@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from reftrain.execute.backward import SplitBackward, backward_through
-from reftrain.execute.data import ShardedStage
 from reftrain.execute.loss import step_loss
 from reftrain.execute.messages import BufferPool, Mailbox
 from reftrain.execute.replica_sums import ReplicaSums
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.batch import LocalBatch
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList

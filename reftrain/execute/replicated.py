@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 from reftrain.rank.comm import Axis, reduction_name
-from reftrain.rank.hooks import CollectiveCall, Hooks
+from reftrain.rank.events import CollectiveCall
+from reftrain.rank.hooks import Hooks
 
 MIB = 1 << 20
 

@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
+from reftrain.thresholds import DEATH_GRACE_S, END_S, GONE_S, LARGEST_REPORT, WATCH_S
 
-GRACE_S = 1.0  # after a first death: time in which the rank that caused it shows, where several die of it
-END_S = 3.0  # time for ranks to end when asked to, before they are killed
-GONE_S = 60.0  # time for killed ranks to be gone: none refuses, but a busy machine takes its time
 PR_SET_PDEATHSIG = 1
 REFUSALS = {
     errno.ENOSPC,
@@ -105,7 +103,7 @@ class Ranks:
             deaths = self._deaths()
             if deaths:
                 raise self._error(deaths)
-            time.sleep(0.02)
+            time.sleep(WATCH_S)
 
     def _deaths(self) -> list[Death]:
         """Collect ranks that have ended, and return those that ended badly."""
@@ -121,7 +119,7 @@ class Ranks:
     def _report(self, rank: int) -> tuple[str, str] | None:
         try:
             if self.pipes[rank].poll():
-                kind, message = self.pipes[rank].recv_bytes(1 << 16).decode().split("\n", 1)
+                kind, message = self.pipes[rank].recv_bytes(LARGEST_REPORT).decode().split("\n", 1)
                 return kind, message
         except (EOFError, OSError, ValueError):
             pass
@@ -129,9 +127,9 @@ class Ranks:
 
     def _error(self, deaths: list[Death]) -> ReftrainError:
         """Name the rank that died of itself: killed before failed, own errors before lost peers."""
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + DEATH_GRACE_S
         while self.living and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(WATCH_S)
             deaths += self._deaths()
         others = len(self.living)
         self.end()
@@ -153,7 +151,7 @@ class Ranks:
             deadline = time.monotonic() + patience
             while self.living and time.monotonic() < deadline:
                 self._deaths()
-                time.sleep(0.02)
+                time.sleep(WATCH_S)
 
 
 def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
@@ -165,7 +163,7 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
         work()
         code = 0
     except BaseException as error:  # noqa: BLE001 - reported to the parent
-        pipe.send_bytes("\n".join(describe_error(error)).encode()[: 1 << 16])
+        pipe.send_bytes("\n".join(describe_error(error)).encode()[:LARGEST_REPORT])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

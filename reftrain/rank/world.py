@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reftrain.config.checks import check_world
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import FIRST_SLURM_PORT, SLURM_PORTS
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def world_from_environment(environment: Mapping[str, str]) -> World | None:
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
         rank, local, size = (_number(environment, name, None) for name in names)
         port = environment.get("MASTER_PORT") or str(
-            20000 + _number(environment, "SLURM_JOB_ID", "0") % 10000
+            FIRST_SLURM_PORT + _number(environment, "SLURM_JOB_ID", "0") % SLURM_PORTS
         )
         return World(rank, local, size, f"tcp://{_slurm_host(environment)}:{port}")
     return None

@@ -8,15 +8,13 @@ at the end of the last traced step, else at the end of the run, and when an erro
 import errno
 import sys
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from reftrain.errors import ConfigError
-from reftrain.rank.hooks import Hooks, RunContext, StepMetrics
-
-ENTRIES: Final = 200_000
-"""Newest allocations and frees that are kept; a few hundred bytes each in the file."""
+from reftrain.rank.events import StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext
+from reftrain.thresholds import ALLOCATOR_ENTRIES
 
 
 class AllocatorSnapshot(Hooks):
@@ -37,7 +35,7 @@ class AllocatorSnapshot(Hooks):
         folder = Path(context.config.out) / "memory"
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"rank{context.rank}.pickle"
-        torch.cuda.memory._record_memory_history(stacks="python", max_entries=ENTRIES)  # noqa: SLF001 - the documented way
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=ALLOCATOR_ENTRIES)  # noqa: SLF001 - the documented way
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Write after the last traced step."""

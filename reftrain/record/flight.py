@@ -27,14 +27,13 @@ import torch.distributed as dist
 
 from reftrain.record.collectives import watch
 from reftrain.record.groups import pg_config
+from reftrain.record.last_calls import LastCalls, last_calls_of, status
 from reftrain.record.p2p import P2PRing, install
-from reftrain.record.tail import Tail, status, tail_of
+from reftrain.thresholds import FLIGHT_ENTRIES, FREE_GROUP_NUMBER, HANG_SHARE
 
-ENTRIES: Final = 2000
 WATCHER: Final = (
     "reftrain/record/collectives.py"  # stands between the call and torch, and says nothing of the job
 )
-_KEEP_AFTER: Final = 0.6  # share of its timeout after which a pending call is taken for a hang
 
 
 def enable(folder: Path) -> None:
@@ -42,7 +41,7 @@ def enable(folder: Path) -> None:
 
     On NCCL the watchdog's dump goes to `folder` too, and durations on the device are recorded.
     """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES))
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_ENTRIES))
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     prefix = f"{folder.absolute() / 'rank_'}"
@@ -60,8 +59,8 @@ class FlightRecorder:
         self.timeout_s = timeout_s
         self.every_s = every_s
         self._on_nccl = dist.get_backend() == "nccl"
-        self.ring = P2PRing(ENTRIES, self._note_p2p)
-        self.tail: Tail | None = None
+        self.ring = P2PRing(FLIGHT_ENTRIES, self._note_p2p)
+        self.last_calls: LastCalls | None = None
         self._before: dict[str, int] = {}  # newest collective by group name when the recording began
         self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
         self._running: dict[int, tuple[int, Any]] = {}  # works of collectives by identity, with that number
@@ -79,7 +78,7 @@ class FlightRecorder:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._on_nccl:
-            self.tail = Tail(tail_of(self.path))
+            self.last_calls = LastCalls(last_calls_of(self.path))
             for entry in _native().get("entries", []):
                 self._before[entry["process_group"][0]] = entry["collective_seq_id"]
             watching = watch(dict(self._before), self._note_collective, self._made, self._waited)
@@ -95,28 +94,28 @@ class FlightRecorder:
         """
         if peer is None:
             self._note_completed()
-        elif self.tail is not None and group is not None:
-            self.tail.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
+        elif self.last_calls is not None and group is not None:
+            self.last_calls.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
 
     def _note_completed(self) -> None:
         """Mark every collective that has ended well, whether or not anybody waited for it."""
-        if self.tail is None:
+        if self.last_calls is None:
             return
         for key, (number, work) in list(self._running.items()):
             if work.is_completed():
                 self._running.pop(key, None)
                 if ended_well(work):
-                    self.tail.mark(number)
+                    self.last_calls.mark(number)
 
     def _waited(self, work: Any) -> None:
         number, _ = self._running.pop(id(work), (0, None))
-        if number and self.tail is not None:
-            self.tail.mark(number)
+        if number and self.last_calls is not None:
+            self.last_calls.mark(number)
 
     def _note_collective(self, entry: dict[str, Any]) -> None:
         self._note_completed()
-        if self.tail is not None:
-            number = self.tail.add({**entry, "frames": relative(entry["frames"])}, "")
+        if self.last_calls is not None:
+            number = self.last_calls.add({**entry, "frames": relative(entry["frames"])}, "")
             self._noted[entry["process_group"][0]] = number
 
     def _made(self, group: str, work: Any) -> None:
@@ -126,17 +125,17 @@ class FlightRecorder:
 
     def _note_p2p(self, entry: dict[str, Any]) -> None:
         self._note_completed()
-        if self.tail is not None:
+        if self.last_calls is not None:
             direction, arrow = entry["profiling_name"].removeprefix("gloo:").split(" ")
             peer = arrow.replace("<-", "->").partition("->")[2]
             entry = {**entry, "frames": relative(entry["frames"]), "collective_seq_id": 0, "timeout_ms": 0}
-            self.tail.add(entry, f"{direction} {peer}")
+            self.last_calls.add(entry, f"{direction} {peer}")
 
     def stop(self, *, failed: bool = False) -> None:
         """End the thread and write a last time, unless a hang is kept.
 
         After a failure nothing is written, because torch counts calls that raised as completed; the ring of the
-        last calls stays beside the dump (see `tail.merge_tails`).
+        last calls stays beside the dump (see `tail.merge_last_calls`).
         """
         if self._thread.is_alive():
             self._ending.set()
@@ -145,8 +144,8 @@ class FlightRecorder:
         if failed or time.monotonic() < self._keep_until:
             return
         self._refresh()
-        if self.tail is not None:
-            self.tail.close()
+        if self.last_calls is not None:
+            self.last_calls.close()
 
     def write(self) -> None:
         """Write the dump now; the file appears whole or not at all. Raises OSError."""
@@ -175,7 +174,7 @@ class FlightRecorder:
         with self._writing:
             dump = self._dump()
             pending_s = oldest_pending_s(dump["entries"], time.time_ns())
-            if pending_s >= _KEEP_AFTER * self.timeout_s:
+            if pending_s >= HANG_SHARE * self.timeout_s:
                 # a job that recovers is recorded again when this call's timeout is surely over
                 self._keep_until = time.monotonic() + self.timeout_s
             try:
@@ -191,34 +190,17 @@ def complete(
     groups: list[dict[str, object]],
     ended: dict[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Torch's dump with sends and receives, process groups and completion filled in.
+    """Return torch's dump with sends and receives, process groups and completion filled in.
 
     `ended` has the number, by group name, up to which all collectives are known to have ended: on a busy machine torch
     now and then forgets to retire one.
     """
-    upto = ended or {}
-    collectives = [
-        {**entry, "state": "completed", "retired": True}
-        if entry["retired"] or entry["collective_seq_id"] <= upto.get(entry["process_group"][0], 0)
-        else entry
-        for entry in native.get("entries", [])
-    ]
+    collectives = _retired(native.get("entries", []), ended or {})
     ids = {entry["process_group"][0]: entry["pg_id"] for entry in collectives}
     for row in groups:
-        ids.setdefault(str(row["pg_name"]), len(ids) + 1_000)  # no collective yet: any number that is free
-    entries = collectives + [
-        {
-            **entry,
-            "pg_id": ids.get(entry["process_group"][0], 0),
-            "collective_seq_id": 0,
-            "timeout_ms": 0,
-        }
-        for entry in p2p
-    ]
-    entries = [{**entry, "frames": relative(entry.get("frames", []))} for entry in entries]
-    entries.sort(key=lambda entry: entry["time_created_ns"])
-    for number, entry in enumerate(entries):
-        entry["record_id"] = number
+        ids.setdefault(
+            str(row["pg_name"]), len(ids) + FREE_GROUP_NUMBER
+        )  # no collective yet: any free number
     return {
         "version": native.get("version", "2.10"),
         "comm_lib_version": native.get("comm_lib_version", ""),
@@ -231,8 +213,33 @@ def complete(
             for row in groups
         },
         "pg_status": status(native.get("pg_status", {}), collectives),
-        "entries": entries,
+        "entries": _in_order(collectives, p2p, ids),
     }
+
+
+def _retired(entries: list[dict[str, Any]], ended: dict[str, int]) -> list[dict[str, Any]]:
+    """Return torch's collectives, those marked as completed that have ended."""
+    return [
+        {**entry, "state": "completed", "retired": True}
+        if entry["retired"] or entry["collective_seq_id"] <= ended.get(entry["process_group"][0], 0)
+        else entry
+        for entry in entries
+    ]
+
+
+def _in_order(
+    collectives: list[dict[str, Any]], p2p: list[dict[str, Any]], ids: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Return collectives and messages as one list by time, numbered, with short file names."""
+    messages = [
+        {**e, "pg_id": ids.get(e["process_group"][0], 0), "collective_seq_id": 0, "timeout_ms": 0}
+        for e in p2p
+    ]
+    entries = [{**entry, "frames": relative(entry.get("frames", []))} for entry in [*collectives, *messages]]
+    entries.sort(key=lambda entry: entry["time_created_ns"])
+    for number, entry in enumerate(entries):
+        entry["record_id"] = number
+    return entries
 
 
 def ended_well(work: Any) -> bool:

@@ -3,15 +3,17 @@
 `reftrain.run/1` is documented with the run folder; the planted faults are the truth that no analysis may read.
 """
 
+import dataclasses
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
 import reftrain
+from reftrain.config.run import RunConfig
 
 SCHEMA: Final = "reftrain.run/1"
 
@@ -45,6 +47,43 @@ def _processor() -> str:
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
         platform.processor(),
     )
+
+
+class Planted(Protocol):
+    """A planted fault or bug, as run.json records it."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry in the manifest's list of faults."""
+
+
+def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted]) -> dict[str, Any]:
+    """Contents of run.json: the whole configuration, where it ran, and the planted faults (the truth)."""
+    mesh = config.mesh
+    return {
+        "mesh": {"order": list(mesh.order), "sizes": {axis: mesh.sizes[axis] for axis in mesh.order}},
+        "world_size": mesh.world_size,
+        "hosts": list(hosts),
+        "steps": config.steps,
+        "model": dataclasses.asdict(config.model),
+        "data": dataclasses.asdict(config.data),
+        "dtype_policy": config.numerics.policy,
+        "numerics": dataclasses.asdict(config.numerics),
+        "parallel": dataclasses.asdict(mesh),
+        "schedule": {
+            **dataclasses.asdict(config.pipeline),
+            "micro_batches": config.micro_batches,
+            "consecutive": config.consecutive,
+        },
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "compute": config.compute,
+        "threads": config.threads,
+        "device": config.device,
+        "resumed": config.checkpoint.resume,
+        "seeds": {"weights": config.seed, "data": config.data.seed},
+        "versions": versions(),
+        "fingerprint": fingerprint(),
+        "faults": [fault.to_json() for fault in faults],
+    }
 
 
 def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from reftrain.config.run import RunConfig
 from reftrain.data.sequences import Source, make_source, stack
-from reftrain.layout.settings import Formats
+from reftrain.replay.formats import Formats
 
 IGNORED = -100
 

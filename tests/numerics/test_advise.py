@@ -10,7 +10,7 @@ from numerics.precision.advise import advise
 from numerics.precision.bound import HOP, running_sum_error
 from reftrain.config.file import load
 from reftrain.rank.hooks import HookList
-from reftrain.record.shadow import Shadow, Sums
+from reftrain.record.shadow_gradients import Shadow, Sums
 from tests.reftrain.workers import trainer, whole_run
 from tracekit.errors import InputError
 

@@ -7,7 +7,7 @@ from numerics.errors import CaptureError
 from numerics.order.plan import OrderPlan, Reduction, differences, merged, read_plan, write_plan
 from numerics.order.reach import position, reach
 from reftrain.config.file import load
-from reftrain.replay.declare import declared_plan
+from reftrain.replay.declared_plan import declared_plan
 
 STEPS = (0, 3)
 

@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import sys
-import reftrain.replay.command, reftrain.replay.declare, reftrain.replay.engine, reftrain.replay.row_probe
+import reftrain.replay.command, reftrain.replay.declared_plan, reftrain.replay.engine, reftrain.replay.capture_writer
 print("\\n".join(name for name in sys.modules if name.startswith("reftrain.")))
 """
 TRAINER = (

@@ -14,10 +14,10 @@ import struct
 from typing import Any, cast
 
 from tracekit.plain_pickle import RefusedError, Refusing
+from tracekit.thresholds import MAX_JSON_DEPTH
 
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""
-_DEEPEST = 64
 _CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)
 _Base = cast("type[pickle.Unpickler]", pickle._Unpickler)  # noqa: SLF001 (no public name)
 
@@ -65,7 +65,7 @@ def salvage_json(data: bytes) -> dict[Any, Any] | None:
             break
         if mark in b"{[":
             closers += b"}" if mark == b"{" else b"]"
-            if len(closers) > _DEEPEST:
+            if len(closers) > MAX_JSON_DEPTH:
                 return None
         elif mark in b"}]":
             if not closers or closers.pop() != mark[0] or not closers:

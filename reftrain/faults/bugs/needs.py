@@ -11,7 +11,7 @@ def axis(name: str, least: int = 2) -> Check:
 
     def check(config: RunConfig, values: Values) -> str | None:
         del values
-        size = getattr(config.mesh, name)
+        size = config.mesh.sizes[name]
         return f"{name} is {size}: it shows from {name} {least} on" if size < least else None
 
     return check
@@ -55,7 +55,7 @@ def shards(config: RunConfig, values: Values) -> str | None:
     """FSDP2 shards over more than one rank."""
     del values
     mesh = config.mesh
-    if mesh.zero == 0 or (mesh.dp_shard or mesh.dp) * mesh.cp == 1:
+    if mesh.replicates or (mesh.dp_shard or mesh.dp) * mesh.cp == 1:
         return "nothing is sharded: it needs mesh.zero 1 to 3 and dp·cp of 2 or more in a shard"
     return None
 

@@ -6,12 +6,11 @@ rings have lost the beginning, the first unfinished send meets the first unfinis
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import numel
 from tracekit.dumps.calls import Signature
-from tracekit.dumps.fields import P2P_NAME
+from tracekit.dumps.fields import p2p_ends
 from tracekit.dumps.rank_dump import P2P, RankDump
 
 
@@ -77,17 +76,10 @@ def _by_channel(dump: RankDump) -> dict[Channel, dict[int, End]]:
     log = dump.messages
     columns = (log.group.tolist(), log.seq.tolist(), log.nth.tolist(), log.names, log.calls)
     for group, seq, nth, name, call in zip(*columns, strict=True):
-        parsed = _parsed(name)
+        parsed = p2p_ends(name)
         if parsed is not None:
             found[Channel(group, *parsed)][nth] = End(dump.rank, seq, name, call)
     return found
-
-
-@lru_cache(1 << 16)
-def _parsed(name: str) -> tuple[bool, int, int] | None:
-    """Give (send, own position, peer's position) from "nccl:send 0->1"; None where the name is another."""
-    match = P2P_NAME.search(name)
-    return (match[1] == "send", int(match[2]), int(match[4])) if match else None
 
 
 def differ(one: Signature, other: Signature) -> bool:
