@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numerics.record.capture import CaptureError, Recorder
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import Kind, Phase
 from reftrain.layout.grid import Seat
 from reftrain.layout.placement import Placement, Placements

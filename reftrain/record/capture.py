@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.record.capture import CaptureError, Recorder
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import FOLDER, PARTIAL_SUFFIX, STAMP, Level, Phase, rank_file, values_file
 from reftrain.errors import MachineError
 from reftrain.layout.capture_rows import RankRows, on_gradient

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from numerics.order.plan import OrderPlan, Reduction, merged, write_plan
+from numerics.order.order_plan import OrderPlan, Reduction, merged, write_plan
 from reftrain.execute.replicated import MIB, buckets
 from reftrain.layout.settings import local_settings
 from reftrain.rank.events import CollectiveCall, StepMetrics

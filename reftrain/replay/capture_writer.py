@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from numerics.record.capture import Recorder
+from numerics.record.recorder import Recorder
 from numerics.schema import Level, Phase
 from reftrain.config.run import RunConfig
 from reftrain.layout.capture_rows import RankRows, on_gradient

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from numerics.order.plan import OrderPlan, read_plan, write_plan
-from numerics.record.capture import CaptureError
+from numerics.order.order_plan import OrderPlan, read_plan, write_plan
+from numerics.record.recorder import CaptureError
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest

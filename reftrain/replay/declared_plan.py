@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from numerics.order.plan import OrderPlan, Reduction
+from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, Parameter, shard_rows
 from reftrain.layout.grid import Grid, Seat

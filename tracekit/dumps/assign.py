@@ -1,6 +1,6 @@
-"""Which rank wrote which dump: from what a dump says of itself, else its groups, else its file's name. Part of `load`.
+"""Which rank wrote which dump: the rank it states, else the one its groups leave, else the one in its file's name.
 
-Files may be called anything. A dump whose rank cannot be told is rejected, never guessed.
+Files may be called anything. A dump whose rank cannot be told is rejected, never guessed. Part of `load`.
 """
 
 import re
@@ -47,7 +47,7 @@ class Assignment:
 
 
 def assign_ranks(dumps: Iterable[RankDump]) -> Assignment:
-    """Give every dump its rank, the certain ones first; what others have taken is no longer possible for the rest."""
+    """Give every dump its rank, the certain ones first: a rank that is taken is no longer possible for the rest."""
     assigned = Assignment()
     named: list[RankDump] = []
     open_: list[RankDump] = []

@@ -1,4 +1,4 @@
-"""Columns of one flight-recorder dump: what the analysis needs of up to 20 000 entries, in a few arrays.
+"""Reduces one flight-recorder dump: of up to 20 000 entries only a few arrays are kept for the analysis.
 
 A decoded dump is turned into a `RankDump` at once, in the worker that decoded it, and dropped: of every group the
 frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations the outstanding ones.
@@ -35,7 +35,7 @@ from tracekit.thresholds import (
 
 @dataclass(slots=True)
 class _Scan:
-    """The entries of one dump, sorted by what they are."""
+    """The entries of one dump, sorted into collectives and messages."""
 
     collectives: dict[int, list[tail.Row]] = field(default_factory=dict)  # by group
     p2p: list[messages.Row] = field(default_factory=list)
@@ -50,11 +50,11 @@ class _Scan:
 
 
 class Reducer:
-    """Turns decoded dumps into RankDumps; keeps what repeats from file to file."""
+    """Turns decoded dumps into RankDumps; keeps lists and names that repeat from file to file."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
-        self._sets: dict[int, frozenset[int]] = {}  # by the identity of what `_ranks` keeps alive
+        self._sets: dict[int, frozenset[int]] = {}  # by the identity of the lists that `_ranks` keeps alive
         self._signatures = Signatures()
 
     def reduce(self, path: str, dump: Any) -> RankDump:
@@ -127,7 +127,7 @@ class Reducer:
 
 
 def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
-    """Sort the entries by group and kind; what is no call is counted as malformed.
+    """Sort the entries into collectives by group, and messages; any other entry is counted as malformed.
 
     One loop without calls where it can do without: it runs once for each of up to 20 000 entries of every dump.
     """

@@ -1,4 +1,4 @@
-"""Reads a folder of flight-recorder dumps: which file is which rank's, and what each rank did last.
+"""Reads a folder of flight-recorder dumps: which file is which rank's, and the last calls of each rank.
 
 `files` finds the files; `workers` has them decoded in bounded processes (`transfer`, `unpickle`, `entries`), from which
 only columns come back; `assign` tells whose they are.
@@ -59,7 +59,7 @@ def load_dumps(
 
 @dataclass
 class _Read:
-    """Dumps in the order of their files, not yet of known ranks, and what else was in the files."""
+    """Dumps in the order of their files, not yet of known ranks, and the files without one."""
 
     dumps: list[RankDump] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
@@ -69,7 +69,7 @@ class _Read:
 def _read(
     paths: Sequence[str], named: set[str], jobs: int, progress: Progress | None, *, timed: bool
 ) -> _Read:
-    """Decode all files; something else than a dump is an error only in a file that is `named` by itself."""
+    """Decode all files. A file without a dump is rejected if it is `named` by itself, else it is foreign."""
     sizes = [size_of(p) for p in paths]
     results: dict[int, RankDump | Exception] = {}
     interner = Interner()

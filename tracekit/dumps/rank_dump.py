@@ -1,4 +1,4 @@
-"""What is kept of one flight-recorder dump: plain columns, since they travel from worker processes.
+"""One flight-recorder dump, reduced to plain columns, since these travel from worker processes.
 
 Of every group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations the
 outstanding ones, and, where asked for, the timings of all calls. Made by `entries` and `timing`; read by the
@@ -21,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class GroupTail:
-    """What one rank knows of one of its groups. -1 is unknown; sequence numbers begin at 1."""
+    """One group as one rank's dump shows it. -1 is unknown; sequence numbers begin at 1."""
 
     name: str
     desc: str

@@ -1,10 +1,10 @@
-"""When the calls of one dump ran: start and duration of every call that says so.
+"""When the calls of one dump ran: start and duration of every timed call.
 
 A dump knows when the host issued a call, how long the device took (`duration_ms`, with
 TORCH_NCCL_ENABLE_TIMING=1), and when a watchdog that polls discovered its start and its end. Where discovered times
-agree with the duration they are taken as they are. Else the calls are laid out so that each has its exact
+agree with the duration they are used unchanged. Else the calls are laid out so that each has its exact
 duration, ends between the poll before and the poll that saw it done, begins after it was issued, and follows the
-call before it: order and durations are right, places are known to within a poll. Runs in the worker that decoded
+call before it: order and durations are right, starts are known to within a poll. Runs in the worker that decoded
 the dump (`transfer`); `ingest.flight_recorder` makes events of the result.
 """
 
@@ -68,7 +68,7 @@ class _Rows:
 def timed_calls(result: RankDump, entries: Any) -> TimedCalls:
     """Give the timed calls of a dump whose groups `result` already holds, sorted by start.
 
-    entries: those of the decoded dump; what is no call was counted as malformed where the groups were read.
+    entries: those of the decoded dump; entries that are no calls were counted where the groups were read.
     """
     index = {g.name: i for i, g in enumerate(result.groups)}
     rows = _Rows()

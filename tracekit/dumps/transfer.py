@@ -1,4 +1,4 @@
-"""How reduced dumps travel from worker processes: what repeats from dump to dump is sent once and kept once.
+"""How reduced dumps travel from worker processes: lists that repeat from dump to dump are sent once and kept once.
 
 `DumpReader` runs in a worker, `Interner` in the parent. A job's dumps repeat the same lists of members (up to all
 ranks) and the same few signatures thousands of times.
@@ -63,7 +63,7 @@ class DumpReader:
         return Parcel(os.getpid(), fresh, dump)
 
     def _read(self, path: str) -> RankDump:
-        """Give the reduced dump. Raises NotADumpError or InputError, and what else a crafted file provokes."""
+        """Give the reduced dump. Raises NotADumpError, InputError, or any error that a crafted file provokes."""
         data = read_bytes(path)
         decoded, cut_off = _decode(data)
         digest, length = hashlib.sha256(data).hexdigest() if self._timed else "", len(data)
@@ -80,7 +80,7 @@ class DumpReader:
 
 
 def _decode(data: bytes) -> tuple[Any, bool]:
-    """Give the contents, and whether the file ends too early and these are only what stands before its end."""
+    """Give the contents, and whether the file is cut off, so that only the part before the cut is given."""
     try:
         return unpickle.loads(data), False
     except unpickle.DamagedError:

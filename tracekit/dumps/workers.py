@@ -57,7 +57,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Job:
-    """What every worker is started with."""
+    """The files and bounds with which every worker is started."""
 
     paths: Sequence[str]
     make_handler: Callable[[], Handler]
@@ -99,7 +99,7 @@ def decode_all(
 
 
 def _answers(workers: list[_Worker], chunks: list[list[int]]) -> Iterator[tuple[int, Any]]:
-    """Yield what the workers have ready; give them more to do, and remove those that end or have died."""
+    """Yield the results that are ready; give workers more to do, and remove those that end or have died."""
     for pipe in wait([w.pipe for w in workers]):
         worker = next(w for w in workers if w.pipe is pipe)
         try:
@@ -153,14 +153,14 @@ def _work(pipe: Connection, parent_end: Connection, job: _Job) -> None:
                     pipe.send(
                         (index, MemoryError("pickle refused: it takes more memory than any dump needs"))
                     )
-                    os._exit(_SPENT)  # what is left of the address space may not do for the next file
+                    os._exit(_SPENT)  # the address space left may be too small for the next file
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send((index, result))
     os._exit(0)
 
 
 def _harden(memory: int) -> None:
-    """Bound what this process may take, and silence what a file that crashes it would print."""
+    """Bound the memory of this process, and silence it: a file that crashes it must print nothing."""
     faulthandler.disable()  # a file that crashes the worker is reported as refused, not as a traceback
     with contextlib.suppress(OSError):  # nor may the interpreter's own report of damaged objects be seen
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -172,7 +172,7 @@ def _harden(memory: int) -> None:
 
 
 def _bound_memory(memory: int) -> None:
-    """Limit the address space to what it is now and `memory` bytes more (on Linux), and forbid core dumps."""
+    """Let the address space grow by at most `memory` bytes (on Linux), and forbid core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 (no path of the input)

@@ -169,7 +169,7 @@ def _stacks(culprits: Iterable[Culprit]) -> list[str]:
 
 
 def _verbose(finding: HangFinding) -> list[str]:
-    """Return the groups with outstanding calls, the last completed call of every rank, and what was assumed."""
+    """Return the groups with outstanding calls, the last completed call of every rank, and the assumptions."""
     lines = [""]
     if finding.groups:
         lines.append("groups with outstanding calls (least-greatest over members):")

@@ -1,4 +1,4 @@
-"""Sends and receives by channel: which of two ends meet, and what messages on a channel usually are.
+"""Sends and receives by channel: which two ends meet, and which messages are usual on a channel.
 
 A channel is one direction between two ranks on one group. The n-th send on it meets the n-th receive there; where the
 rings have lost the beginning, the first unfinished send meets the first unfinished receive.
@@ -42,7 +42,7 @@ class Channels:
     def counterpart(self, dump: RankDump, op: P2P, place: int) -> End | None:
         """Give the peer's end of the message `op`, the `place`-th outstanding one of its channel; None if unknown.
 
-        Ends meet by their position in the ring where both rings are whole, else by position among what is open.
+        Ends meet by their position in the ring where both rings are whole, else by position among the outstanding ones.
         """
         peer = self._dumps.get(dump.groups[op.group].ranks[op.peer])
         group = None if peer is None else same_group(dump, op.group, peer)
@@ -104,7 +104,7 @@ def is_known(end: End, calls: Iterable[Signature]) -> bool:
 def usual_calls(
     dumps: Mapping[int, RankDump], desc: str, members: tuple[int, ...], end: End
 ) -> list[Signature]:
-    """Give what the replicas of `end`'s rank call under its number and name; nothing where they do not agree.
+    """Give the calls of the replicas of `end`'s rank under its number and name; none where they do not agree.
 
     Replicas are the ranks with the same position in other groups of this description and size.
     """
@@ -120,7 +120,7 @@ def usual_calls(
 
 
 def past_calls(dump: RankDump, end: End, *, later: bool = False) -> list[Signature]:
-    """Give what this rank sent or received on the channel of `end` before it, or also what came `later`."""
+    """Give the calls of this rank on the channel of `end` before it, and also later ones if `later`."""
     log = dump.messages
     rows = list(zip(log.group.tolist(), log.seq.tolist(), log.names, log.calls, strict=True))
     groups = {g for g, seq, name, _ in rows if (seq, name) == (end.seq, end.name)}
