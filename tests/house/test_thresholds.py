@@ -11,7 +11,6 @@ FREE_INTEGERS = 2
 FREE_FLOATS = (0.0, 1.0)
 
 NOT_YET = {
-    "reftrain/schedule/svg.py",
     "tracekit/files/source.py",
     "tracekit/ingest/identify.py",
     "tracekit/ingest/kineto/collective_args.py",
