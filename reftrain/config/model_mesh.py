@@ -1,4 +1,4 @@
-"""What is trained and how it is spread: the tables [model], [mesh] and [pipeline] of the configuration."""
+"""The tables [model], [mesh] and [pipeline] of the configuration: the model, and its spread over ranks."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -139,7 +139,7 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """The pipeline schedule and how layers fall on stages."""
+    """The pipeline schedule and the layers of each stage."""
 
     schedule: str = setting(
         "flexible", "flexible (interleaved 1F1B with free k) or another name of `reftrain schedule`"

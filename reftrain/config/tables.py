@@ -111,7 +111,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When the state is saved and from where it starts."""
+    """How often the state is saved, and the checkpoint from which a run starts."""
 
     every: int = setting(0, "steps between checkpoints; 0 saves none")
     keep: int = setting(2, "finished checkpoints kept")
@@ -127,7 +127,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvidenceConfig:
-    """What the run leaves behind besides run.json and metrics."""
+    """Evidence that the run leaves behind besides run.json and metrics."""
 
     trace_steps: tuple[int, ...] = setting((), "steps to trace with the profiler")
     trace_nested: bool = setting(
@@ -170,7 +170,7 @@ class EvidenceConfig:
 
     @property
     def hang_planted(self) -> bool:
-        """Whether a planted fault will keep the run from its end."""
+        """Whether a planted fault will keep the run from ending."""
         return any(is_hang(text) for text in self.faults)
 
     @property

@@ -1,4 +1,4 @@
-"""Writes what the replay shows as capture rows of all virtual ranks, recomputed values included."""
+"""Writes the replay's values as capture rows of all virtual ranks, recomputed values included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -23,7 +23,7 @@ REFUSED = 3
 
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
-    """Level and names of the run's own capture; digest where it has none."""
+    """Return level and names of the run's own capture; digest where it has none."""
     try:
         stamp = json.loads((run / FOLDER / STAMP).read_text(encoding="utf-8"))
         level, names = stamp["level"], stamp["names"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from tracekit.ingest.kineto.columns import ARGS, KEPT_PHASES, TOP, Field
 from tracekit.schema import DICT
+from tracekit.thresholds import MAX_JSON_DIGITS, MAX_TIME_EXPONENT, MAX_WHOLE_EXPONENT, MIN_TIME_EXPONENT
 
 INT64 = range(-(2**63), 2**63)
 HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no undecodable byte
-MAX_DIGITS = 400  # of a number: enough for any double, few enough to stay cheap
 
 
 class EventReader:
@@ -101,9 +101,9 @@ class EventReader:
                 value = _decimal(value)
             except InvalidOperation:
                 return None
-        if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > MAX_DIGITS:
+        if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > MAX_JSON_DIGITS:
             return None
-        whole = value.to_integral_value() if value.adjusted() < 30 else value
+        whole = value.to_integral_value() if value.adjusted() < MAX_WHOLE_EXPONENT else value
         return int(whole) if whole == value else None
 
     def _time(self, value: Any) -> int | None:
@@ -118,12 +118,12 @@ class EventReader:
         if not value.is_finite():
             self._issues["not_a_number"] += 1
             return None
-        if value.adjusted() > 20:
+        if value.adjusted() > MAX_TIME_EXPONENT:
             self._issues["integer_overflow"] += 1
             return None
-        if value.adjusted() < -30:
+        if value.adjusted() < MIN_TIME_EXPONENT:
             return 0
-        with localcontext(prec=MAX_DIGITS):
+        with localcontext(prec=MAX_JSON_DIGITS):
             nanos = int((value * 1000).to_integral_value(ROUND_HALF_EVEN))
         if nanos not in INT64:
             self._issues["integer_overflow"] += 1
@@ -132,7 +132,7 @@ class EventReader:
 
 
 def _decimal(text: str) -> Decimal:
-    return Decimal(text) if len(text) <= MAX_DIGITS else Decimal("Infinity")
+    return Decimal(text) if len(text) <= MAX_JSON_DIGITS else Decimal("Infinity")
 
 
 def _compact(value: Any) -> str:

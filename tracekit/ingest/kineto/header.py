@@ -8,7 +8,8 @@ import json
 import re
 from typing import Any
 
-MAX_HEADER = 1 << 25  # bytes before the events, and behind them; 100 000 ranks of groups need a third of that
+from tracekit.thresholds import KEY_ROOM, MAX_HEADER
+
 TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
 COLON = re.compile(rb"\s*:\s*")
 
@@ -55,7 +56,7 @@ class HeaderScanner:
                     return True
             elif token == b'"traceEvents"' and self._depth == 1:
                 colon = COLON.match(view, match.end())
-                if match.end() + 64 > len(view) and (colon is None or colon.end() == len(view)):
+                if match.end() + KEY_ROOM > len(view) and (colon is None or colon.end() == len(view)):
                     self._at = match.start()
                     return False
                 if colon is not None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tracekit.ingest.kineto.events import EventBuffer
-from tracekit.ingest.kineto.layout import MAX_HEADER, HeaderScanner
-
-HOPELESS = 100_000  # array elements that are no events, before the first that is
+from tracekit.ingest.kineto.event_array import EventBuffer
+from tracekit.ingest.kineto.header import HeaderScanner
+from tracekit.thresholds import HOPELESS, KEPT_START, MAX_HEADER
 
 
 @dataclass
@@ -37,7 +36,7 @@ def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch
             break
     if header.start is None:
         record.failed = header.failed or "it ends before its `traceEvents` (cut off, or not JSON)"
-        record.metadata = {"start": bytes(header.buffer[: 1 << 20])}
+        record.metadata = {"start": bytes(header.buffer[:KEPT_START])}
         return
     record.bare = header.key_at is None
     events = EventBuffer(bytes(header.buffer[header.start :]), record.issues, record.phases)

@@ -13,19 +13,20 @@ import numpy as np
 
 from tracekit.dumps.calls import CallKind
 from tracekit.dumps.rank_dump import Int64, RankDump, TimedCalls
+from tracekit.thresholds import (
+    BEYOND_ALL_CALLS,
+    LEAST_CALLS,
+    LEAST_STEPS,
+    MAX_RARE_CALLS,
+    MAX_TWINS,
+    PERIODS_ALIKE,
+)
 
 Members = tuple[int, ...]
 Channel = tuple[str, Members, int]
 """group or pair, its ranks, and which of several groups of these ranks."""
 Side = tuple[Int64, Int64]
 """Places of a channel's calls on one rank, and their numbers."""
-MAX_TWINS = 64
-_STEPS = 3
-_CALLS_A_STEP = 8
-"""Marks closer together than this are thinned out."""
-_A_STEP = 64
-"""Calls of the rarest kind that a step may hold."""
-_ALIKE = 0.9
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
         stride = int(every[1] - every[0]) if len(every) > 1 else 0
         if stride <= 0 or (np.diff(every) != stride).any() or len(by_rank) < len(dumps):
             continue
-        thin = max(1, -(-_CALLS_A_STEP * len(every) // max(calls, 1)))
-        if len(every) // thin >= _STEPS:
+        thin = max(1, -(-LEAST_CALLS * len(every) // max(calls, 1)))
+        if len(every) // thin >= LEAST_STEPS:
             known = (thin > 1, -stride * thin, name, kind, int(every[0]))
             best = known if best is None else min(best, known)
     return None if best is None else Marks(best[2], best[3], best[4], -best[1], best[0])
@@ -91,7 +92,7 @@ def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Membe
     while stride:
         wanted = {**cuts[-1], guide: cuts[-1][guide] + stride}
         found = _settled(channels, present, wanted, last=False)
-        if any(ends[r] - found[r] < _CALLS_A_STEP for r in dumps):
+        if any(ends[r] - found[r] < LEAST_CALLS for r in dumps):
             break
         cuts.append(found)
     cuts.append(ends)
@@ -106,13 +107,13 @@ def _period(timing: TimedCalls | None, begin: int, end: int) -> int:
     known, counts = np.unique(codes, return_counts=True)
     for _, code in sorted(zip(counts.tolist(), known.tolist(), strict=True)):
         at = np.flatnonzero(codes == code)
-        for several in range(1, min(len(at) // _STEPS, _A_STEP) + 1):
+        for several in range(1, min(len(at) // LEAST_STEPS, MAX_RARE_CALLS) + 1):
             steps = at[several:] - at[:-several]
             period = int(np.median(steps))
-            alike = len(codes) >= _STEPS * period and bool(
-                (codes[period:] == codes[:-period]).mean() >= _ALIKE
+            alike = len(codes) >= LEAST_STEPS * period and bool(
+                (codes[period:] == codes[:-period]).mean() >= PERIODS_ALIKE
             )
-            if period >= _CALLS_A_STEP and alike and (np.abs(steps - period) <= 1).all():
+            if period >= LEAST_CALLS and alike and (np.abs(steps - period) <= 1).all():
                 return period
     return 0
 
@@ -154,7 +155,7 @@ def _settled(
 def _bound(side: Side | None, cut: int, *, last: bool) -> int:
     """Give the last or the first number that is kept; beyond every number where none is."""
     if side is None:
-        return -(1 << 62) if last else 1 << 62
+        return -BEYOND_ALL_CALLS if last else BEYOND_ALL_CALLS
     kept = side[1][side[0] < cut] if last else side[1][side[0] >= cut]
     if len(kept):
         return int(kept.max() if last else kept.min())

@@ -17,20 +17,24 @@ from tracekit.dumps.load import DumpSet, Progress, load_dumps
 from tracekit.dumps.rank_dump import RankDump, TimedCalls
 from tracekit.errors import InputError
 from tracekit.findings import Quality
-from tracekit.ingest.flight_recorder.window import MAX_TWINS, Marks, Members, common_parts, find_marks, twins
-from tracekit.ingest.result import FileGroup, FileResult, RankTable
+from tracekit.ingest.file_result import FLIGHT_RECORDER, FileGroup, FileResult, RankTable
+from tracekit.ingest.flight_recorder.common_window import (
+    Marks,
+    Members,
+    common_parts,
+    find_marks,
+    twins,
+)
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
+from tracekit.thresholds import LEAST_CALLS, MAX_TWINS
 
-FORMAT = "flight_recorder"
 UNTIMED = (
     "a flight-recorder dump without timings of calls; record them (TORCH_NCCL_ENABLE_TIMING=1), or give the "
     "profiler's traces; `tracekit hang` reads it as it is"
 )
 Span = tuple[int, int, int]
 """Number, begin and end of a step, ns."""
-_LEAST_CALLS = 8
-"""Fewer calls in a common window are no window."""
 _KIND = (None, None, "in_nelems", "out_nelems", "src_rank", "dst_rank")
 """Columns of the fields of a Kind."""
 
@@ -78,7 +82,7 @@ def _users(found: DumpSet) -> dict[tuple[str, str], tuple[int, ...]]:
 def _parts(dumps: dict[int, RankDump], members: dict[int, list[Members]]) -> dict[int, list[Span]]:
     """Give the parts of `common_parts` as steps; none where too few calls are on all ranks."""
     cuts = common_parts(dumps, members)
-    if min(c[-1] - c[0] for c in cuts.values()) < _LEAST_CALLS:
+    if min(c[-1] - c[0] for c in cuts.values()) < LEAST_CALLS:
         return {}
     spans = {}
     for rank, places in cuts.items():
@@ -139,7 +143,13 @@ def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: P
         dump.rank, str(path), rows, first, last, dump.host, None, False, groups, left_out
     )  # fmt: skip
     return FileResult(
-        dump.path, "ok", rank=dump.rank, format=FORMAT, sha256=dump.sha256, bytes=dump.bytes, tables=(record,)
+        dump.path,
+        "ok",
+        rank=dump.rank,
+        format=FLIGHT_RECORDER,
+        sha256=dump.sha256,
+        bytes=dump.bytes,
+        tables=(record,),
     )
 
 
