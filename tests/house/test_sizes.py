@@ -16,7 +16,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """Functions (`path:name`) that splitting would make harder to read, and why."""
 
 NOT_YET = {
-    "tracekit/ingest/operation_table.py", "cli/reftrain_run.py:run",
+    "tracekit/ingest/operation_table.py",
     "tracekit/dumps/entries.py:Reducer._entries",
     "tracekit/dumps/load.py:load_dumps", "tracekit/dumps/load.py:_assign", "tracekit/dumps/workers.py:decode_all",
     "tracekit/ingest/kineto/trace.py:_finish",
