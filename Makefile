@@ -55,4 +55,4 @@ bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run build *.egg-info
+	rm -rf $(VENV) demo_run bench_numerics build dist *.egg-info
