@@ -125,6 +125,6 @@ class RankPool:
         for connection in self._connections:
             connection.send(None)
         for process in self._processes:
-            process.join(5)
+            process.join(30)
         self._stop()
         self.folder.cleanup()
