@@ -18,6 +18,9 @@ MAX_WINDOW: Final = 1 << 27
 HEAD: Final = 16
 """Bytes that must have been read before the kind of a file is told; the longest magic number is shorter."""
 
+MANIFEST_HEAD: Final = 200
+"""Characters of a file `manifest.json` in which a run names its schema: it is the first field."""
+
 MAX_TABLE_BYTES: Final = 1 << 31
 """Bytes of an operation table, 2 GiB: with one row per operation such tables stay far below."""
 MAX_PLACES: Final = 1 << 20
@@ -260,7 +263,7 @@ HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""
 
 BUFFERED_RECEIVE: Final = 3
-"""A receive below this many times the quickest one only copied what had arrived before."""
+"""A receive below this many times the quickest one only copied a message that had arrived before."""
 
 # --- slowrank: who is named ---
 
@@ -293,7 +296,7 @@ MOST_CONFIDENCE: Final = 0.999
 """Confidence is never reported above this: the noise need not be normal that far out."""
 
 MOST_GAIN: Final = 0.99
-"""A cure is never reported to save more than this share of the step: what is left must stay positive."""
+"""A cure is never reported to save more than this share of the step: the rest must stay positive."""
 
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
@@ -363,7 +366,7 @@ ATTENTION_ALONE: Final = 0.7
 """Share of the excess that attention must explain before a suspect is excused by the documents it was dealt."""
 
 PRODUCTS_STEADY: Final = 0.2
-"""And matrix products may be longer by at most this share of what attention is: a slow device slows them as well."""
+"""And the relative excess of matrix products must be below this share of attention's: a slow device slows both."""
 
 ROLE_SHARE: Final = 0.1
 """Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
