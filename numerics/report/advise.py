@@ -4,13 +4,12 @@ from typing import Any
 
 from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
 from numerics.report.ladder import number
+from numerics.thresholds import BUFFERS_SHOWN
 from tracekit.text import plain
-
-_SHOWN = 20
 
 
 def advice_text(advice: Advice, *, verbose: bool = False) -> str:
-    """Lines for a terminal, with a newline at the end."""
+    """Return the advice as lines for a terminal, with a newline at the end."""
     flagged = advice.flagged
     rule = f"{advice.budget:g} times as much as one rounding does"
     lines = [
@@ -24,7 +23,7 @@ def advice_text(advice: Advice, *, verbose: bool = False) -> str:
             f"in FP32 the same addends err by {worst:.1e} at most; it costs {_bytes(advice.extra_bytes)} on the rank "
             "that holds most"
         )
-    shown = advice.buffers if verbose else advice.buffers[:_SHOWN]
+    shown = advice.buffers if verbose else advice.buffers[:BUFFERS_SHOWN]
     lines.append(
         f"{'gradient buffer':<46}{'m':>5}{'measured':>11}{'predicted':>11}{'p/m':>6}{'rounded':>10}{'in FP32':>10}"
         f"{'memory':>10}"
@@ -52,7 +51,7 @@ def _bytes(count: int) -> str:
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
-    """The advice as a JSON-ready dict; bytes in bytes."""
+    """Return the advice as a JSON-ready dict; memory in bytes."""
     return {
         "schema": ADVICE_SCHEMA,
         "run": advice.run,

@@ -10,7 +10,7 @@ from reftrain.schedule.registry import SCHEMES
 
 
 def divisors(number: int) -> str:
-    """Divisors of a number as text for an error message, e.g. '1, 2, 4'."""
+    """Return the divisors of a number as text for an error message, e.g. '1, 2, 4'."""
     return ", ".join(str(d) for d in range(1, number + 1) if number % d == 0)
 
 
@@ -131,7 +131,7 @@ def _check_snapshot(config: Tables) -> None:
 
 
 def _check_traced_steps(config: Tables) -> None:
-    """Refuse what would leave no trace, or a part of one, without a word."""
+    """Refuse traced steps that the run does not have: they would silently leave a part of the trace out."""
     outside = [step for step in config.evidence.trace_steps if not 0 <= step < config.steps]
     if outside:
         raise ConfigError(
@@ -169,7 +169,7 @@ def _check_stages(config: Tables) -> None:
 
 
 def _check_schedule(config: Tables) -> None:
-    """Let the scheme refuse what it cannot take; the flexible ones take everything."""
+    """Let the scheme refuse sizes that it has no meaning for; the flexible schemes take all sizes."""
     pipeline = config.pipeline
     scheme = SCHEMES[pipeline.schedule]
     if scheme.splits_backward and config.numerics.recompute != "none":

@@ -53,7 +53,7 @@ class FaultSpec:
         return f"{self.first}:{'' if self.end is None else self.end}{tail}"
 
     def to_json(self) -> dict[str, object]:
-        """As run.json holds it."""
+        """Return the fault as run.json holds it."""
         words = {n: w for n, w in (("axis", self.axis), ("op", self.op)) if w is not None}
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}
 
@@ -75,7 +75,7 @@ _AIM: Final[Mapping[str, str]] = {
 
 
 def fields_of(kind: str) -> dict[str, Listed]:
-    """Every field that a kind takes, in the order in which users write them."""
+    """Return every field that a kind takes, in the order in which users write them."""
     known = FAULT_KINDS[kind]
     rank = Listed(known.rank_meaning or "global rank that it strikes", None, required=known.needs_rank)
     own = {name: Listed(field.meaning, field.default) for name, field in known.fields.items()}
@@ -86,7 +86,7 @@ def fields_of(kind: str) -> dict[str, Listed]:
 
 
 def kind_of(text: str) -> str:
-    """Kind of a fault as users write it."""
+    """Return the kind of a fault as users write it."""
     return text.strip().partition(":")[0]
 
 
@@ -96,12 +96,12 @@ def is_hang(text: str) -> bool:
 
 
 def slow_faults(texts: Sequence[str]) -> list[str]:
-    """Those of a run's faults that make it slower and let it end."""
+    """Return those of a run's faults that make it slower and let it end."""
     return [text for text in texts if kind_of(text) in FAULT_KINDS and not is_hang(text)]
 
 
 def parse_fault(text: str, world_size: int) -> FaultSpec:
-    """Read one fault for a run of `world_size` ranks.
+    """Return one fault as written for a run of `world_size` ranks.
 
     Raises ConfigError naming the field and the remedy.
     """

@@ -1,4 +1,4 @@
-"""What every table of the configuration is made of: fields with a meaning, and checks of one field.
+"""Fields with a meaning, and checks of one field: every table of the configuration is made of them.
 
 `config` and the hardware files of the simulator declare their fields with `setting`; the checks raise `ConfigError`
 with the field's name as users write it.

@@ -1,4 +1,4 @@
-"""What is trained and how it is spread: the tables [model], [mesh] and [pipeline] of the configuration."""
+"""The tables [model], [mesh] and [pipeline] of the configuration: the model, and its spread over ranks."""
 
 from dataclasses import dataclass
 from typing import Final

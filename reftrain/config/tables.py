@@ -170,7 +170,7 @@ class EvidenceConfig:
 
     @property
     def hang_planted(self) -> bool:
-        """Whether a planted fault will keep the run from its end."""
+        """Whether a planted fault will keep the run from ending."""
         return any(is_hang(text) for text in self.faults)
 
     @property

@@ -1,4 +1,4 @@
-"""Messages of one pipeline rank: what it receives into, what is under way, what neighbours on it hand over.
+"""Messages of one pipeline rank: receive buffers, messages under way, and tensors handed over on the same rank.
 
 Receive buffers come from a free list. An output that has been sent is released: backward needs only its
 place in the graph.

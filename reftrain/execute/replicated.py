@@ -20,13 +20,13 @@ MIB = 1 << 20
 
 
 class AnnouncingDist:
-    """torch.distributed as FSDP2 sees it: `all_reduce` is announced for the unit that reduces just now."""
+    """torch.distributed as FSDP2 sees it: `all_reduce` is announced for the unit that is reducing."""
 
     def __init__(self) -> None:
         self._unit: tuple[Hooks, str, str] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Everything but all_reduce is torch's own."""
+        """Return torch's own attribute: all but all_reduce."""
         return getattr(dist, name)
 
     def reducing(self, hooks: Hooks, axis: str, label: str) -> None:

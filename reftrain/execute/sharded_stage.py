@@ -134,7 +134,7 @@ class ShardedStage:
                 yield name, module
 
     def arm(self, *, reduce: bool, last: bool) -> None:
-        """Say of the next backward whether it reduces gradients and whether it is the step's last."""
+        """Set whether the next backward reduces gradients and whether it is the step's last."""
         root = self.module
         if not isinstance(root, FSDPModule):
             raise TypeError("the stage was wrapped at construction")

@@ -19,7 +19,7 @@ Shards = dict[str, torch.Tensor]
 class WeightVersions:
     """Present and stashed versions of the stages of one rank, counted in optimiser steps.
 
-    Constructed while nothing is gathered: the shards are not to be seen later.
+    To be constructed while nothing is gathered, because FSDP2 hides the shards later.
     """
 
     def __init__(self, stages: Mapping[int, ShardedStage]) -> None:

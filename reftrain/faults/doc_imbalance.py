@@ -1,6 +1,6 @@
 """The fault of unequal documents: one data-parallel replica's loader hands out longer ones.
 
-`documents` joins them; here is decided whose, and when.
+`longer_documents` joins documents; this module chooses the sequences.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ class DocImbalance(Fault, kind="doc_imbalance"):
     """
 
     def strikes(self, context: RunContext) -> bool:
-        """Whether this rank is meant: all, because all ranks of a replica must load the same data."""
+        """Return True: all ranks of a replica must load the same data."""
         del context
         return True
 

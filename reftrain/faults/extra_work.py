@@ -49,7 +49,7 @@ class ExtraWork:
         self._mark = None
 
     def work(self, seconds: float) -> None:
-        """Compute for `seconds` of the clock in use; what is done too much or too little is settled next time."""
+        """Compute for `seconds` of the clock in use; the next call makes up for too much or too little work."""
         start = time.perf_counter()
         self._owed_s += seconds
         while (rows := int(self._owed_s / self._row_s)) > 0:
@@ -62,7 +62,7 @@ class ExtraWork:
         self._wall_s += time.perf_counter() - start
 
     def take_wall_ms(self) -> float:
-        """Milliseconds by the clock on the wall that the added work took since the last call."""
+        """Return the wall-clock milliseconds that the added work took since the last call."""
         taken, self._wall_s = self._wall_s * 1e3, 0.0
         return taken
 

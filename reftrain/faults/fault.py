@@ -1,4 +1,4 @@
-"""The base of all planted faults: whether this rank and this step are meant."""
+"""The base of all planted faults: decides whether a fault strikes this rank in this step."""
 
 from typing import Any, Final
 

@@ -28,7 +28,7 @@ class Hang(Fault):
         self._resumes = bool(context.config.checkpoint.resume)  # then the step may have been before
 
     def collective_begin(self, call: CollectiveCall) -> None:
-        """Strike, when it is time."""
+        """Strike at the first call that matches."""
         on_axis = self.axes is None or call.axis in self.axes
         if self.active and not self.struck and on_axis and self.spec.op in {None, call.op}:
             self.struck = True
@@ -47,7 +47,7 @@ class Hang(Fault):
             )
 
     def strike(self, call: CollectiveCall) -> None:
-        """Do what the kind does in place of, or before, this call."""
+        """Act as the kind does, in place of this call or before it."""
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class HoldGil(Hang, kind="hold_gil"):
     """Never comes to the call: a library call keeps the interpreter's lock."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Sleep for good within a C function called with the lock held (`PyDLL`)."""
+        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`)."""
         del call
         ctypes.PyDLL(None).sleep(FOREVER_S)
 
@@ -73,7 +73,7 @@ class Crash(Hang, kind="crash"):
     """Dies before the call."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Die as by the out-of-memory killer."""
+        """Kill this process as the out-of-memory killer does."""
         del call
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -31,7 +31,7 @@ class _DelayedOperators(TorchFunctionMode):
         return result
 
     def wait(self, calls: int) -> None:
-        """Spin as long as the host waits for so many operators."""
+        """Spin for the time that the host waits for `calls` operators."""
         end = time.perf_counter() + calls * self.delay_s
         while time.perf_counter() < end:
             pass

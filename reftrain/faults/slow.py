@@ -1,6 +1,6 @@
 """Faults that make a rank late and let the run end: slow computing, pauses, a late loader, a slow link.
 
-`launch` holds the slow host, `imbalance` the longer documents.
+`launch_bound` holds the slow host, `doc_imbalance` the longer documents.
 """
 
 import time
@@ -14,7 +14,7 @@ from reftrain.rank.hooks import RunContext
 
 
 class SlowCompute(Fault, kind="slow_compute"):
-    """Multiplies the rank's own compute time: more matrix products, or, emulated, longer sleeps."""
+    """Multiplies the rank's own compute time: more matrix products, or longer emulated sleeps."""
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)
@@ -55,7 +55,7 @@ class LongStage(SlowCompute, kind="long_stage"):
 
 
 class Pauses(Fault, kind="pauses"):
-    """Pauses the host once every so many segments, as a garbage collector does."""
+    """Pauses the host once in `every` segments, as a garbage collector does."""
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)

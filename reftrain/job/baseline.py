@@ -1,4 +1,4 @@
-"""The 2D baseline: the run's data and tensor parallelism and its micro-batches, without pipeline and context axes.
+"""Baselines of `numerics replay` that the trainer itself runs: 2D (without pp and cp), and the same run again.
 
 Executed by the trainer itself. Source: "Scaling Llama 3 Training" (ISCA'25), the section on numerical correctness:
 a pipeline is checked against the same micro-batches without one.
@@ -43,7 +43,7 @@ def run_two_dimensional(config: RunConfig, out: Path, level: str, names: Sequenc
 
 
 def planted_text(fault: Mapping[str, Any]) -> str:
-    """A planted bug as run.json holds it, as users write it."""
+    """Return a planted bug of run.json in the form in which users write it."""
     told = {"kind", "axis", "what", "shows"}
     values = ",".join(f"{name}={value}" for name, value in fault.items() if name not in told)
     return f"{fault['kind']}:{values}"
@@ -52,7 +52,7 @@ def planted_text(fault: Mapping[str, Any]) -> str:
 def run_again(config: RunConfig, policy: str, faults: Sequence[Mapping[str, Any]], level: str) -> None:
     """Execute a run once more in another policy, on its own mesh; raises what a run raises.
 
-    What computes wrong on purpose does so again; what was slow or stuck on purpose is left out.
+    Planted bugs are planted again; slow and stuck faults are left out.
     """
     from reftrain.job.launcher import launch
 

@@ -1,4 +1,4 @@
-"""Measures what planted slow faults cost: trains once more with the same seeds and without them.
+"""Measures the cost of planted slow faults: trains once more with the same seeds and without them.
 
 The lag stands in run.json beside the faults, so that an analysis can be judged by what there was to find.
 """
@@ -21,7 +21,7 @@ Train = Callable[[RunConfig], None]
 
 
 def wants_lag(config: RunConfig) -> bool:
-    """Whether the run has slow faults whose cost is to be measured: not when it hangs or goes on from a checkpoint."""
+    """Return whether to measure the cost of slow faults: not where the run hangs or resumes from a checkpoint."""
     kinds = {kind_of(text) for text in config.evidence.faults}
     slow = bool(slow_faults(config.evidence.faults))
     return slow and config.evidence.measure_lag and not kinds & HANGS and not config.checkpoint.resume
@@ -54,7 +54,7 @@ def record_lag(config: RunConfig, train: Train) -> None:
 
 
 def without_slow_faults(config: RunConfig, folder: str) -> RunConfig:
-    """The same run in another folder, without slow faults and checkpoints."""
+    """Return the configuration of the same run in another folder, without slow faults and checkpoints."""
     slow = set(slow_faults(config.evidence.faults))
     kept = tuple(text for text in config.evidence.faults if text not in slow)
     return dataclasses.replace(
@@ -66,14 +66,14 @@ def without_slow_faults(config: RunConfig, folder: str) -> RunConfig:
 
 
 def compared_steps(config: RunConfig) -> list[int]:
-    """Steps whose times are compared: those traced, else all but the first, which warms up."""
+    """Return the steps whose times are compared: the traced ones, else all but the first, which warms up."""
     if config.evidence.trace_steps:
         return list(range(min(config.evidence.trace_steps), max(config.evidence.trace_steps) + 1))
     return list(range(1, config.steps)) or [0]
 
 
 def step_ms(run: Path, steps: list[int]) -> list[float]:
-    """Time of each of these steps, mean over the ranks, milliseconds; none where nothing was recorded."""
+    """Return each step's time in milliseconds, mean over the ranks; an unrecorded step is left out."""
     times: dict[int, list[float]] = {}
     for path in sorted((run / "metrics").glob("rank*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -84,11 +84,11 @@ def step_ms(run: Path, steps: list[int]) -> list[float]:
 
 
 def mean(times: list[float]) -> float:
-    """Mean, or 0 of nothing."""
+    """Return the mean, or 0 of no times."""
     return statistics.fmean(times) if times else 0.0
 
 
 def error_of_difference(slow: list[float], usual: list[float]) -> float:
-    """Standard error of the difference of two means from the spread of the steps; 0 where nothing spreads."""
+    """Return the standard error of the difference of two means, from the spread of the steps; 0 for single steps."""
     squares = [statistics.variance(times) / len(times) for times in (slow, usual) if len(times) > 1]
     return math.sqrt(sum(squares))

@@ -1,7 +1,7 @@
 """Starts the ranks: forks them on one machine, or joins the world that torchrun or Slurm has started.
 
 Forking after `import torch` takes half a second where torchrun takes as long as every rank's imports. The
-parent watches (`ranks`): when a rank dies it names the rank and how, and ends the others.
+parent watches them (`rank.processes`): it names a rank that dies and how, and ends the others.
 """
 
 import os
@@ -53,7 +53,7 @@ def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
 
 
 def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
-    """Be one rank, of a world that others started; what its peers or the machine do to it gets a sentence."""
+    """Run one rank of a world that others started; turn failures of its peers and of the machine into one sentence."""
     try:
         train_rank(config, world, make_hooks)
     except OSError as error:
@@ -66,7 +66,7 @@ def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the run's folder; raises `MachineError` when it cannot be written."""
+    """Create the run's folder; raises `MachineError` when it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):

@@ -1,4 +1,4 @@
-"""Trains on one rank: joins the process group, resumes, makes the steps, tells the hooks, saves.
+"""Trains on one rank: joins the process group, resumes, makes the steps, calls the hooks, saves.
 
 `launcher` calls `train_rank` in every process; the command calls the launcher.
 """
@@ -68,7 +68,7 @@ def let_ranks_share_gpus(rank: int) -> None:
 
 @contextlib.contextmanager
 def stderr_unless_it_fails() -> Iterator[None]:
-    """Hold back what C++ writes to stderr in the block, and drop it when the block raises: its error says the same.
+    """Hold back the C++ output to stderr in the block, and drop it when the block raises: the error says the same.
 
     torch writes fifty lines of a C++ stack when ranks cannot meet.
     """
@@ -178,7 +178,7 @@ def _train(trainer: Trainer, hooks: HookList, device: torch.device) -> None:
 
 
 def _check_resumed(config: RunConfig, first: int) -> None:
-    """Refuse a checkpoint that the user named and that leaves nothing of what was asked for.
+    """Refuse a checkpoint that the user named and that leaves no step, or no traced step, to run.
 
     A job that a scheduler restarts (`resume = auto`) may have nothing left to do.
     """
@@ -199,6 +199,7 @@ def _check_resumed(config: RunConfig, first: int) -> None:
 
 
 def _step(trainer: Trainer, hooks: HookList, step: int, device: torch.device) -> None:
+    """Make one step and hand its figures to the hooks."""
     config = trainer.config
     begin = time.perf_counter()
     hooks.step_begin(step)

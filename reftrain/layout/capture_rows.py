@@ -1,4 +1,4 @@
-"""Writes the replay's values as capture rows, under the names and places under which the trainer captures its own."""
+"""Writes one rank's values as capture rows: recorder and replay use the same names and placements."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from numerics.record.capture import CaptureError, Recorder
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import Kind, Phase
 from reftrain.layout.grid import Seat
 from reftrain.layout.placement import Placement, Placements
@@ -17,14 +17,14 @@ RING_MASK_DIMS = 6  # (cp, B, 1, 1, Sq, Sk)
 
 
 def owner(name: str) -> str:
-    """Module that a tensor or a collective's label belongs to."""
+    """Return the module that a tensor or a collective's label belongs to."""
     for ending in (".kv.grad", ".grad", ".kv", ".out", ".in"):
         name = name.removesuffix(ending)
     return name if "." in name else ""
 
 
 def message_name(label: str) -> str:
-    """Name of the tensor of a message between stages: SA0.3 and RA1.3 carry stages.1.in."""
+    """Return the name of a message's tensor: SA0.3 and RA1.3 carry stages.1.in."""
     kind, stage = label[:2], int(label[2:].partition(".")[0])
     if kind in {"SA", "RA"}:
         return f"stages.{stage + (kind == 'SA')}.in"
@@ -32,7 +32,7 @@ def message_name(label: str) -> str:
 
 
 def joined_mask(by_source: Tensor) -> Tensor:
-    """A ring's masks by source rank, (cp, B, 1, 1, Sq, Sk), as one over all keys in their order, (B, 1, Sq, S)."""
+    """Return a ring's masks by source rank, (cp, B, 1, 1, Sq, Sk), as one mask in token order, (B, 1, Sq, S)."""
     keys_first = by_source[:, :, 0, 0].transpose(-1, -2)  # (cp, B, Sk, Sq)
     heads, tails = keys_first.chunk(2, dim=-2)  # source rank i holds chunks i and 2·cp-1-i
     return torch.cat([*heads, *reversed(tails.unbind(0))], dim=-2).transpose(-1, -2).unsqueeze(1)
@@ -44,7 +44,7 @@ def on_gradient(tensor: Tensor, seen: Callable[[Tensor], None]) -> None:
 
 
 class RankRows:
-    """Rows of one rank: knows names and places, hands everything to the rank's recorder."""
+    """Capture rows of one rank: adds names and placements to values and hands them to the rank's recorder."""
 
     def __init__(self, recorder: Recorder, places: Placements, seat: Seat) -> None:
         self.recorder, self.places, self.seat = recorder, places, seat
@@ -53,6 +53,7 @@ class RankRows:
     def _record(
         self, tensor: str, value: Tensor, place: Placement, phase: Phase, kind: Kind, **more: Any
     ) -> None:
+        """Record a value with its placement; one of another shape than declared is recorded without boxes."""
         identity: dict[str, Any] = {"step": self.step, "phase": phase, "kind": kind, **more}
         if place.shape and value.dim() != len(place.shape):
             value = reshaped(value, place)
@@ -72,7 +73,7 @@ class RankRows:
             self.recorder.record(tensor, value, replica=place.replica, partial=place.partial, **identity)
 
     def given(self, name: str, value: Tensor, micro_batch: int) -> None:
-        """Record what the rank computes on."""
+        """Record one input of the rank: tokens, targets, positions, rope or mask."""
         place = self.places.given(name, self.seat, micro_batch)
         if name == "mask" and value.dim() == RING_MASK_DIMS:
             value = joined_mask(value)
@@ -142,7 +143,7 @@ class RankRows:
         *,
         result: bool,
     ) -> None:
-        """Record what the rank put into a collective, or its result."""
+        """Record the rank's input to a collective, or its result."""
         message = axis == "pp" and op in {"send", "recv"}
         reduces = op in {"all_reduce", "reduce_scatter"}
         index = list(group).index(self.recorder.rank)
@@ -163,7 +164,7 @@ class RankRows:
 
 
 def reshaped(value: Tensor, place: Placement) -> Tensor:
-    """The tensor with the dimensions of its place, the last keeping its padding; as it is where that fails."""
+    """Return the tensor with its placement's dimensions, padding in the last; unchanged where they do not fit."""
     sizes = list(place.boxes[0].sizes)
     if len(place.boxes) > 1:
         first = place.boxes[0].offsets

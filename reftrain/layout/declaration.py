@@ -1,4 +1,4 @@
-"""The declared parameters of the model: names, global shapes, split, first values, and which stage holds them."""
+"""The declared parameters of the model: names, global shapes, split over tp, and the stage that holds them."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Parameter:
     zero_columns: int = 0
 
     def piece(self, tp: int) -> tuple[slice, ...]:
-        """Where the tensor rank's piece lies in the global tensor; padding lies outside it."""
+        """Return the slices of the global tensor that a tensor rank holds; padding lies outside them."""
         box = [slice(0, n) for n in self.shape]
         if self.split is not None:
             start = tp // self.copies * self.size
@@ -44,7 +44,7 @@ class Parameter:
 
 
 class Declaration:
-    """What the configuration says the model consists of."""
+    """The model's parameters as the configuration declares them."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -54,7 +54,7 @@ class Declaration:
         self.vocab_rows = -(-config.model.vocab_size // self.tp)
 
     def stages(self) -> list[range]:
-        """Layers of every virtual stage; what is left over goes to the first ones."""
+        """Return the layers of every virtual stage; the first stages take the remainder."""
         pipeline, count = self.config.pipeline, self.config.stages
         given = list(pipeline.layers_per_stage)
         if not given:
@@ -70,7 +70,7 @@ class Declaration:
         return stages
 
     def units(self, stage: int) -> list[tuple[str, list[Parameter]]]:
-        """Parameters of a virtual stage by reduction unit: each layer, then what the stage holds itself."""
+        """Return a virtual stage's parameters by reduction unit: each layer, then the stage's own parameters."""
         layers = [(f"layers.{number}", self.layer(number)) for number in self.stages()[stage]]
         own = []
         if stage == 0:
@@ -85,7 +85,7 @@ class Declaration:
         return [*layers, ("stage", own)] if own else layers
 
     def in_order(self, stage: int) -> list[Parameter]:
-        """Parameters of a stage as the model names them: embedding, layers, final norm, output."""
+        """Return a stage's parameters in the model's order: embedding, layers, final norm, output."""
         units = dict(self.units(stage))
         own = units.pop("stage", [])
         first = [p for p in own if p.name == "tok_embeddings.weight"]
@@ -148,7 +148,7 @@ class Declaration:
 
 
 def shard_rows(rows: int, ranks: int, index: int) -> tuple[int, int]:
-    """First row and number of rows that one of `ranks` shards holds."""
+    """Return first row and number of rows of one of `ranks` shards: FSDP2 cuts rows evenly, rounded up."""
     each = -(-rows // ranks)
     first = min(index * each, rows)
     return first, min(each, rows - first)

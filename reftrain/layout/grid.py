@@ -1,4 +1,4 @@
-"""The run's ranks as coordinates in one process: which rank is where, and who reduces with whom."""
+"""The run's ranks as coordinates in one process, and the groups in which they reduce."""
 
 import itertools
 from dataclasses import dataclass

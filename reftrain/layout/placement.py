@@ -1,6 +1,6 @@
-"""Which part of which global tensor a rank holds, by the tensor's name: declared by mesh and model.
+"""The part of each global tensor that a rank holds, by the tensor's name, declared by mesh and model.
 
-The capture of the trainer and the replay both name their rows by this table, so that runs of any mesh meet on
+The trainer's capture and the replay both take placements from this table, so that runs of any mesh are compared on
 the same global tensors. Activations are global over the step's batch: (sequences of the batch, tokens, …).
 """
 
@@ -57,12 +57,12 @@ def is_activation(name: str) -> bool:
 
 
 def is_repeated(name: str, config: RunConfig) -> bool:
-    """Whether an activation is another one under a second name: one tensor rank gathers and sums nothing on the way."""
+    """Return whether an activation repeats another one under a second name: with tp = 1 nothing lies between them."""
     return config.mesh.tp == 1 and _kind(name) in (ENTERED if config.model.bias else ENTERED | PARTIAL)
 
 
 def _kind(name: str) -> str:
-    """Name within its layer: layers.3.attention.out becomes attention.out; empty where it is unknown."""
+    """Return the name within its layer (layers.3.attention.out: attention.out), or an empty text for an unknown one."""
     part = name.split(".", 2)[2] if name.startswith("layers.") and name.count(".") >= 2 else name
     known = part in RESIDUAL | ENTERED | PARTIAL | INNER | HEADS | {"attention.wo.in"}
     known |= part.startswith("attention.qkv.") and part.endswith((".out",))

@@ -8,7 +8,7 @@ WHOLE_BACKWARD = frozenset(name for name, scheme in SCHEMES.items() if scheme.wh
 
 
 def local_settings(config: RunConfig) -> dict[str, str]:
-    """What besides reductions decides a rank's bits: shapes of a micro-batch, formats, kernels."""
+    """Return the settings that decide a rank's bits besides the reductions: micro-batch shapes, formats, kernels."""
     mesh, numerics = config.mesh, config.numerics
     settings = {
         "tp": mesh.tp,

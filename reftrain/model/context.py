@@ -1,4 +1,4 @@
-"""What every module of a rank's model shares: shapes, axes, formats, and how tensors are split over `tp`."""
+"""Settings that every module of a rank's model shares: shapes, axes, formats, and the split of tensors over `tp`."""
 
 import math
 from dataclasses import dataclass

@@ -177,11 +177,11 @@ class Message:
         self._work, self._call, self._hooks = work, call, hooks
 
     def is_completed(self) -> bool:
-        """Whether it is known to have gone or come; on Gloo only a wait makes a send known."""
+        """Return whether the message is known to be complete; on Gloo only a wait makes a send known."""
         return self._work.is_completed()
 
     def wait(self) -> None:
-        """Wait until it has gone or come."""
+        """Wait until the message is complete."""
         self._hooks.wait_begin(self._call)
         self._work.wait()
         self._hooks.wait_end(self._call)

@@ -79,10 +79,10 @@ class Hooks:
         """Run before the trainer waits for a message sent or received earlier."""
 
     def wait_end(self, call: CollectiveCall) -> None:
-        """Run when that message has gone or come."""
+        """Run when that message is complete."""
 
     def value(self, name: str, value: torch.Tensor) -> None:
-        """Run when a named value is there that no module returns: logits, counts, loss, norm, clip coefficient."""
+        """Run when a value that no module returns is known: logits, counts, loss, norm, clip coefficient."""
 
     def gradients_end(self, step: int) -> None:
         """Run when the step's gradients are whole, before clipping and the optimiser."""

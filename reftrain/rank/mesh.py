@@ -1,4 +1,4 @@
-"""The rank grid: which rank has which coordinates, and the process groups of every axis.
+"""The rank grid: the coordinates of every rank, and the process groups of every axis.
 
 Ranks are numbered with the first axis of `mesh.order` innermost (neighbouring ranks). Groups are made by
 torch's DeviceMesh, so that their descriptions read `mesh_tp`, `mesh_cp`, `mesh_pp`, `mesh_dp`, `mesh_dp_cp`

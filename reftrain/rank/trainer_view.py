@@ -1,4 +1,4 @@
-"""The trainer as hooks see it: what they may read once stages, schedule and optimiser exist.
+"""The trainer as hooks see it, once stages, schedule and optimiser exist.
 
 `Hooks.built` receives a `TrainerView`. `reftrain.train.trainer.Trainer` fits it without being named here, so that
 hooks (and with them recording and planted faults) do not depend on the trainer.
@@ -41,7 +41,7 @@ class StageView(Protocol):
 
 
 class TrainerView(Protocol):
-    """One rank's trainer, read only; `loader.source` alone may be replaced (longer documents are planted so)."""
+    """One rank's trainer. Hooks read it; they may replace `loader.source` alone, to plant longer documents."""
 
     @property
     def config(self) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Where a process stands among all ranks: as torchrun or Slurm describe it in the environment.
+"""The place of this process among all ranks, as torchrun or Slurm describe it in the environment.
 
 Needs no torch, so that a dry run answers at once.
 """
@@ -26,7 +26,7 @@ class World:
 
 
 def world_from_environment(environment: Mapping[str, str]) -> World | None:
-    """Return the world that torchrun or Slurm describes, or None on a machine of one's own.
+    """Return the world that torchrun or Slurm describes, or None where neither started this process.
 
     Raises `ConfigError` when the variables are incomplete or no numbers.
     """
@@ -70,7 +70,7 @@ def _slurm_host(environment: Mapping[str, str]) -> str:
 
 
 def check_environment(config: RunConfig) -> str:
-    """Say what `launch` would start; raises `ConfigError` as it would."""
+    """Return a sentence about the ranks that `launch` would start; raises `ConfigError` as it would."""
     world = world_from_environment(os.environ)
     if world is None:
         return f"would fork {config.mesh.world_size} ranks on this machine"

@@ -1,4 +1,4 @@
-"""Keeps what CUDA's caching allocator did: run/memory/rankN.pickle, for pytorch.org/memory_viz.
+"""Keeps the history of CUDA's caching allocator: run/memory/rankN.pickle, for pytorch.org/memory_viz.
 
 Memory by kind (`reftrain.record.memory`) says how much is held; the snapshot says which call stack asked for it and
 how the segments are broken up. It begins before the model is built, so that weights have stacks too, and is written
@@ -18,7 +18,7 @@ from reftrain.thresholds import ALLOCATOR_ENTRIES
 
 
 class AllocatorSnapshot(Hooks):
-    """Records the allocator's history and writes one snapshot. `last` is the step after which, None: at the end."""
+    """Records the allocator's history and writes one snapshot: after step `last`, or at the end where that is None."""
 
     def __init__(self, last: int | None) -> None:
         self._last = last
@@ -43,7 +43,7 @@ class AllocatorSnapshot(Hooks):
             self._write()
 
     def close(self) -> None:
-        """Write what has not been written; an error that passes through stays the run's error."""
+        """Write the snapshot if none was written; an error that passes through stays the run's error."""
         failing = sys.exc_info()[0] is not None
         try:
             self._write()

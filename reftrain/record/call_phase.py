@@ -1,4 +1,4 @@
-"""When a communication call happens: phase and micro-batch, for whoever records calls."""
+"""Phase and micro-batch of a communication call, for the recorders of calls."""
 
 from numerics.schema import Phase
 from reftrain.rank.events import CollectiveCall
@@ -8,7 +8,7 @@ REDUCED_AXES = frozenset({"dp", "dp_cp", "kv", "embedding"})
 
 
 def moment(call: CollectiveCall, action: Action | None) -> tuple[Phase, int]:
-    """Phase and micro-batch of a call within an action; gradients are reduced in a phase of their own, as of none."""
+    """Return phase and micro-batch of a call within an action; reductions of gradients have their own phase and -1."""
     if call.axis == "pp" and call.peer is not None:
         kind, _, number = call.label.partition(".")
         return ("forward" if kind[1] == "A" else "backward"), int(number.partition("@")[0])

@@ -1,4 +1,4 @@
-"""`reftrain run --capture`: what every module, collective and reduction of a rank held, as capture rows.
+"""`reftrain run --capture`: values of every module, collective and reduction of a rank as capture rows.
 
 A hook like the others: it watches and changes nothing. Names and places are those the replay writes, so that a run
 and its matched baseline meet row by row. Under recomputation, what a module computes a second time is recorded as
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.record.capture import CaptureError, Recorder
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import FOLDER, PARTIAL_SUFFIX, STAMP, Level, Phase, rank_file, values_file
 from reftrain.errors import MachineError
 from reftrain.layout.capture_rows import RankRows, on_gradient
@@ -237,7 +237,7 @@ class Capture(Hooks):
 
 
 def clear(run: Path, rank: int, world_size: int) -> None:
-    """Remove what an earlier run left in the folder: this rank's files, and of rank 0 what belongs to nobody."""
+    """Remove an earlier run's files from the folder: this rank's, and on rank 0 those of ranks that no longer exist."""
     folder = run / FOLDER
     own = {rank_file(rank), rank_file(rank) + PARTIAL_SUFFIX, values_file(rank)}
     if rank == 0:

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: run.json, metrics and profiler traces, written by hooks.
+"""Hooks that write a run's folder: run.json, metrics and profiler traces.
 
 The trace names every communication call with NCCL's arguments: a collective from its call to its return, a
 send when it is issued, a receive while the trainer waits for it. On CUDA, NCCL's own spans say it already.

@@ -1,4 +1,4 @@
-"""The last calls of a rank in a file mapped into memory: what a process killed at once can still tell.
+"""The last calls of a rank in a memory-mapped file, which survives a process that is killed at once.
 
 A dump a second cannot hold what happened after it when the process is killed, aborted by a C++ library, or
 when a call keeps the interpreter's lock. Each call is therefore also noted in a small ring in a mapped file,
@@ -40,9 +40,9 @@ class LastCalls:
         self._open: dict[tuple[str, str], deque[int]] = {}
 
     def add(self, entry: dict[str, Any], kind: str) -> int:
-        """Note a call that is about to be made; `kind` is what `done` will name it by. Gives the number of the note.
+        """Note a call that is about to be made and return the note's number; `done` finds the call by `kind`.
 
-        A call too long for a slot is not noted: 0.
+        Returns 0 where the call is too long for a slot and is not noted.
         """
         text = json.dumps(entry, separators=(",", ":")).encode()
         if len(text) > SLOT_BYTES - _HEAD.size:
@@ -71,7 +71,7 @@ class LastCalls:
             self._map[start + _HEAD.size - 1] = 1
 
     def close(self) -> None:
-        """Remove the file: the dump says all."""
+        """Remove the file: the dump holds all calls."""
         self._map.close()
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another rank's is still there
@@ -79,7 +79,7 @@ class LastCalls:
 
 
 def last_calls_of(dump: Path) -> Path:
-    """Where the ring of a dump stands: beside the dumps' folder, which other tools read whole."""
+    """Return the path of a dump's ring: beside the folder of dumps, because other tools read that folder whole."""
     return dump.parent.with_name(f".{dump.parent.name}-tails") / dump.name
 
 

@@ -1,4 +1,4 @@
-"""run.json, the manifest of a run folder: what ran, on what, and which faults were planted.
+"""run.json, the manifest of a run folder: configuration, machine, and planted faults.
 
 `reftrain.run/1` is documented with the run folder; the planted faults are the truth that no analysis may read.
 """
@@ -19,7 +19,7 @@ SCHEMA: Final = "reftrain.run/1"
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computed the run."""
+    """Return the versions of reftrain, torch and Python."""
     return {
         "reftrain": getattr(reftrain, "__version__", "0.1.0"),
         "torch": torch.__version__,
@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What the ranks computed on: processor, instruction set as torch uses it, GPUs."""
+    """Return the hardware of the ranks: processor, instruction set as torch uses it, GPUs."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": platform.machine(),
@@ -57,7 +57,7 @@ class Planted(Protocol):
 
 
 def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted]) -> dict[str, Any]:
-    """Contents of run.json: the whole configuration, where it ran, and the planted faults (the truth)."""
+    """Return the contents of run.json: configuration, hosts and machine, and the planted faults (the truth)."""
     mesh = config.mesh
     return {
         "mesh": {"order": list(mesh.order), "sizes": {axis: mesh.sizes[axis] for axis in mesh.order}},
@@ -94,7 +94,7 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of `folder`, or None where there is none of ours."""
+    """Return the manifest of `folder`, or None where it holds no manifest of reftrain."""
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -27,7 +27,7 @@ class MemoryByKind(Hooks):
         self._peaks: dict[str, int] = {}
 
     def built(self, trainer: TrainerView) -> None:
-        """Remember whose memory it is."""
+        """Remember the trainer whose memory is measured."""
         self._trainer = trainer
 
     def action_begin(self, action: Action) -> None:
@@ -59,7 +59,7 @@ class MemoryByKind(Hooks):
             self._note("weights", self._weights())
 
     def figures(self) -> dict[str, int]:
-        """Bytes by kind at their peaks in the step; the optimiser's and the buffers' as they are now."""
+        """Return bytes by kind: peaks within the step, and the present size of optimiser state and buffers."""
         trainer = self._trainer
         if trainer is None:
             return {}

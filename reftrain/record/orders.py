@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from numerics.order.plan import OrderPlan, Reduction, merged, write_plan
+from numerics.order.order_plan import OrderPlan, Reduction, merged, write_plan
 from reftrain.execute.replicated import MIB, buckets
 from reftrain.layout.settings import local_settings
 from reftrain.rank.events import CollectiveCall, StepMetrics
@@ -30,7 +30,7 @@ Layout = tuple[tuple[str, int], ...]
 
 @dataclass
 class _Accumulation:
-    """What a virtual stage added up in this step."""
+    """Micro-batches that a virtual stage added up in this step, and the formats of the sums."""
 
     operands: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
@@ -81,7 +81,7 @@ class OrderRecorder(Hooks):
         return self._trainer
 
     def built(self, trainer: TrainerView) -> None:
-        """Note what lies where in the buffers that hold several parameters."""
+        """Note the layout of the buffers that hold several parameters."""
         self._trainer = trainer
         ranks = trainer.mesh.shard_size
         for stage in trainer.stages.values():
@@ -185,7 +185,7 @@ class OrderRecorder(Hooks):
         )
 
     def step_end(self, metrics: StepMetrics) -> None:
-        """Close the step: the same as the one before, or something new."""
+        """Close the step: extend the last era where it made the same reductions, else begin a new one."""
         found = [
             msgspec.structs.replace(key, operands=tuple(numbers)) for key, numbers in self._calls.items()
         ]

@@ -1,4 +1,4 @@
-"""Shadow accumulators: what rounding costs while gradients of micro-batches are added up, measured in the run.
+"""Shadow accumulators: the cost of rounding while gradients of micro-batches are added up, measured in the run.
 
 Beside every gradient buffer three sums of the very same addends are kept, in BF16, in FP32 and in FP64. After each step
 their distances are written to run/shadow/rankNNNNN.json ("numerics.shadow/1"), where `numerics advise` finds them.
@@ -50,7 +50,7 @@ class Sums:
         self.squares += square(self.narrow * rounds)
 
     def figures(self) -> dict[str, float | int]:
-        """Distances to the FP64 sum, as squared norms, and what a prediction needs."""
+        """Return distances to the FP64 sum, as squared norms, and the figures that a prediction needs."""
         if self.narrow is None or self.wide is None or self.widest is None:
             raise AssertionError("no gradient was added")
         return {

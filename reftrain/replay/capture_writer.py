@@ -1,4 +1,4 @@
-"""Writes what the replay shows as capture rows of all virtual ranks, recomputed values included."""
+"""Writes the replay's values as capture rows of all virtual ranks, recomputed values included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from numerics.record.capture import Recorder
+from numerics.record.recorder import Recorder
 from numerics.schema import Level, Phase
 from reftrain.config.run import RunConfig
 from reftrain.layout.capture_rows import RankRows, on_gradient

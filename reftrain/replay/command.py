@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from numerics.order.plan import OrderPlan, read_plan, write_plan
-from numerics.record.capture import CaptureError
+from numerics.order.order_plan import OrderPlan, read_plan, write_plan
+from numerics.record.recorder import CaptureError
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
@@ -23,7 +23,7 @@ REFUSED = 3
 
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
-    """Level and names of the run's own capture; digest where it has none."""
+    """Return level and names of the run's own capture; digest where it has none."""
     try:
         stamp = json.loads((run / FOLDER / STAMP).read_text(encoding="utf-8"))
         level, names = stamp["level"], stamp["names"]

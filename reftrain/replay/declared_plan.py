@@ -1,4 +1,4 @@
-"""The declared plan: which reductions a run must make, over what, in which format, from its configuration alone.
+"""The declared plan: every reduction that a run must make, with operands and format, from its configuration alone.
 
 From the recorded plan comes only what is order: the sequence of micro-batches and the cuts of ZeRO-2 and 3, where they
 are a possible order of the declared ones.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from numerics.order.plan import OrderPlan, Reduction
+from numerics.order.order_plan import OrderPlan, Reduction
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, Parameter, shard_rows
 from reftrain.layout.grid import Grid, Seat
@@ -27,7 +27,7 @@ Layout = tuple[tuple[str, int], ...]
 
 
 def possible_order(recorded: OrderPlan | None, stage: int, config: RunConfig) -> StageOrder:
-    """Order of a stage's accumulation: as recorded where it is one of the declared micro-batches, else ascending."""
+    """Return the order of a stage's accumulation: as recorded, or ascending where micro-batches differ."""
     declared = tuple(range(config.micro_batches))
     found = next((r for r in recorded.reductions if r.label == f"stages.{stage}"), None) if recorded else None
     if found is None or sorted(found.operands) != list(declared):
@@ -92,7 +92,7 @@ class _Writer:
 
 
 def declared_plan(config: RunConfig, recorded: OrderPlan | None) -> OrderPlan:
-    """Everything that must be reduced in each step of the run."""
+    """Return the declared plan: all reductions of each step of the run."""
     writer = _Writer(config, recorded)
     orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     _activations(writer)
@@ -117,6 +117,7 @@ def _activations(writer: _Writer) -> None:
 
 
 def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
+    """Declare the sums over tp of a stage: embedding, projections, their gradients, and the loss's maxima and sums."""
     config, declared = writer.config, writer.declared
     data, cp = config.data, config.mesh.cp
     tokens = data.micro_batch_size * data.seq_len // cp

@@ -1,4 +1,4 @@
-"""The whole run once more: step after step, data-parallel rank after rank, stage after stage.
+"""Repeats a whole run: step after step, data-parallel rank after rank, stage after stage.
 
 Forward and backward of the tensor and context ranks of a stage run in lock step; data-parallel ranks and
 pipeline stages only wait for each other, so that their order in time changes nothing.
@@ -16,17 +16,17 @@ from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import local_values
 from reftrain.replay.formats import Formats, StageOrder, formats_of
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, seats_along
+from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
-from reftrain.replay.ring import ring_sum
+from reftrain.replay.scalar_sums import sum_losses, sum_valid
 from reftrain.replay.stage import backward, leaves, run_stage
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 
 @dataclass
 class StepResult:
-    """Loss in nats a token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
 
     loss: float
     valid: int
@@ -125,7 +125,7 @@ class Replay:
         for dp, of_rank in enumerate(batches):
             tokens = torch.cat([batch.tokens for batch in of_rank])
             self.observer.read(dp, tokens, torch.cat([batch.targets for batch in of_rank]))
-        valid = self._valid(batches)
+        valid = sum_valid(self.grid, batches, self.observer)
         weights = [self._weights(stage) for stage in range(config.stages)]
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
         losses: dict[Seat, Tensor] = {}
@@ -140,35 +140,10 @@ class Replay:
         finish(config, self.grid, self.declared, reduced, self.observer)
         self.observer.shards("param_grad", ".grad", reduced)
         norm = global_norm(config, self.grid, self.declared, reduced, self.observer)
-        loss = self._loss(losses, valid)
+        loss = sum_losses(self.grid, losses, self.observer) / valid
         self.observer.scalar("grad_norm", norm)
         self.observer.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
         return StepResult(loss, valid, norm, reduced)
-
-    def _valid(self, batches: Sequence[Sequence[MicroBatch]]) -> int:
-        """Count of valid targets of the step's whole batch, at least 1."""
-        counts = [torch.tensor([sum(batch.valid for batch in of_rank)]) for of_rank in batches]
-        total = ring_sum(counts)
-        for group in self._groups("dp"):
-            own = {seat: counts[seat.dp] for seat in group}
-            self.observer.reduction("dp", "all_reduce", "valid_tokens", own, dict.fromkeys(group, total))
-        valid = max(int(total.item()), 1)
-        self.observer.scalar("valid_tokens", torch.tensor(valid))
-        return valid
-
-    def _groups(self, *axes: str) -> list[list[Seat]]:
-        return seats_along(self.grid, *axes)
-
-    def _loss(self, losses: Mapping[Seat, Tensor], valid: int) -> float:
-        """Loss of the step in float64: over data and context ranks of the last stage, then over the pipeline."""
-        sums = {seat: losses.get(seat, torch.zeros(1, dtype=torch.float64)) for seat in self.grid.seats()}
-        for axes, axis in ((("dp", "cp"), "dp_cp"), (("pp",), "pp")):
-            for group in self._groups(*axes):
-                total = ring_sum([sums[seat] for seat in group])
-                after = dict.fromkeys(group, total)
-                self.observer.reduction(axis, "all_reduce", "loss", {s: sums[s] for s in group}, after)
-                sums |= after
-        return float(sums[self.grid.seats()[0]].item()) / valid
 
     def _data_rank(
         self,
@@ -178,7 +153,7 @@ class Replay:
         valid: int,
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
     ) -> dict[Seat, Tensor]:
-        """All micro-batches of a data-parallel rank; puts accumulated gradients into `taken`, returns loss sums."""
+        """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
         stages = [
             _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])

@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True)
 class StageOrder:
-    """In which order a virtual stage added its micro-batches' gradients, and after which of them it reduced."""
+    """Order in which a virtual stage added its micro-batches' gradients, and those after which it reduced."""
 
     backwards: tuple[int, ...]
     reduce_after: frozenset[int]
@@ -28,7 +28,7 @@ class Formats:
 
     @property
     def wide(self) -> torch.dtype:
-        """At least FP32."""
+        """Compute format, at least FP32."""
         return torch.promote_types(self.compute, torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Where the replay shows its values as they arise: the baseline's counterpart of the trainer's hooks."""
+"""The observer of a replay's values: the counterpart of the trainer's hooks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from reftrain.replay.batch import Share
 
 @dataclass
 class Moment:
-    """What the replay computes now: step, phase, and data-parallel rank, virtual stage and micro-batch (-1: none)."""
+    """The replay's position: step, phase, data-parallel rank, virtual stage and micro-batch (-1: none)."""
 
     step: int = -1
     phase: str = "init"
@@ -21,7 +21,7 @@ class Moment:
 
 
 class Observer:
-    """Sees values and does nothing with them; `row_probe.CaptureWriter` writes them down.
+    """Sees values and does nothing with them; `capture_writer.CaptureWriter` writes them down.
 
     Sequences hold one tensor for each rank in lock step: context ranks, and within them tensor ranks.
     """

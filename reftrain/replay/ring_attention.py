@@ -12,6 +12,9 @@ from torch import Tensor
 
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks, joint
 
+Masks = Sequence[Tensor | None]
+"""Which keys each rank in lock step may see, by source rank; None only where no ring runs."""
+
 
 @dataclass
 class _Forward:
@@ -112,12 +115,7 @@ def _backward(
 
 
 def ring_attention(
-    virtual_ranks: VirtualRanks,
-    queries: Ranks,
-    keys: Ranks,
-    values: Ranks,
-    masks: Sequence[Tensor | None],
-    label: str,
+    virtual_ranks: VirtualRanks, queries: Ranks, keys: Ranks, values: Ranks, masks: Masks, label: str
 ) -> Ranks:
     """Attend with each rank's (B, H, S/cp, D) queries to the keys and values of all context ranks."""
     count, groups = len(virtual_ranks), virtual_ranks.groups("cp")

@@ -48,7 +48,7 @@ class Formats:
 
     @property
     def wide(self) -> torch.dtype:
-        """Format of what is always computed at least in FP32."""
+        """Format of values that are always computed in FP32 or wider."""
         return torch.promote_types(self.compute, torch.float32)
 
 
@@ -62,7 +62,7 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step gave: loss in nats a token, count of valid targets, global gradient norm (1,)."""
+    """Result of a step: loss in nats per token, count of valid targets, global gradient norm (1,)."""
 
     loss: float
     valid_tokens: int
@@ -131,7 +131,7 @@ class Trainer:
         )
 
     def model_context(self) -> ModelContext:
-        """Return what the layers of this rank need to know."""
+        """Return the settings that the layers of this rank share."""
         config, mesh = self.config, self.mesh
         return ModelContext(
             model=config.model,

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.numerics_replay import plan, replay
 
-from numerics.order.plan import read_plan
-from numerics.order.replay import make_replay, replayer
+from numerics.order.order_plan import read_plan
+from numerics.order.replayer import make_replay, replayer
 from numerics.store import open_capture
 from reftrain.errors import ReftrainError
 from reftrain.job.baseline import two_dimensional

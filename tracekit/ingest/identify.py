@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from tracekit.thresholds import INT32_END
+
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
 )
@@ -18,7 +20,7 @@ def rank_of_content(metadata: dict[str, Any]) -> int | None:
     rank = info.get("rank") if isinstance(info, dict) else None
     if isinstance(rank, str) and re.fullmatch(r"\d{1,9}", rank):
         rank = int(rank)
-    return rank if type(rank) is int and 0 <= rank < 2**31 else None
+    return rank if type(rank) is int and 0 <= rank < INT32_END else None
 
 
 def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
@@ -60,4 +62,4 @@ def world_size_of(metadata: dict[str, Any]) -> int | None:
     """`distributedInfo.world_size`, where it is one."""
     info = metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    return size if type(size) is int and 0 < size < 2**31 else None
+    return size if type(size) is int and 0 < size < INT32_END else None

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import from_ints
 from tracekit.findings import Quality, Rejected
-from tracekit.ingest.result import FileGroup, FileResult, RankTable
-from tracekit.ingest.write import CHUNK_ROWS, EventWriter
+from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
+from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
+from tracekit.thresholds import CHUNK_ROWS, MAX_OVERLAP
 
-MAX_OVERLAP = 0.1  # of the shorter window: device events of one may start after host events of the next
 Claim = tuple[FileResult, RankTable]
 
 

@@ -4,10 +4,7 @@ from collections.abc import Sequence
 
 from tracekit.axes import AXES
 from tracekit.mesh.families import Family
-
-_MANY_CALLS = 24
-_MOSTLY = 0.6
-_ALTERNATING = 0.93
+from tracekit.thresholds import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
 def name_axes(
@@ -62,10 +59,10 @@ def _looks(axis: Family) -> str:
     parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
     """
     shown = [g for g in axis.groups if g.collectives]
-    if not shown or axis.calls < _MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= _MOSTLY:
+    if not shown or axis.calls < MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= MOSTLY_EXPOSED:
         return "dp"
     kinds = frozenset().union(*(g.ops for g in shown))
-    alternating = sum(g.alternation for g in shown) / len(shown) > _ALTERNATING
+    alternating = sum(g.alternation for g in shown) / len(shown) > ALTERNATING
     return "tp" if alternating or "all_reduce" in kinds else "cp"
 
 

@@ -1,13 +1,13 @@
-"""Which layouts can show a planted bug: each check says what is missing, or None."""
+"""Checks of a layout against a planted bug: each returns what is missing, or None."""
 
 from reftrain.config.run import RunConfig
-from reftrain.faults.bugs.bug import Check, Knob, Values
+from reftrain.faults.bugs.bug import BugField, Check, Values
 
-LAYER = Knob("layer that has the bug", 0)
+LAYER = BugField("layer that has the bug", 0)
 
 
 def axis(name: str, least: int = 2) -> Check:
-    """The axis has at least so many ranks."""
+    """Return the check that an axis has at least `least` ranks."""
 
     def check(config: RunConfig, values: Values) -> str | None:
         del values

@@ -1,0 +1,100 @@
+"""Repairs of single events, each counted: durations, times out of range, nested communication records."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
+from tracekit.thresholds import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
+
+_CALL = ["collective", "in_nelems", "src_rank", "dst_rank"]  # what tells one communication call from another
+COMMS_RECORD, KERNEL = from_strings(["record_param_comms", "kernel"])
+
+
+@dataclass
+class Repair:
+    """Counts into `issues`; call `batch` on every batch, `in_order` on the sorted chunks."""
+
+    issues: Counter[str]
+    window_end: int = int(np.iinfo(np.int64).min)  # last sane end of an event
+    _outer: dict[tuple[int | None, int | None], tuple[int, list[object]]] = field(default_factory=dict)
+    _busy: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Missing and negative durations become 0; starts beyond reason are dropped."""
+        ts = to_numpy(batch.column("ts"))
+        wild = np.abs(ts) >= MAX_TIME_NS
+        if wild.any():
+            self.issues["absurd_timestamp"] += int(wild.sum())
+            batch = batch.filter(from_numpy(~wild))
+            ts = to_numpy(batch.column("ts"))
+        missing = batch.column("dur").null_count
+        self.issues["missing_duration"] += missing
+        dur = to_numpy(batch.column("dur").fill_null(ZERO))
+        negative = dur < 0
+        if missing or negative.any():
+            self.issues["negative_duration"] += int(negative.sum())
+            dur = np.maximum(dur, 0)
+            batch = batch.set_column(1, "dur", from_numpy(dur))
+        sane = dur <= LONGEST_NS
+        self.issues["absurd_duration"] += int((~sane).sum())
+        if sane.any():
+            self.window_end = max(self.window_end, int((ts[sane] + dur[sane]).max()))
+        return batch
+
+    def in_order(self, table: pa.Table) -> pa.Table:
+        """Absurd durations end with the window; of nested communication records the outer stays."""
+        dur = to_numpy(table.column("dur"))
+        if dur.max(initial=0) > LONGEST_NS:
+            room = np.maximum(self.window_end - to_numpy(table.column("ts")), 0)
+            dur = np.where(dur > LONGEST_NS, np.minimum(dur, room), dur)
+            table = table.set_column(1, table.schema.field("dur"), from_numpy(dur))
+        self._count_overlaps(table)
+        return self._without_nested(table)
+
+    def _without_nested(self, table: pa.Table) -> pa.Table:
+        rows = np.flatnonzero(
+            to_numpy(pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=FALSE))
+        )
+        if not len(rows):
+            return table
+        few = table.select(["ts", "dur", "pid", "tid", *_CALL]).take(from_numpy(rows))
+        inner = []
+        columns = [c.to_pylist() for c in few.columns]
+        for row, ts, dur, pid, tid, *call in zip(rows.tolist(), *columns, strict=True):
+            end, outer = self._outer.get((pid, tid), (ts - 1, call))
+            if ts + dur > end:
+                self._outer[pid, tid] = ts + dur, call
+            elif _same_call(outer, call):
+                inner.append(row)
+        if not inner:
+            return table
+        self.issues["nested_communication_record"] += len(inner)
+        keep = np.ones(table.num_rows, bool)
+        keep[inner] = False
+        return table.filter(from_numpy(keep))
+
+    def _count_overlaps(self, table: pa.Table) -> None:
+        """Kernels of one stream run one after another; those that overlap by more than 1 µs are counted."""
+        kernels = pc.fill_null(pc.equal(table.column("cat"), KERNEL), fill_value=FALSE)
+        rows = table.select(["ts", "dur", "device", "stream"]).filter(kernels)
+        if not rows.num_rows:
+            return
+        ts, dur, device, stream = (to_numpy(c.cast(pa.int64()).fill_null(MINUS_ONE)) for c in rows.columns)
+        order = np.lexsort((np.arange(len(ts)), stream, device))
+        ts, end = ts[order], (ts + dur)[order]
+        change = np.flatnonzero(np.diff(device[order]) | np.diff(stream[order])) + 1
+        for lo, hi in zip([0, *change], [*change, len(ts)], strict=True):
+            key = (int(device[order][lo]), int(stream[order][lo]))
+            before = self._busy.get(key, -MAX_TIME_NS)
+            reach = np.maximum.accumulate(np.concatenate(([before], end[lo:hi])))
+            self.issues["overlapping_kernels"] += int((ts[lo:hi] < reach[:-1] - MAX_OVERLAP_NS).sum())
+            self._busy[key] = int(reach[-1])
+
+
+def _same_call(outer: list[object], inner: list[object]) -> bool:
+    """Whether two records can tell of one call: what both say is equal (either may leave something out)."""
+    return all(a == b for a, b in zip(outer, inner, strict=True) if a is not None and b is not None)

@@ -1,0 +1,171 @@
+"""Which process group an event belongs to: member lists, rebuilt where PyTorch cut them.
+
+PyTorch writes at most 30 members of a group ("[0, 2, 4, ..., ...]") and the group's start and stride beside
+them; `distributedInfo.pg_config` lists all members of the groups known when the profiler started. Names
+repeat with other members on other ranks, so a group is its member set. `Src Rank` and `Dst Rank` are global
+ranks already: PyTorch writes `groupRanks[peer]` (torch/csrc/profiler/util.cpp, saveNcclMeta).
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
+from tracekit.ingest.file_result import FileGroup
+from tracekit.thresholds import INT32_END, MAX_RANKS
+
+KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
+
+
+class Membership(NamedTuple):
+    """What one event says about its group; the same few recur all through a file."""
+
+    pg_name: str | None
+    pg_desc: str | None
+    pg_ranks: str | None
+    group_size: int | None
+    rank_start: int | None
+    rank_stride: int | None
+    pg_id: int | None
+
+    @property
+    def names_a_group(self) -> bool:
+        """Whether there is a group to look for; a `wait` carries an empty list and no name."""
+        return self.name is not None or bool(self.pg_ranks and self.pg_ranks.strip("[] "))
+
+    @property
+    def name(self) -> str | None:
+        """The group's name; before mid-2024 a number stood in its place."""
+        return self.pg_name if self.pg_name is not None or self.pg_id is None else str(self.pg_id)
+
+
+@dataclass(frozen=True)
+class ListedGroup:
+    """An entry of `distributedInfo.pg_config` that lists its members."""
+
+    name: str | None
+    desc: str | None
+    ranks: tuple[int, ...]
+
+
+@dataclass
+class MembershipCodes:
+    """Numbers the distinct memberships of a file; -1 marks an event that names no group."""
+
+    known: dict[Membership, int] = field(default_factory=dict)
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Array:
+        """int32 code of each row of a columns.SCANNED batch."""
+        codes = np.full(batch.num_rows, -1, np.int32)
+        columns = [_numbers(batch.column(key)) for key in KEYS]
+        rows = np.flatnonzero(np.logical_or.reduce([present for _, present in columns]))
+        if len(rows):
+            table = np.stack([np.where(present, values, -1)[rows] for values, present in columns], axis=1)
+            _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
+            mine = []
+            for row in rows[first].tolist():
+                key = Membership(*(batch.column(k)[row].as_py() for k in KEYS))
+                mine.append(self.known.setdefault(key, len(self.known)))
+            codes[rows] = np.asarray(mine, np.int32)[inverse.reshape(-1)]
+            for code, count in enumerate(np.bincount(codes[rows])):
+                self.counts[code] += int(count)
+        return from_numpy(codes)
+
+
+def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    present = to_numpy(column.is_valid())
+    values = column.indices if pa.types.is_dictionary(column.type) else column
+    return to_numpy(values.cast(pa.int64()).fill_null(MINUS_ONE)).astype(np.int64), present
+
+
+def listed_groups(info: Any) -> list[ListedGroup]:
+    """List the groups of `distributedInfo` that have members; what is malformed is passed over."""
+    config = info.get("pg_config") if isinstance(info, dict) else None
+    entries = list(config.values()) if isinstance(config, dict) else config
+    groups = []
+    for entry in entries if isinstance(entries, list) else []:
+        ranks = _members(entry.get("ranks")) if isinstance(entry, dict) else None
+        world = info.get("world_size")
+        if not ranks and isinstance(entry, dict) and entry.get("pg_desc") == "default_pg" and _count(world):
+            ranks = tuple(range(world))  # an empty list there means everybody
+        if ranks:
+            name = next((entry[k] for k in ("pg_name", "uid", "pg_id") if entry.get(k) is not None), None)
+            desc = entry.get("pg_desc")
+            groups.append(
+                ListedGroup(
+                    None if name is None else str(name), str(desc) if desc is not None else None, ranks
+                )
+            )
+    return groups
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 < value <= MAX_RANKS
+
+
+def _members(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, str):
+        value = [int(v) for v in re.findall(r"\d{1,9}", value)] if "..." not in value else None
+    if not isinstance(value, list) or len(value) > MAX_RANKS:
+        return None
+    if not all(type(v) is int and 0 <= v < INT32_END for v in value):
+        return None
+    return tuple(value)
+
+
+def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] | None:
+    """Members of the group an event names, in the order written, or None where that would be a guess."""
+    text = said.pg_ranks or ""
+    prefix = tuple(int(v) for v in re.findall(r"\d{1,9}", text))
+    if prefix and "..." not in text and said.group_size in (None, len(prefix)):
+        return prefix
+    size, start, stride = said.group_size, said.rank_start, said.rank_stride
+    if size is not None and 0 < size <= MAX_RANKS and start is not None and start >= 0:
+        step = 1 if size == 1 else stride
+        if step is not None and step > 0 and start + (size - 1) * step < INT32_END:
+            strided = tuple(range(start, start + size * step, step))
+            if strided[: len(prefix)] == prefix:
+                return strided
+    found = {
+        g.ranks
+        for g in listed
+        if g.name == said.name and size in (None, len(g.ranks)) and g.ranks[: len(prefix)] == prefix
+    }
+    return next(iter(found)) if len(found) == 1 and said.name is not None else None
+
+
+@dataclass
+class FileGroups:
+    """Process groups of one file, numbered in the order met: names and descriptions by sorted members."""
+
+    listed: list[ListedGroup]
+    found: dict[tuple[int, ...], tuple[set[str], set[str]]] = field(default_factory=dict)
+
+    def number(self, ranks: tuple[int, ...], name: str | None, desc: str | None) -> int:
+        """Return the number of the group with these members, in any order, and note its name and description."""
+        key = tuple(sorted(set(ranks)))
+        names, descs = self.found.setdefault(key, (set(), set()))
+        names.update({name} if name else ())
+        descs.update({desc} if desc else ())
+        return list(self.found).index(key)
+
+    def resolve(self, codes: MembershipCodes, issues: Counter[str]) -> pa.Array:
+        """Return the group number of every membership code, int32 of shape (codes,); null where it is unknown."""
+        for group in self.listed:
+            self.number(group.ranks, group.name, group.desc)
+        numbers: list[int | None] = []
+        for said, code in codes.known.items():
+            ranks = members_of(said, self.listed)
+            if ranks is None and said.names_a_group:
+                issues["group_members_unknown"] += codes.counts[code]
+            numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
+        return from_ints(numbers, np.int32)
+
+    def table(self) -> tuple[FileGroup, ...]:
+        """Return all groups, by number."""
+        return tuple(FileGroup(r, tuple(sorted(n)), tuple(sorted(d))) for r, (n, d) in self.found.items())

@@ -1,0 +1,60 @@
+"""The scanner: decompressed blocks in, typed batches and a record of what was found and repaired out.
+
+This interface is narrow so that a faster scanner can stand in for it: `layout` finds the event array,
+`events` reads it, and what stands before and after the array becomes `ScanRecord.metadata`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tracekit.ingest.kineto.event_array import EventBuffer
+from tracekit.ingest.kineto.header import HeaderScanner
+from tracekit.thresholds import HOPELESS, KEPT_START, MAX_HEADER
+
+
+@dataclass
+class ScanRecord:
+    """What a scan found besides events: counted repairs, phases, metadata, and why it stopped early."""
+
+    issues: Counter[str] = field(default_factory=Counter)
+    phases: Counter[str] = field(default_factory=Counter)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    failed: str | None = None  # no events were found at all, and why
+    truncated: bool = False  # the file ends inside its events
+    bare: bool = False  # the file is an array of events, without the object around it
+
+
+def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch]:
+    """Batches of columns.SCANNED, in file order; `record` is complete once the iterator is exhausted."""
+    header = HeaderScanner()
+    for block in blocks:
+        if header.feed(block):
+            break
+    if header.start is None:
+        record.failed = header.failed or "it ends before its `traceEvents` (cut off, or not JSON)"
+        record.metadata = {"start": bytes(header.buffer[:KEPT_START])}
+        return
+    record.bare = header.key_at is None
+    events = EventBuffer(bytes(header.buffer[header.start :]), record.issues, record.phases)
+    del header.buffer[header.start :]
+    yield from events.drain(final=False)
+    while not events.ended and (more := next(blocks, None)) is not None:
+        if not record.phases and record.issues["malformed_event"] > HOPELESS:
+            record.failed = "its `traceEvents` hold no events"
+            return
+        events.feed(more)
+        yield from events.drain(final=False)
+    if not events.ended:
+        yield from events.drain(final=True)
+    record.truncated = not events.ended or events.guessed
+    tail = bytearray(events.rest())
+    for block in blocks:
+        if len(tail) > MAX_HEADER:
+            record.issues["metadata_cut"] = 1
+            break
+        tail += block
+    record.metadata = header.metadata(bytes(tail)) if events.ended else header.metadata(b"")
