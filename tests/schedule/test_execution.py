@@ -7,6 +7,7 @@ from reftrain.errors import ConfigError, ScheduleError
 from reftrain.schedule.csv_form import to_csv, torch_cannot
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES
 from tests.reftrain import plain
 from tests.reftrain.workers import assemble
 from tests.schedule import workers
@@ -29,6 +30,10 @@ REFUSED = {
     ("pipedream_2bw", 2): {1},
     ("pipedream_2bw", 4): {1},
 }
+
+
+def test_every_scheme_is_executed():
+    assert {variant.split(" ")[0] for variant in VARIANTS} == set(SCHEMES)
 
 
 @pytest.mark.parametrize("p", [2, 4])
