@@ -21,6 +21,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import EVENTS, GROUPS, RUN_SCHEMA
+from tracekit.thresholds import MANIFEST_HEAD
 
 MANIFEST = "manifest.json"
 
@@ -118,7 +119,7 @@ def is_run(folder: Path) -> bool:
     """Whether `folder` is an ingested run (of any schema number)."""
     try:
         with (folder / MANIFEST).open(encoding="utf-8") as file:
-            return '"schema": "tracekit.run/' in file.read(200)
+            return '"schema": "tracekit.run/' in file.read(MANIFEST_HEAD)
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -23,6 +23,8 @@ from tracekit.arrays import (
 )
 from tracekit.schema import DICT
 
+SIGN_BIT = 63
+"""Position of the sign in an int64: a shift by it gives the upper word of the same number in 128 bits."""
 KEPT_PHASES = ("X", "B", "E")
 STORED = from_strings(KEPT_PHASES)
 OWN_ROWS = from_strings(["Trace"])[0]
@@ -177,7 +179,7 @@ def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
     words = words.reshape(-1, 2)[micros.offset : micros.offset + len(micros)]
     low, high = words[:, 0], words[:, 1]
     null = to_numpy(micros.is_null())
-    overflow = (high != low >> 63) & ~null
+    overflow = (high != low >> SIGN_BIT) & ~null
     null |= overflow
     return from_numpy(low, null), int(overflow.sum())
 
@@ -194,7 +196,7 @@ def _whole(values: pa.Array, issues: Counter[str]) -> pa.Array:
     fraction = pc.not_equal(rounded, values)
     words = np.frombuffer(rounded.cast(pa.decimal128(38, 0), safe=False).buffers()[1], dtype=np.int64)
     words = words.reshape(-1, 2)[: len(values)]
-    wide = (words[:, 1] != words[:, 0] >> 63) & to_numpy(values.is_valid())
+    wide = (words[:, 1] != words[:, 0] >> SIGN_BIT) & to_numpy(values.is_valid())
     issues["non_integer_value"] += fraction.true_count
     issues["integer_overflow"] += int(wide.sum())
     lost = pc.or_kleene(fraction, from_numpy(wide))
