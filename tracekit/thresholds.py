@@ -18,6 +18,9 @@ MAX_WINDOW: Final = 1 << 27
 HEAD: Final = 16
 """Bytes that must have been read before the kind of a file is told; the longest magic number is shorter."""
 
+MANIFEST_HEAD: Final = 200
+"""Characters of a file `manifest.json` in which a run names its schema: it is the first field."""
+
 MAX_TABLE_BYTES: Final = 1 << 31
 """Bytes of an operation table, 2 GiB: with one row per operation such tables stay far below."""
 MAX_PLACES: Final = 1 << 20
