@@ -7,6 +7,7 @@ from reftrain.errors import ConfigError, ScheduleError
 from reftrain.schedule.csv_form import to_csv, torch_cannot
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES
 from tests.marks import quick_first, quick_if
 from tests.reftrain import plain
 from tests.reftrain.workers import assemble
@@ -42,6 +43,10 @@ OTHER_AXES = [
     {"numerics": {"recompute": "full"}},
     {"pipeline": {"replica_sync": "lazy"}},
 ]
+
+
+def test_every_scheme_is_executed():
+    assert {variant.split(" ")[0] for variant in VARIANTS} == set(SCHEMES)
 
 
 @pytest.mark.parametrize(

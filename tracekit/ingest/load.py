@@ -32,7 +32,7 @@ from tracekit.thresholds import FILES_NAMED, LOOKED_INTO
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """How far the reading is: files and raw bytes, and the file last touched."""
+    """Progress of reading: files and raw bytes done and in all, and the file last read from."""
 
     done_files: int
     total_files: int
@@ -47,7 +47,7 @@ Progress = Callable[[ProgressEvent], None]
 def load(
     inputs: Sequence[str], *, out: Path | None = None, jobs: int = 1, progress: Progress | None = None
 ) -> Run:
-    """Read traces, operation tables or flight-recorder dumps with timing, or open an ingested run.
+    """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
     out: where the run is kept; None keeps it in a temporary folder until the process ends.

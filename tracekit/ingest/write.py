@@ -47,7 +47,7 @@ class EventWriter:
         self._runs.append(run)
 
     def close(self, finish: Finish) -> int:
-        """Write the file; returns the number of rows."""
+        """Write the file and return the number of rows; `finish` is applied to sorted chunks, in order."""
         if not self._runs:
             table = finish(self._take_sorted())
             write_table(self._path, iter([table]))
@@ -65,7 +65,7 @@ class EventWriter:
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """`table` sorted by start, longest first, ties as they were."""
+    """Return an EVENTS table sorted by start, longest first; events that tie keep their order."""
     ts = to_numpy(table.column("ts"))
     dur = to_numpy(table.column("dur"))
     later = np.diff(ts)
@@ -114,7 +114,7 @@ def _merge(runs: list[Path]) -> Iterator[pa.Table]:
 
 
 def write_table(path: Path, tables: Iterator[pa.Table]) -> int:
-    """Write sorted EVENTS tables one after another into one Parquet file; returns the rows."""
+    """Write sorted EVENTS tables one after another into one Parquet file and return the number of rows."""
     words = [f.name for f in EVENTS if f.type == DICT]
     numbers = {f.name: "DELTA_BINARY_PACKED" for f in EVENTS if f.type != DICT}
     rows = 0

@@ -10,7 +10,11 @@ from tracekit.thresholds import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 def name_axes(
     axes: list[Family], order: Sequence[str] | None, notes: list[str]
 ) -> list[tuple[str, list[Family]]]:
-    """Axis names inner to outer: description first, then behaviour, then position; equal names are merged."""
+    """Return the axes with their names, inner to outer; axes of one name are merged.
+
+    Names come from descriptions first, then from behaviour, then from position. order: axes inner to outer, where the
+    user gave it. notes: takes a sentence where names were guessed.
+    """
     if all(a.regular for a in axes):
         inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))
     else:  # ranks numbered otherwise: the axis that communicates most often is the inner one
@@ -53,7 +57,7 @@ def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Se
 
 
 def _looks(axis: Family) -> str:
-    """The axis whose habits these are.
+    """The name of the axis that communicates as this one does.
 
     Tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits for them; context
     parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
@@ -67,7 +71,7 @@ def _looks(axis: Family) -> str:
 
 
 def _likely(dims: Sequence[str], count: int) -> list[str]:
-    """Which `count` axes a job most likely has, in the order given: data, then tensor, pipeline, context."""
+    """The `count` axes that a job most likely has (data, then tensor, pipeline, context), in the order given."""
     rank = {"dp": 0, "tp": 1, "pp": 2, "cp": 3}
     chosen = set(sorted(dims, key=lambda d: rank[d])[:count])
     return [d for d in dims if d in chosen]

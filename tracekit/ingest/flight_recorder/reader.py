@@ -1,8 +1,8 @@
 """Flight-recorder dumps with timing as event tables, so that every analysis of traces reads them.
 
-A dump times communication only: every timed call becomes a communication event, and nothing says what a rank
-computed or why it was late. Steps are told by a call that all ranks make once a step, where there is one. Dumps are
-read and their calls laid out by `flight`; what is made here goes the way of all files (`merge`). Used by `load`.
+A dump times communication only: every timed call becomes a communication event, and nothing tells the work of a rank
+or why it was late. Steps are told by a call that all ranks make once a step, where there is one. `tracekit.dumps` reads
+the dumps and lays out their calls; the tables made here go the way of all files (`merge`). Used by `load`.
 """
 
 from collections import defaultdict
@@ -36,15 +36,16 @@ UNTIMED = (
 Span = tuple[int, int, int]
 """Number, begin and end of a step, ns."""
 _KIND = (None, None, "in_nelems", "out_nelems", "src_rank", "dst_rank")
-"""Columns of the fields of a Kind."""
+"""Columns of the fields of a CallKind."""
 
 
 def read_dumps(
     inputs: Sequence[str], folder: Path, jobs: int, progress: Progress | None
 ) -> tuple[list[FileResult], list[Quality]]:
-    """Read the timed dumps that `inputs` name into Parquet files in `folder`.
+    """Read the timed dumps that `inputs` name into Parquet files in `folder`: a result per file, and doubts about all.
 
-    Raises InputError where there are none.
+    jobs: processes that decode. progress: called with files done, files in all, bytes done, bytes in all.
+    Raises InputError where no dump times its calls.
     """
     found = load_dumps(inputs, jobs, progress, timed=True)
     timed = {r: d for r, d in found.dumps.items() if d.timing is not None and len(d.timing.start)}
@@ -80,7 +81,7 @@ def _users(found: DumpSet) -> dict[tuple[str, str], tuple[int, ...]]:
 
 
 def _parts(dumps: dict[int, RankDump], members: dict[int, list[Members]]) -> dict[int, list[Span]]:
-    """Give the parts of `common_parts` as steps; none where too few calls are on all ranks."""
+    """Return the parts of `common_parts` as steps; none where too few calls are on all ranks."""
     cuts = common_parts(dumps, members)
     if min(c[-1] - c[0] for c in cuts.values()) < LEAST_CALLS:
         return {}
@@ -125,6 +126,7 @@ def _marked(dumps: dict[int, RankDump], marks: Marks) -> dict[int, list[Span]]:
 
 
 def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: Path) -> FileResult:
+    """Write the calls and steps of one rank and return the result for its file; `members` by group of the dump."""
     timing = dump.timing
     if timing is None:
         raise AssertionError(dump.path)
@@ -219,6 +221,7 @@ def _table(count: int, columns: dict[str, object]) -> pa.Table:
 def _quality(
     dumps: list[RankDump], marks: Marks | None, steps: dict[int, list[Span]], dropped: int
 ) -> list[Quality]:
+    """Say how steps were told, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
     told = "nothing tells steps: all that every ring holds counts as one"
     if (parts := len(next(iter(steps.values()), ()))) > 1:

@@ -15,17 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.kineto.columns import (
-    COMMS_MARKS,
-    INTEGER_KEYS,
-    SCALES,
-    Dialect,
-    from_rows,
-    text_key,
-    typed,
-)
+from tracekit.ingest.kineto.event_fields import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, text_key
 from tracekit.ingest.kineto.event_reader import EventReader
 from tracekit.ingest.kineto.redelimit import Redelimiter
+from tracekit.ingest.kineto.scanned_columns import from_rows, typed
 from tracekit.thresholds import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
 
 LEADING = re.compile(rb"[\s,]*")

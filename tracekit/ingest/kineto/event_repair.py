@@ -24,7 +24,7 @@ class Repair:
     _busy: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Missing and negative durations become 0; starts beyond reason are dropped."""
+        """Return `batch` with missing and negative durations as 0, without events whose start is out of range."""
         ts = to_numpy(batch.column("ts"))
         wild = np.abs(ts) >= MAX_TIME_NS
         if wild.any():
@@ -46,7 +46,7 @@ class Repair:
         return batch
 
     def in_order(self, table: pa.Table) -> pa.Table:
-        """Absurd durations end with the window; of nested communication records the outer stays."""
+        """Return a sorted chunk with absurd durations cut at the window's end, and outer communication records only."""
         dur = to_numpy(table.column("dur"))
         if dur.max(initial=0) > LONGEST_NS:
             room = np.maximum(self.window_end - to_numpy(table.column("ts")), 0)
@@ -56,6 +56,7 @@ class Repair:
         return self._without_nested(table)
 
     def _without_nested(self, table: pa.Table) -> pa.Table:
+        """`table` without communication records inside another record of the same call on the same thread."""
         rows = np.flatnonzero(
             to_numpy(pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=FALSE))
         )
@@ -96,5 +97,5 @@ class Repair:
 
 
 def _same_call(outer: list[object], inner: list[object]) -> bool:
-    """Whether two records can tell of one call: what both say is equal (either may leave something out)."""
+    """Whether two records may be of one call: all that both of them hold is equal."""
     return all(a == b for a, b in zip(outer, inner, strict=True) if a is not None and b is not None)

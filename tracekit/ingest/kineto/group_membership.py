@@ -1,4 +1,4 @@
-"""Which process group an event belongs to: member lists, rebuilt where PyTorch cut them.
+"""Finds the process group of an event: member lists, rebuilt where PyTorch cut them.
 
 PyTorch writes at most 30 members of a group ("[0, 2, 4, ..., ...]") and the group's start and stride beside
 them; `distributedInfo.pg_config` lists all members of the groups known when the profiler started. Names
@@ -22,7 +22,7 @@ KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stri
 
 
 class Membership(NamedTuple):
-    """What one event says about its group; the same few recur all through a file."""
+    """The arguments of an event that describe its group; a file holds few different ones."""
 
     pg_name: str | None
     pg_desc: str | None
@@ -54,13 +54,16 @@ class ListedGroup:
 
 @dataclass
 class MembershipCodes:
-    """Numbers the distinct memberships of a file; -1 marks an event that names no group."""
+    """Numbers the distinct memberships of a file; -1 marks an event that names no group.
+
+    known: code by membership. counts: events by code.
+    """
 
     known: dict[Membership, int] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        """int32 code of each row of a columns.SCANNED batch."""
+        """Return the code of each row of an event_fields.SCANNED batch, int32 of shape (rows,)."""
         codes = np.full(batch.num_rows, -1, np.int32)
         columns = [_numbers(batch.column(key)) for key in KEYS]
         rows = np.flatnonzero(np.logical_or.reduce([present for _, present in columns]))
@@ -84,7 +87,7 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 
 def listed_groups(info: Any) -> list[ListedGroup]:
-    """List the groups of `distributedInfo` that have members; what is malformed is passed over."""
+    """Return the groups of `distributedInfo` that list their members; malformed entries are passed over."""
     config = info.get("pg_config") if isinstance(info, dict) else None
     entries = list(config.values()) if isinstance(config, dict) else config
     groups = []
@@ -119,7 +122,7 @@ def _members(value: Any) -> tuple[int, ...] | None:
 
 
 def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] | None:
-    """Members of the group an event names, in the order written, or None where that would be a guess."""
+    """Return the members of the group that an event names, in the order written; None where that would be a guess."""
     text = said.pg_ranks or ""
     prefix = tuple(int(v) for v in re.findall(r"\d{1,9}", text))
     if prefix and "..." not in text and said.group_size in (None, len(prefix)):
