@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.suspect_work import (
     only_attention,
     peers_of,
 )
-from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
@@ -54,8 +54,11 @@ def decide(case: Case) -> Answer:
         "link": link.gain if link else 0.0,
     }
     best = max(prices, key=lambda k: prices[k])
+    unseen = waited_for_missing(case)
+    if unseen.known >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
+        return _unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
-        return _nobody(case)
+        return _nobody(case, unseen)
     if best == "link" and link:
         return _link_answer(case, link)
     if best == "stage" and stage:
@@ -65,7 +68,7 @@ def decide(case: Case) -> Answer:
         loading = late_loaders(case, stage.rows)
         return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
     if ranks is None:
-        return _nobody(case)
+        return _nobody(case, unseen)
     uneven = uneven_data(case)
     return _uneven_answer(case, uneven) if uneven > LEVELLING_GAIN * ranks.gain else _rank_answer(case, ranks)
 
@@ -97,8 +100,8 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = [float(np.nanmean(case.steps.own[g])) for g in case.stages if len(g)]
-    others = float(np.median([v for i, v in enumerate(levels) if i != stage]))
+    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
     suspects = tuple(
@@ -145,16 +148,23 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     return Answer("slow_link", "network", reason, suspects, path, link.gain)
 
 
-def _nobody(case: Case) -> Answer:
+def _unseen_answer(case: Case, unseen: Unseen) -> Answer:
+    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy."""
+    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    spent = ms(unseen.known if found else unseen.undecided)
+    doubt = "" if found else ", and no recorded operation tells whether they wait there"
+    reason = (
+        f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
+        f"whose rank {listed(unseen.ranks)} has no trace{doubt}; add its trace"
+    )
+    return Answer("inconclusive", "unknown", reason)
+
+
+def _nobody(case: Case, unseen: Unseen) -> Answer:
     """No explanation costs enough: the job is healthy, the data is uneven, or ranks without a trace leave it open."""
     step = case.step_ns
-    absent = waited_for_missing(case)
-    if absent >= MIN_LOST_SHARE * step:
-        return Answer(
-            "inconclusive", "unknown",
-            f"the ranks read wait {ms(absent):.1f} ms a step in groups whose rank {listed(case.missing)} has no trace; "
-            "add its trace",
-        )  # fmt: skip
+    if unseen.undecided >= MIN_LOST_SHARE * step:
+        return _unseen_answer(case, unseen)
     uneven = uneven_data(case)
     if uneven:
         return _uneven_answer(case, uneven)
