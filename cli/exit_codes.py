@@ -1,17 +1,44 @@
-"""Exit codes of every command, decided in one place (docs/cli.md)."""
+"""Exit codes of the three programs, decided in one place (docs/cli.md)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final
 
-OK = 0
-FAILED_ON = 1
-USAGE = 2
-INPUT = 3
-UNDECIDED = 4
-FAULT = 70
-INTERRUPTED = 130
+import click
+
+from reftrain.errors import ConfigError
+from tracekit.errors import TracekitError, UsageError
+
+OK: Final = 0
+FAILED_ON: Final = 1
+USAGE: Final = 2
+INPUT: Final = 3
+UNDECIDED: Final = 4
+FAULT: Final = 70
+INTERRUPTED: Final = 130
+
+OF_ERRORS: Final[Mapping[type[BaseException], int]] = MappingProxyType(
+    {
+        TracekitError: INPUT,  # the root of all errors that are not a fault of ours
+        UsageError: USAGE,
+        ConfigError: USAGE,
+        click.ClickException: USAGE,
+        OSError: INPUT,  # a file, folder or disk refused, and nobody said it better
+        BrokenPipeError: OK,  # whoever read the answer has left, as `head` does
+        click.Abort: INTERRUPTED,
+        KeyboardInterrupt: INTERRUPTED,
+        Exception: FAULT,
+    }
+)
+"""The exit code of every error; a class that is not listed has that of its nearest base."""
 
 NOBODY = ("healthy", "none", "inconclusive")
 """Verdicts that `--fail-on any` lets pass."""
+
+
+def of_error(error: BaseException) -> int:
+    """Exit code of a program that `error` ended."""
+    return next(OF_ERRORS[kind] for kind in type(error).__mro__ if kind in OF_ERRORS)
 
 
 def of_verdict(verdict: str, fail_on: Collection[str]) -> int:
@@ -24,7 +51,10 @@ def of_verdict(verdict: str, fail_on: Collection[str]) -> int:
 
 
 def of_comparison(verdict: str) -> int:
-    """Exit code of `numerics compare`: 1 for what must be mended, 3 for what cannot be compared, 4 for undecided."""
+    """Exit code of `numerics compare` and `ladder`.
+
+    1 for what must be mended, 3 for runs that cannot be compared, 4 for undecided.
+    """
     return {
         "bug": FAILED_ON,
         "precision_policy": FAILED_ON,

@@ -18,7 +18,7 @@ from .output import emit
 from .progress import reading
 
 
-@click.command(short_help="Who never came, in which collective, host or device stalled.")
+@click.command()
 @click.argument("dumps_", metavar="DUMPS...", nargs=-1, required=True)
 @click.option(
     "--mesh",

@@ -7,7 +7,7 @@ import click
 from .slowrank import read
 
 
-@click.command(short_help="Traces to a Parquet run folder that other commands read as well.")
+@click.command()
 @click.argument("traces", nargs=-1, required=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to write; replaced if it is a run."

@@ -1,17 +1,20 @@
 """The program `numerics`."""
 
-import click
-
-from .numerics_advise import advise
-from .numerics_capture import capture
-from .numerics_compare import compare
-from .numerics_ladder import ladder
-from .numerics_replay import plan, replay
-from .output import run
+from .program import Command, program, run
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="tracekit4d")
+@program(
+    Command("compare", "numerics_compare", "Drift or bug: compares a run with a baseline, bit for bit."),
+    Command("replay", "numerics_replay", "Repeats a run in one process, in its own order of sums."),
+    Command(
+        "plan", "numerics_replay", "How two runs order their sums, and which tensors may differ by that."
+    ),
+    Command(
+        "ladder", "numerics_ladder", "Drift or bug by the pair in BF16, FP32 and FP64: slope or plateau."
+    ),
+    Command("advise", "numerics_advise", "Which gradient buffers need FP32, and what that costs."),
+    Command("capture", "numerics_capture", "Run a training command with capture switched on."),
+)
 def numerics() -> None:
     """Find out why a training run's numbers differ: the order of sums, or a bug.
 
@@ -22,14 +25,6 @@ def numerics() -> None:
     """
 
 
-numerics.add_command(compare)
-numerics.add_command(capture)
-numerics.add_command(ladder)
-numerics.add_command(replay)
-numerics.add_command(plan)
-numerics.add_command(advise)
-
-
 def main() -> None:
     """Entry point of the console script."""
-    run("numerics", numerics)
+    run(numerics)

@@ -12,7 +12,7 @@ from numerics.report.json import dumps
 from .output import emit
 
 
-@click.command(short_help="Which gradient buffers need FP32, and what that costs.")
+@click.command()
 @click.argument("run", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--budget",

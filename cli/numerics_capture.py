@@ -11,7 +11,7 @@ from numerics.record.switch import LEVEL, NAMES, OUT
 from tracekit.errors import UsageError
 
 
-@click.command(short_help="Run a training command with capture switched on.")
+@click.command()
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
 )

@@ -18,7 +18,7 @@ from .output import emit, write_file
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(short_help="Drift or bug: compares a run with a baseline, bit for bit.")
+@click.command()
 @click.option("--parallel", required=True, type=_FOLDER, metavar="RUN", help="Folder of the run in question.")
 @click.option(
     "--baseline",

@@ -16,7 +16,7 @@ from .output import emit
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(short_help="Drift or bug by the pair in BF16, FP32 and FP64: slope or plateau.")
+@click.command()
 @click.option(
     "--parallel", type=_FOLDER, metavar="RUN", help="The run in question, to be repeated in finer formats."
 )
@@ -57,9 +57,7 @@ def ladder(
     """
     finding = _climbed(parallel, baseline, out, pairs, quiet=quiet)
     emit(ladder_text(finding, verbose=verbose), lambda: dumps(ladder_document(finding)), json_to)
-    return {"bug": exit_codes.FAILED_ON, "undecided": exit_codes.UNDECIDED}.get(
-        finding.verdict, exit_codes.OK
-    )
+    return exit_codes.of_comparison(finding.verdict)
 
 
 def _climbed(

@@ -16,7 +16,7 @@ from .output import emit
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(short_help="Repeats a run in one process, in its own order of sums.")
+@click.command()
 @click.argument("run", type=_FOLDER)
 @click.option("--out", type=_FOLDER, metavar="DIR", help="Folder of the replay; RUN/replay if left out.")
 @click.option("--level", type=click.Choice(["digest", "tensors"]), help="As the run's capture if left out.")
@@ -71,7 +71,7 @@ def replay(
     return exit_codes.OK
 
 
-@click.command(short_help="How two runs order their sums, and which tensors may differ by that.")
+@click.command()
 @click.argument("run", type=_FOLDER)
 @click.argument("other", type=_FOLDER)
 @click.option(

@@ -72,17 +72,9 @@ def memory(
     from reftrain.cost.memory import MemoryModel
     from reftrain.plan.memory_report import document, table
 
-    from .reftrain import parse_mesh, parse_setting
+    from .run_settings import tables_of
 
-    overrides: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        name, field, value = parse_setting(setting)
-        overrides.setdefault(name, {})[field] = value
-    if preset:
-        overrides.setdefault("model", {})["preset"] = preset
-    if mesh:
-        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
-    job = job_of_run(load(config, overrides))
+    job = job_of_run(load(config, tables_of(preset, mesh, settings)))
     if kernels == "fused":
         job = replace(job, kernels="fused", attention="flex", optimizer="fused")
     ranks = MemoryModel(job).ranks()

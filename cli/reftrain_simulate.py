@@ -1,26 +1,68 @@
 """`reftrain simulate`: a job of up to 16 384 ranks on a described machine, with traces and dumps as real ones."""
 
-import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from reftrain.errors import ConfigError
 from reftrain.schedule.registry import SCHEMES, default_virtual
-from reftrain.schedule.spec import ScheduleSpec
+from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
+from reftrain.thresholds import DETAILED_WORLD, LARGEST_JITTER
 
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
     from reftrain.simulate.run_folder import Outcome
-    from reftrain.simulate.runner import Setup
+    from reftrain.simulate.setup import Setup
 
-CONCATENATIONS = ("direct", "doubling", "halving")
-DETAILED_WORLD = 64
-"""Larger jobs are written collective by collective, unless told otherwise."""
+
+@dataclass(frozen=True)
+class Flags:
+    """The argument and all flags of the command, under the names that click gives them."""
+
+    config: Path | None
+    preset: str | None
+    mesh: str | None
+    name: str | None
+    micro_batches: int | None
+    virtual: int | None
+    k: int | None
+    pipelines: int | None
+    concat: str | None
+    steps: int
+    faults: tuple[str, ...]
+    hardware: str
+    seed: int
+    jitter: float
+    free_host: bool
+    documents: bool
+    detail: str
+    ranks: str
+    jobs: int | None
+    flight_recorder: bool
+    out: Path | None
+    json_to: str | None
+    settings: tuple[str, ...]
+    quiet: bool
+
+    def check(self) -> None:
+        """Raise ConfigError for a number out of bounds."""
+        few = self.steps < 1 or (self.jobs is not None and self.jobs < 1) or self.seed < 0
+        if few or not 0 <= self.jitter <= LARGEST_JITTER:
+            raise ConfigError(
+                "--steps, --jobs, --jitter, --seed",
+                "out of bounds",
+                f"give 1 or more; jitter 0 to {LARGEST_JITTER:.0f}",
+            )
+
+    def detail_of(self, world: int) -> "Literal['kernels', 'collectives']":
+        """Return the rows of traces for a job of `world` ranks."""
+        if self.detail == "auto":
+            return "kernels" if world <= DETAILED_WORLD else "collectives"
+        return "kernels" if self.detail == "kernels" else "collectives"
 
 
 @click.command()
@@ -68,33 +110,7 @@ DETAILED_WORLD = 64
     help="Set any field of a run; repeatable.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def simulate(
-    config: Path | None,
-    preset: str | None,
-    mesh: str | None,
-    name: str | None,
-    micro_batches: int | None,
-    virtual: int | None,
-    k: int | None,
-    pipelines: int | None,
-    concat: str | None,
-    steps: int,
-    faults: Sequence[str],
-    hardware: str,
-    seed: int,
-    jitter: float,
-    *,
-    free_host: bool,
-    documents: bool,
-    detail: str,
-    ranks: str,
-    jobs: int | None,
-    flight_recorder: bool,
-    out: Path | None,
-    json_to: str | None,
-    settings: Sequence[str],
-    quiet: bool,
-) -> None:
+def simulate(**flags: Any) -> None:
     """Simulate a job and say where its time goes; with --out write its run folder.
 
     The folder holds what `reftrain run` would leave on the machine: Kineto traces, flight-recorder dumps of a
@@ -104,127 +120,78 @@ def simulate(
     reftrain simulate --preset 405b --mesh tp=8,cp=1,pp=16,dp=128 --out run
     reftrain simulate --preset 8b --mesh tp=4,pp=4,dp=4 --fault slow_compute:rank=5,factor=1.3 --out run
     """
-    from reftrain.simulate.packing import Packing
     from reftrain.simulate.pool import usual_jobs
     from reftrain.simulate.run_folder import outcome_of, write_folder
     from reftrain.simulate.runner import simulate as run_simulation
 
-    if steps < 1 or (jobs is not None and jobs < 1) or not 0 <= jitter <= 10 or seed < 0:
-        raise ConfigError(
-            "--steps, --jobs, --jitter, --seed", "out of bounds", "give 1 or more; jitter 0 to 10"
-        )
-    loaded = _config(config, preset, mesh, name, micro_batches, virtual, k, settings)
-    pipeline = loaded.pipeline
-    sizes = ScheduleSpec(
-        name or pipeline.schedule, loaded.mesh.pp, loaded.micro_batches,
-        virtual or pipeline.virtual_stages, loaded.consecutive,
-        pipelines or pipeline.pipelines, concat or pipeline.concatenation,
-    )  # fmt: skip
-    world = loaded.mesh.world_size
-    chosen = parse_ranks(ranks, world)
-    kernels = detail == "kernels" or (detail == "auto" and world <= DETAILED_WORLD)
-    setup = _setup(loaded, sizes, name, steps, faults, hardware)
-    packing = None
-    if documents:
-        data = loaded.data
-        packing = Packing(data.seq_len, data.micro_batch_size, data.mean_document, seed)
-    setup = dataclasses.replace(
-        setup, seed=seed, jitter=jitter, merge=not kernels, host_waits=not free_host, packing=packing
-    )
-    _talk(f"simulating {world} ranks, {setup.steps} steps", quiet=quiet)
+    given = Flags(**flags)
+    given.check()
+    config = _config(given)
+    world = config.mesh.world_size
+    ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
+    setup = _setup(given, config)
+    _progress(given, f"simulating {world} ranks, {setup.steps} steps")
     outcome = outcome_of(setup, run_simulation(setup))
-    if out is not None:
-        _talk(f"writing {len(chosen)} ranks to {out}", quiet=quiet)
+    if given.out is not None:
+        _progress(given, f"writing {len(ranks)} ranks to {given.out}")
+        jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
         outcome = write_folder(
-            outcome, loaded, out, ranks=chosen, detail="kernels" if kernels else "collectives",
-            flight_recorder=flight_recorder, jobs=jobs or usual_jobs(),
-        )  # fmt: skip
-    _answer(outcome, json_to)
+            outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs
+        )
+    _answer(outcome, given.json_to)
 
 
-def _config(
-    config: Path | None,
-    preset: str | None,
-    mesh: str | None,
-    name: str | None,
-    micro_batches: int | None,
-    virtual: int | None,
-    k: int | None,
-    settings: Sequence[str],
-) -> "RunConfig":
-    """The run's configuration from a file and flags; the schedule's name is judged by the generators."""
+def _config(given: Flags) -> "RunConfig":
+    """Return the run's configuration; a schedule that is no scheme is left to `schedule_of` to judge."""
     from reftrain.config.file import load
 
-    from .reftrain import parse_mesh, parse_setting
+    from .run_settings import tables_of
 
-    overrides: dict[str, dict[str, Any]] = {}
-    for setting in settings:
-        table, field, value = parse_setting(setting)
-        overrides.setdefault(table, {})[field] = value
-    if preset:
-        overrides.setdefault("model", {})["preset"] = preset
-    if mesh:
-        overrides.setdefault("mesh", {}).update(parse_mesh(mesh))
+    overrides = tables_of(given.preset, given.mesh, given.settings)
     pipeline = overrides.setdefault("pipeline", {})
-    if name:
-        pipeline["schedule"] = name if name in SCHEMES else "flexible"
-        pipeline.setdefault("virtual_stages", virtual or default_virtual(name))
-    pipeline |= {key: value for key, value in (("virtual_stages", virtual), ("consecutive", k)) if value}
-    if micro_batches is not None:
-        if micro_batches < 1:
-            raise ConfigError("--micro-batches", f"{micro_batches} is none", "give 1 or more")
-        first = load(config, overrides)
+    if given.name:
+        pipeline["schedule"] = given.name if given.name in SCHEMES else "flexible"
+        pipeline.setdefault("virtual_stages", given.virtual or default_virtual(given.name))
+    sizes = (("virtual_stages", given.virtual), ("consecutive", given.k))
+    pipeline |= {field: size for field, size in sizes if size}
+    if given.micro_batches is not None:
+        if given.micro_batches < 1:
+            raise ConfigError("--micro-batches", f"{given.micro_batches} is none", "give 1 or more")
+        first = load(given.config, overrides)
         data = overrides.setdefault("data", {})
-        data["batch_size"] = micro_batches * first.mesh.dp * first.data.micro_batch_size
-    return load(config, overrides)
+        data["batch_size"] = given.micro_batches * first.mesh.dp * first.data.micro_batch_size
+    return load(given.config, overrides)
 
 
-def _setup(
-    config: "RunConfig",
-    sizes: ScheduleSpec,
-    name: str | None,
-    steps: int,
-    faults: Sequence[str],
-    hardware: str,
-) -> "Setup":
-    """What is simulated, before how."""
+def _setup(given: Flags, config: "RunConfig") -> "Setup":
+    """Return the inputs of the simulation: the flags go before the configuration."""
     from reftrain.config.fault_spec import parse_fault
     from reftrain.cost.hardware import load_hardware
-    from reftrain.cost.job import job_of_run
-    from reftrain.schedule.check import check
-    from reftrain.schedule.generators import generate
-    from reftrain.schedule.lower import complete
-    from reftrain.simulate.runner import Setup
+    from reftrain.simulate.packing import Packing
+    from reftrain.simulate.setup import Setup, job_of, lowered, schedule_of
 
-    given = None
-    if name is not None and name.endswith((".csv", ".txt")):
-        from .reftrain_schedule import read_table
+    from .reftrain_schedule import TABLE_SUFFIXES, read_table
 
-        given = table = read_table(Path(name))
-        check(table)
-    else:
-        if sizes.name not in SCHEMES:
-            raise ConfigError("--schedule", f"{sizes.name!r} is unknown", f"choose {', '.join(SCHEMES)}")
-        table = generate(sizes)
-        if not table.synchronous:  # never flushed: all steps are one table
-            table, steps = generate(dataclasses.replace(sizes, steps=steps)), 1
-    job = dataclasses.replace(
-        job_of_run(config),
-        schedule=sizes.name if given is None else "flexible",
-        micro_batches=table.micro_batches,
-        pipelines=sizes.pipelines,
-        concatenation=sizes.concatenation,
-        given=given,
-        kernels="fused",
-        attention="flex",
-    )
-    specs = tuple(parse_fault(text, config.mesh.world_size) for text in faults)
-    table = complete(table, config.mesh.zero, config.pipeline.replica_sync)
-    return Setup(job, table, load_hardware(hardware), steps, faults=specs)
+    pipeline, data, world = config.pipeline, config.data, config.mesh.world_size
+    spec = ScheduleSpec(
+        given.name or pipeline.schedule, config.mesh.pp, config.micro_batches,
+        given.virtual or pipeline.virtual_stages, config.consecutive,
+        given.pipelines or pipeline.pipelines, given.concat or pipeline.concatenation,
+    )  # fmt: skip
+    from_file = given.name is not None and given.name.endswith(TABLE_SUFFIXES)
+    table, steps = schedule_of(spec, read_table(Path(spec.name)) if from_file else None, given.steps)
+    job = job_of(config, spec, table, given=from_file)
+    faults = tuple(parse_fault(text, world) for text in given.faults)
+    packing = Packing(data.seq_len, data.micro_batch_size, data.mean_document, given.seed)
+    return Setup(
+        job, lowered(config, table), load_hardware(given.hardware), steps, given.seed, given.jitter, faults,
+        merge=given.detail_of(world) == "collectives", host_waits=not given.free_host,
+        packing=packing if given.documents else None,
+    )  # fmt: skip
 
 
 def parse_ranks(text: str, world: int) -> list[int]:
-    """Read `0-63,128` or `all`; raises ConfigError for what is no rank of the job."""
+    """Return the ranks that `0-63,128` or `all` names; raises ConfigError for any that is no rank of the job."""
     if text == "all":
         return list(range(world))
     chosen: set[int] = set()
@@ -239,8 +206,8 @@ def parse_ranks(text: str, world: int) -> list[int]:
     return sorted(chosen)
 
 
-def _talk(text: str, *, quiet: bool) -> None:
-    if not quiet:
+def _progress(given: Flags, text: str) -> None:
+    if not given.quiet:
         click.echo(text, err=True)
 
 

@@ -1,13 +1,12 @@
-"""What `reftrain simulate` prints: figures of the step, and a row for each pipeline rank."""
+"""The text of `reftrain simulate`: figures of the step, and a row for each pipeline rank."""
 
 from reftrain.simulate.run_folder import Outcome, Written
-from reftrain.simulate.timeline import tflops_per_gpu
-
-MOST_ROWS = 16
+from reftrain.simulate.summary import tflops_per_gpu
+from reftrain.thresholds import SHOWN_STAGES
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """The answer for people."""
+    """Return the answer as text."""
     setup, summary, simulation = outcome.setup, outcome.summary, outcome.simulation
     sizes = ", ".join(f"{axis} {simulation.grid.sizes[axis]}" for axis in simulation.grid.order)
     how = f"{setup.schedule.name}, {setup.schedule.micro_batches} micro-batches, {setup.hardware.name}"
@@ -38,13 +37,13 @@ def outcome_text(outcome: Outcome) -> str:
 def _stages(outcome: Outcome) -> list[str]:
     stages = outcome.summary.stages
     rows = ["ms a step  pipeline rank   compute   bubble       tp       cp       dp       pp     host"]
-    for number, stage in enumerate(stages[:MOST_ROWS]):
+    for number, stage in enumerate(stages[:SHOWN_STAGES]):
         waits = stage.waits_ms
         bubble = waits["bubble"] + waits["world"]
         parts = [stage.compute_ms, bubble, *(waits[name] for name in ("tp", "cp", "dp", "pp", "host"))]
         rows.append(f"           {number:13d} " + " ".join(f"{part:8.1f}" for part in parts).rjust(62))
-    if len(stages) > MOST_ROWS:
-        rows.append(f"           … {len(stages) - MOST_ROWS} more, see --json")
+    if len(stages) > SHOWN_STAGES:
+        rows.append(f"           … {len(stages) - SHOWN_STAGES} more, see --json")
     return rows
 
 

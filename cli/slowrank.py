@@ -22,7 +22,7 @@ _PARALLEL_FROM = 64_000_000
 """Bytes of local input from which starting further processes pays."""
 
 
-@click.command(short_help="Who is slow, where in DP → PP → CP → TP, why, and what it costs.")
+@click.command()
 @click.argument("traces", nargs=-1, required=True)
 @options.analysis(get_args(Verdict))
 @options.output()

@@ -1,15 +1,13 @@
 """The program `tracekit`."""
 
-import click
-
-from .hang import hang
-from .ingest import ingest
-from .output import run
-from .slowrank import slowrank
+from .program import Command, program, run
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="tracekit4d")
+@program(
+    Command("slowrank", "slowrank", "Who is slow, where in DP → PP → CP → TP, why, and what it costs."),
+    Command("hang", "hang", "Who never came, in which collective, host or device stalled."),
+    Command("ingest", "ingest", "Traces to a Parquet run folder that other commands read as well."),
+)
 def tracekit() -> None:
     """Find out why a distributed training job is slow or stuck.
 
@@ -19,11 +17,6 @@ def tracekit() -> None:
     """
 
 
-tracekit.add_command(slowrank)
-tracekit.add_command(hang)
-tracekit.add_command(ingest)
-
-
 def main() -> None:
     """Entry point of the console script."""
-    run("tracekit", tracekit)
+    run(tracekit)

@@ -1,7 +1,7 @@
-"""Errors of a capture, apart from tracekit's so that a trainer that records needs nothing of tracekit."""
+"""The error of recording: what cannot be recorded, where, and the remedy."""
+
+from tracekit.errors import TracekitError
 
 
-class CaptureError(Exception):
-    """A tensor or a folder that cannot be recorded; the message says what, where and the remedy."""
-
-    exit_code = 3
+class CaptureError(TracekitError):
+    """A tensor, a file or a folder that cannot be recorded or read back."""

@@ -4,17 +4,15 @@
 parent.
 """
 
+from tracekit.errors import TracekitError
 
-class ReftrainError(Exception):
-    """Root of all errors that are not a fault of ours."""
 
-    exit_code = 3
+class ReftrainError(TracekitError):
+    """Root of the reference trainer's errors (exit 3, where nothing below says otherwise)."""
 
 
 class ConfigError(ReftrainError):
     """A field of the configuration contradicts another one or the machine (exit 2)."""
-
-    exit_code = 2
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{field}: {problem}; {remedy}")

@@ -68,6 +68,18 @@ MOST_TIMES: Final = 600_000_000
 LARGEST_JITTER: Final = 10.0
 """Scale of random deviations: ten times a healthy cluster's already hides every planted fault."""
 
+LAUNCH_QUEUE: Final = 1024
+"""Kernels that the host may have launched ahead on a stream: then a launch blocks (CUDA's queue of a channel)."""
+
+CALL_LAUNCHES: Final = 2.5
+"""Host time of a collective call in kernel launches: torch's own work around it."""
+
+LAUNCH_LATENCY_NS: Final = 4_000.0
+"""Time from a launch to the start of the kernel on an idle stream."""
+
+PREFETCHED_BATCH_NS: Final = 2e6
+"""Time to take a prefetched batch of a healthy loader from its queue and copy it to the device."""
+
 DETAILED_WORLD: Final = 64
 """Ranks up to which traces hold every kernel unless told otherwise: larger jobs write gigabytes."""
 

@@ -1,10 +1,10 @@
 """The figures of two papers beside ours, by exact times of our own tables: `python -m studies.schedules`.
 
-Chimera (SC'21) tables 2 and 3 at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
-(ISCA'25). The expectations stand here as the papers' formulas; nothing in the generators knows them.
+The tables are 2 and 3 of "Chimera" (SC'21) at f = 1, b = 2, p2p = 0, and the bubbles of "Scaling Llama 3 Training"
+(ISCA'25). `schedule_formulas` has the papers' formulas.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,11 +12,10 @@ from reftrain.schedule.costs import Costs
 from reftrain.schedule.evaluation import Evaluation, evaluate
 from reftrain.schedule.generators import generate
 from reftrain.schedule.spec import ScheduleSpec
+from studies.schedule_formulas import PUBLISHED, Published, Span, with_middle
 
 STAGES = (4, 8, 16, 32)
 MULTIPLES = (1, 2, 4)
-Span = tuple[int, int]
-"""Least and greatest over the ranks."""
 
 
 @dataclass(frozen=True)
@@ -42,136 +41,12 @@ class Row:
         return float(100 * (self.ours - self.paper))
 
 
-def flushed(p: int, m: int) -> Fraction:
-    """(p-1)/(m+p-1): GPipe and 1F1B."""
-    return Fraction(p - 1, m + p - 1)
-
-
-def gems_paper(p: int, m: int) -> Fraction:
-    """(p-1)/(p+1/2), whatever m."""
-    del m
-    return Fraction(2 * (p - 1), 2 * p + 1)
-
-
-def gems_derived(p: int, m: int) -> Fraction:
-    """1 - 3m/(m(2p+1) + p-1): the first forward's way down the pipeline stands before the periods."""
-    return 1 - Fraction(3 * m, m * (2 * p + 1) + p - 1)
-
-
-def with_middle(p: int, m: int) -> Fraction:
-    """(p-2)/(3m/2+p-2): Chimera with bubbles in the middle."""
-    return Fraction(2 * (p - 2), 3 * m + 2 * (p - 2))
-
-
-def without_middle(p: int, m: int) -> Fraction:
-    """(p-2)/(2m+p-2): Chimera whose forward and backward slots are equal."""
-    return Fraction(p - 2, 2 * m + p - 2)
-
-
-def direct_derived(p: int, m: int) -> Fraction:
-    """Each unit of p after the first leaves p-2 slots of f more in its middle: idle (m/p+1)(p-2)."""
-    idle = (m // p + 1) * (p - 2)
-    return Fraction(idle, 3 * m + idle)
-
-
-def halving_derived(p: int, m: int) -> Fraction:
-    """(p/2-1)(f+b) idle at m a multiple of 2p, however many units; at m = p the base unit."""
-    return with_middle(p, m) if m == p else without_middle(p, m)
-
-
-def doubling_derived(p: int, m: int) -> Fraction:
-    """Idle (p/2-1)(f+3f), and p-2 more for every unit of 2p after the first: a pair's 2f against 3f."""
-    if m == p:
-        return with_middle(p, m)
-    idle = 2 * (p - 2) + (m // (2 * p) - 1) * (p - 2)
-    return Fraction(idle, 4 * m + idle)
-
-
-def zero(p: int, m: int) -> Fraction:
-    """No bubble over a steady window."""
-    del p, m
-    return Fraction(0)
-
-
-Formula = Callable[[int, int], Fraction]
-Spread = Callable[[int, int], Span]
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """What the paper says of a scheme, as functions of p and m."""
-
-    name: str
-    paper: Formula
-    derived: Formula
-    weights: Spread
-    activations: Spread
-    concatenation: str = "direct"
-
-    @property
-    def label(self) -> str:
-        """Name with Chimera's concatenation."""
-        return f"chimera {self.concatenation}" if self.name == "chimera" else self.name
-
-
-def one(p: int, m: int) -> Span:
-    """One on every rank."""
-    del p, m
-    return 1, 1
-
-
-def two(p: int, m: int) -> Span:
-    """Two on every rank."""
-    del p, m
-    return 2, 2
-
-
-def up_to_p(p: int, m: int) -> Span:
-    """One on the last rank, p on the first."""
-    del m
-    return 1, p
-
-
-def all_m(p: int, m: int) -> Span:
-    """Every micro-batch on every rank."""
-    del p
-    return m, m
-
-
-def half_to_p(p: int, m: int) -> Span:
-    """p/2+1 on the outer ranks, p on the middle ones."""
-    del m
-    return p // 2 + 1, p
-
-
-def doubled(p: int, m: int) -> Span:
-    """Pairs of forwards: p plus half as many more pairs' on the outer ranks, 2p in the middle."""
-    return half_to_p(p, m) if m == p else (p + p // 2 + 1, 2 * p)
-
-
-def recomputed(p: int, m: int) -> Span:
-    """With recomputation only the micro-batch at work has its activations."""
-    return half_to_p(p, m) if m == p else (1, 1)
-
-
-SCHEMES = (
-    Scheme("pipedream", zero, zero, up_to_p, up_to_p),
-    Scheme("pipedream_2bw", zero, zero, two, up_to_p),
-    Scheme("gpipe", flushed, flushed, one, all_m),
-    Scheme("gems", gems_paper, gems_derived, two, one),
-    Scheme("1f1b", flushed, flushed, one, up_to_p),
-    Scheme("chimera", with_middle, direct_derived, two, half_to_p),
-    Scheme("chimera", without_middle, doubling_derived, two, recomputed, "doubling"),
-    Scheme("chimera", without_middle, halving_derived, two, doubled, "halving"),
-)
-
-
 def spread(values: tuple[int, ...]) -> Span:
     """Least and greatest."""
     return min(values), max(values)
 
 
-def row(scheme: Scheme, p: int, m: int) -> Row:
+def row(scheme: Published, p: int, m: int) -> Row:
     """Time one scheme at f = 1, b = 2, p2p = 0."""
     spec = ScheduleSpec(scheme.name, p, m, concatenation=scheme.concatenation)
     got = evaluate(generate(spec), Costs(), spec)
@@ -192,7 +67,7 @@ def chimera_rows() -> Iterator[Row]:
     """Chimera's table 2 for all p and m."""
     for p in STAGES:
         for multiple in MULTIPLES:
-            for scheme in SCHEMES:
+            for scheme in PUBLISHED:
                 if scheme.concatenation == "direct" or multiple > 1:
                     yield row(scheme, p, multiple * p)
 

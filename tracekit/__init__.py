@@ -1,4 +1,72 @@
-"""Finds who makes a distributed training job slow, and what it costs.
+"""Finds who makes a distributed training job slow or stuck, and what it costs.
 
-Files → ingest → tables → analysis → findings → report; one way, and every stage can be looked at.
+    run = tracekit.load(["traces/"])              # files → a Run: typed tables and a quality record
+    finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
+    dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
+    finding = tracekit.hang(dumps)                # who never came, in which call
+
+Files → ingest → tables → analysis → findings → report: one way, and every stage can be looked at.
+
+The names below and the classes in `tracekit.findings` are the public API; they are imported when they are first used,
+so that `import tracekit` loads nothing else. Times are milliseconds where a name ends in `_ms`, else nanoseconds.
+Ranks are global ranks. Every error that is not a fault of ours is a `TracekitError`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from tracekit.errors import InputError, MeshError, TracekitError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit import findings
+    from tracekit.analysis.hang.analyse import analyse as hang
+    from tracekit.analysis.slowrank.analyse import analyse as slowrank
+    from tracekit.dumps.load import DumpSet, load_dumps
+    from tracekit.findings import HangFinding, SlowRankFinding
+    from tracekit.ingest import load
+    from tracekit.store import Run
+
+__all__ = [
+    "DumpSet",
+    "HangFinding",
+    "InputError",
+    "MeshError",
+    "Run",
+    "SlowRankFinding",
+    "TracekitError",
+    "UsageError",
+    "findings",
+    "hang",
+    "load",
+    "load_dumps",
+    "slowrank",
+]
+
+_HOMES: Final = {
+    "DumpSet": ("tracekit.dumps.load", "DumpSet"),
+    "HangFinding": ("tracekit.findings", "HangFinding"),
+    "Run": ("tracekit.store", "Run"),
+    "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
+    "hang": ("tracekit.analysis.hang.analyse", "analyse"),
+    "load": ("tracekit.ingest", "load"),
+    "load_dumps": ("tracekit.dumps.load", "load_dumps"),
+    "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
+}
+"""Module and name of everything public that is imported when it is first used (PEP 562)."""
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of that name; raises AttributeError where there is none."""
+    if name == "findings":
+        return import_module("tracekit.findings")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    found = getattr(import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -1,19 +1,16 @@
-"""Errors a user can act on: what happened, where, and the remedy.
+"""The root of all errors that a user can act on: each says what happened, where, and the remedy.
 
-`cli` turns them into one sentence on stderr and an exit code; nothing else does.
+`numerics.errors` and `reftrain.errors` build on it. The programs turn an error into one sentence on stderr and an
+exit code (`tracekit_cli.exit_codes` holds the only table of these); nothing else does.
 """
 
 
 class TracekitError(Exception):
-    """Root of all errors that are not a fault of ours."""
-
-    exit_code = 3
+    """Root of all errors that are not a fault of ours (exit 3, where nothing below says otherwise)."""
 
 
 class UsageError(TracekitError):
     """The command line contradicts itself or the input (exit 2)."""
-
-    exit_code = 2
 
 
 class InputError(TracekitError):

@@ -9,7 +9,189 @@ from typing import Final
 
 # --- tables: what counts as waiting, as one step, as one message ---
 
+CLOCK_FIT_FROM: Final = 12
+"""Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
+
+CLOCK_FIT_POINTS: Final = 240
+"""Common collectives that a drift is fitted to: Theil and Sen's line compares all pairs of them."""
+
+QUICKER_LINKS_PERCENTILE: Final = 25
+"""Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
+
+RESUME_SLACK_NS: Final = 50_000
+"""Compute that begins this long before a wait ends resumed after it: recorders take both times on the host."""
+
+RESUME_SLACK_SHARE: Final = 0.02
+"""The same as a share of the wait, on a CPU trace only; a device's times need no such leniency."""
+
+ENOUGH_STEPS: Final = 3
+"""Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
+
+NEARLY_ALL_RANKS: Final = 0.8
+"""Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
+
+MOST_RANKS: Final = 0.5
+"""The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
+
+WHOLE_STEP_SHARE: Final = 0.5
+"""A step with fewer operations than this share of the rank's median step was cut, even if all members agree."""
+
+ALIGN_LEAST_OVERLAP: Final = 0.5
+"""Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
+
+RESULT_COPY_SHARE: Final = 0.05
+"""An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
+
+EAGER_SPREAD: Final = 3.0
+"""Sends whose 90th percentile stays below this many medians hardly vary: nothing held them up."""
+
+EAGER_SHARE: Final = 0.5
+"""Sends that wait for their receiver vary as receives do; eager ones stay below this share of the receives'."""
+
+LONG_TAIL_PERCENTILE: Final = 90
+"""Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
+
+LONG_SEND: Final = 5.0
+"""A send of more than this many times the median was held up."""
+
+HELD_RECEIVE_SHARE: Final = 0.5
+"""A send was held by a late receive if the receive was posted in the last half of the send."""
+
+HELD_END_SHARE: Final = 0.25
+"""And if both end together, within this share of the send's duration."""
+
+HELD_MAJORITY: Final = 0.5
+"""Share of the long sends that must have been held by their receive before sends are taken to wait."""
+
+HELD_LEAST: Final = 2
+"""And at least this many of them: one pair may be an accident."""
+
+BUFFERED_RECEIVE: Final = 3
+"""A receive below this many times the quickest one only copied what had arrived before."""
+
 # --- slowrank: who is named ---
+
+MIN_LOST_SHARE: Final = 0.02
+"""Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+
+CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
+"""Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
+
+Z_LIMIT: Final = 4.5
+"""Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
+ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
+
+ONE_STEP_P: Final = 0.05
+"""With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
+
+LEAST_CHANCE: Final = 1e-300
+"""Smallest probability that is turned into standard errors: below it the normal quantile is infinite."""
+
+NOISE_FLOOR: Final = 5e-4
+"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
+
+SUSPECT_SHARE: Final = 0.2
+"""A further suspect must cost at least this share of the worst one's loss."""
+
+STEP_SHARE: Final = 0.3
+"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
+
+MOST_CONFIDENCE: Final = 0.999
+"""Confidence is never reported above this: the noise need not be normal that far out."""
+
+MOST_GAIN: Final = 0.99
+"""A cure is never reported to save more than this share of the step: what is left must stay positive."""
+
+STAGE_MIN_PEERS: Final = 2
+"""Pipeline stages that are compared with each other: at least this many."""
+
+STEP_PARTS: Final = 8
+"""Parts of a step in which peers are compared where work moves between ranks within the step."""
+
+NO_WORK_NS: Final = 1000.0
+"""Own time within which nothing was done: clocks of traces tick in microseconds."""
+
+ANSWER_NS: Final = 50_000
+"""An operation posted within this time after another one ended may have waited for it."""
+
+QUEUED_NS: Final = 20_000
+"""A collective that starts within this time after the one before it in its group stood in the queue behind it."""
+
+UNEVEN_RATIO: Final = 1.4
+"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
+delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
+
+UNEVEN_BLOCKS: Final = 8
+"""Blocks a step whose variance is compared with that of their operations."""
+
+DATA_VARIATION: Final = 0.03
+"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
+
+ATTENTION_NAMED: Final = 0.02
+"""Attention below this share of the other compute is taken for a trace that does not name its attention kernels."""
+
+ATTENTION_VARIATION: Final = 2.0
+"""Attention must vary this many times as much as the other compute: a slow device slows both alike."""
+
+LEVELLING_GAIN: Final = 2.0
+"""Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
+
+RANKS_SAMPLED: Final = 16
+"""Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""
+
+PEERS_SAMPLED: Final = 6
+"""Peers whose events are read to explain a suspect: a median needs few."""
+
+LINK_RATIO: Final = 1.25
+"""A link is slow when its transfers take this much longer than those of its peers for the same message."""
+
+LINK_RATIO_OF_TWO: Final = 1.6
+"""The same where there is one peer only, whose own spread is unknown."""
+
+LINK_REPEATS: Final = 3
+"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
+
+LINK_NOISE_SHARE: Final = 0.02
+"""Transfers are never trusted to differ by less than this share of the peers' transfer."""
+
+CLOCK_DOUBT: Final = 2.0
+"""A message's transfer must exceed its peers' by this many times the doubt about the clocks of its two ranks."""
+
+MAJORITY: Final = 0.5
+"""A cause must explain at least half of the excess own time."""
+
+PAUSES_A_STEP: Final = 8
+"""More long gaps than this in a step are no pauses but a slow host, which delays every launch a little."""
+
+KERNELS_SHOWN: Final = 0.1
+"""A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
+
+ATTENTION_ALONE: Final = 0.7
+"""Share of the excess that attention must explain before a suspect is excused by the documents it was dealt."""
+
+PRODUCTS_STEADY: Final = 0.2
+"""And matrix products may be longer by at most this share of what attention is: a slow device slows them as well."""
+
+ROLE_SHARE: Final = 0.1
+"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
+
+ROLE_EQUALITY: Final = 0.5
+"""The least of their excesses must reach this share of the largest: one of them may be slow besides."""
+
+ROLE_RANKS: Final = 2
+"""Ranks of that role a pipeline stage, at least: a single one shows no pattern."""
+
+DUMP_LITTLE: Final = 0.5
+"""In dumps a rank that others wait for waits less than this share of what its peers wait."""
+
+DUMP_DOUBT: Final = 2.0 * MIN_LOST_SHARE
+"""In dumps an excess from this share of the step is no proof of health even if it is not significant."""
+
+RANKS_LISTED: Final = 6
+"""Ranks or steps that a reason lists; the rest are counted."""
+
+MEMBERS_LISTED: Final = 8
+"""Members of a process group that an error lists."""
 
 # --- hang: who is named ---
 
@@ -44,3 +226,9 @@ NAMED_IN_DOUBT: Final = 16
 """Ranks named of those that may explain a standstill; more are no lead."""
 
 # --- report: how much is shown ---
+
+ROWS_SHOWN: Final = 8
+"""Suspects and rejected files that the text lists without --verbose: they fit a screen."""
+
+NUMBER_RUNS_SHOWN: Final = 12
+"""Runs of step or rank numbers that one line of text lists."""

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         record(Path(arguments.out), arguments.steps, arguments.seed, fault)
     except ReftrainError as error:
         _say(f"reftrain.demo: {error}")
-        return error.exit_code
+        return 2 if isinstance(error, ConfigError) else 3
     except KeyboardInterrupt:
         _say("reftrain.demo: interrupted; nothing was written")
         return 130

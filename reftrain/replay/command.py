@@ -18,6 +18,9 @@ from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
 
+REFUSED = 3
+"""Exit code of a replay that cannot be made; stderr tells the reason."""
+
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
     """Level and names of the run's own capture; digest where it has none."""
@@ -135,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     except (ReftrainError, CaptureError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - the reason, for who started this program
-        sys.exit(getattr(error, "exit_code", 3))
+        sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

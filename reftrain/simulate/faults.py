@@ -1,7 +1,7 @@
-"""Planted faults of a simulated job: what each kind of `reftrain run` does to ranks, hosts and links.
+"""Planted faults of a simulated job: the effect of each kind of `reftrain run` on ranks, hosts and links.
 
-A fault changes conditions under which operations run, and never a trace. Hangs stop, leave out or contradict
-one call; everything after it follows by itself.
+A fault changes the conditions under which operations run, never a trace. A hang stops, leaves out or contradicts one
+call; everything after it follows from the rules of the engine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ import numpy as np
 
 from reftrain.config.fault_spec import HANGS, FaultSpec
 from reftrain.errors import ConfigError
+from reftrain.simulate.conditions import Conditions
 from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.kernel_names import OPS
-from reftrain.simulate.lane import Conditions
 from reftrain.simulate.program import COMMUNICATION, Kind, Op, Program
 
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -27,7 +27,7 @@ Table = dict[tuple[int, int], Conditions]
 
 
 def last_step(faults: Sequence[FaultSpec], steps: int) -> int:
-    """Steps to simulate: a hang ends the job in the first of its steps."""
+    """Return the number of steps to simulate: a hang ends the job in the first of its steps."""
     hangs = [f.first for f in faults if f.kind in HANGS and f.first < steps]
     return min([steps, *(first + 1 for first in hangs)])
 
@@ -35,7 +35,7 @@ def last_step(faults: Sequence[FaultSpec], steps: int) -> int:
 def conditions_of(
     faults: Sequence[FaultSpec], grid: Grid, programs: Sequence[Program], steps: int, seed: int
 ) -> Table:
-    """Conditions by (pipeline rank, step) where anything is planted.
+    """Return the conditions by (pipeline rank, step) where a fault is planted.
 
     Raises ConfigError for a fault that cannot strike this job.
     """
@@ -84,21 +84,21 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
     values, width = fault.values, grid.width
     if fault.kind == "long_stage":
         stage = grid.stages - 1 if fault.rank is None else grid.place(fault.rank)[0]
-        told = _at(table, stage, step)
-        told.factor = _scaled(told.factor, width, slice(None), values["factor"])
+        conditions = _at(table, stage, step)
+        conditions.factor = _scaled(conditions.factor, width, slice(None), values["factor"])
         return
     stage, place = grid.place(_rank(fault))
-    told = _at(table, stage, step)
+    conditions = _at(table, stage, step)
     if fault.kind == "slow_compute":
-        told.factor = _scaled(told.factor, width, place, values["factor"])
+        conditions.factor = _scaled(conditions.factor, width, place, values["factor"])
     elif fault.kind == "launch_bound":
-        told.launch = _added(told.launch, width, place, values["delay_us"] * 1e3)
+        conditions.launch = _added(conditions.launch, width, place, values["delay_us"] * 1e3)
     elif fault.kind == "pauses":
-        told.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
+        conditions.pauses.append((_added(None, width, place, values["pause_ms"] * 1e6), int(values["every"])))
     elif fault.kind == "late_data":
-        told.late = _added(told.late, width, place, values["delay_ms"] * 1e6)
+        conditions.late = _added(conditions.late, width, place, values["delay_ms"] * 1e6)
     elif fault.kind == "slow_link":
-        told.link = _added(told.link, width, place, values["delay_ms"] * 1e6)
+        conditions.link = _added(conditions.link, width, place, values["delay_ms"] * 1e6)
     else:
         raise ConfigError("fault", f"{fault.kind} cannot be simulated", "choose another kind")
 
@@ -113,8 +113,8 @@ def _documents(
 ) -> None:
     """Deal long documents: attention of some (dp, cp) coordinates takes up to `factor` times the mean.
 
-    Who gets them changes with every step and micro-batch, or, where a rank is named, it is always its
-    coordinates. All tensor and pipeline ranks of a coordinate work on the same documents.
+    The coordinates change with every step and micro-batch; where a rank is named, they are always those of that rank.
+    All tensor and pipeline ranks of a coordinate work on the same documents.
     """
     dp, cp, _ = grid.shape
     batches = sorted({op.micro_batch for p in programs for op in p.ops if op.attention})
@@ -132,10 +132,10 @@ def _documents(
 def deal(table: Table, grid: Grid, step: int, factors: Mapping[int, F64]) -> None:
     """Multiply attention's time by `factors`, (dp, cp) for each micro-batch, on every stage."""
     for stage in range(grid.stages):
-        told = _at(table, stage, step)
+        conditions = _at(table, stage, step)
         for micro_batch, factor in factors.items():
             wide = np.broadcast_to(factor[:, :, None], grid.shape).reshape(-1)
-            told.attention[micro_batch] = told.attention.get(micro_batch, 1.0) * wide
+            conditions.attention[micro_batch] = conditions.attention.get(micro_batch, 1.0) * wide
 
 
 def _hang(fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Table, step: int) -> None:
@@ -143,17 +143,17 @@ def _hang(fault: FaultSpec, grid: Grid, programs: Sequence[Program], table: Tabl
     stage, place = grid.place(_rank(fault))
     ops = programs[stage].ops
     index = struck(fault, ops)
-    told = _at(table, stage, step)
+    conditions = _at(table, stage, step)
     if fault.kind == "skip_collective":
-        told.skips.append((place, index))
+        conditions.skips.append((place, index))
     elif fault.kind == "wrong_size":
-        told.breaks.append((place, index))
+        conditions.breaks.append((place, index))
     else:
-        told.stops.append((place, index))
+        conditions.stops.append((place, index))
 
 
 def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
-    """Operation that a hang strikes, by its index in the rank's program.
+    """Return the index, in the program of its rank, of the operation that a hang strikes.
 
     A message that is left out is the last of its way: messages between two ranks have one size, so that every
     later one takes the place of the one before, and the last is missed. Raises ConfigError where the rank
@@ -168,7 +168,7 @@ def struck(fault: FaultSpec, ops: Sequence[Op]) -> int:
             if fault.kind == "skip_collective" and op.kind in {Kind.SEND, Kind.RECV}:
                 return max(i for i, o in enumerate(ops) if (o.kind, o.peer) == (op.kind, op.peer))
             return index
-    what = " ".join(
+    call = " ".join(
         part for part in (fault.op or "communication", f"on {fault.axis}" if fault.axis else "") if part
     )
-    raise ConfigError("fault.rank", f"rank {fault.rank} makes no {what} call", "choose another")
+    raise ConfigError("fault.rank", f"rank {fault.rank} makes no {call} call", "choose another")

@@ -1,11 +1,11 @@
 """Writes a simulation as flight-recorder dumps, one pickle a rank, as NCCL's watchdog leaves them.
 
-Every call that a host issued is an entry; it is completed where its end is finite. What a hang did to the job
-is in the times already. Dumps are those of torch 2.9 with timing switched off, the default: no starts.
+Every call that a host issued is an entry; it is completed where its end is finite, so that a hang shows in the times
+alone. Dumps are those of torch 2.9 with timing switched off, its default: they hold no starts.
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +26,7 @@ TIMEOUT_MS: Final = 600_000
 
 @dataclass(frozen=True)
 class _Call:
-    """What the entries of one operation have in common on all ranks of a pipeline rank."""
+    """The part of an operation's entries that is the same on all ranks of a pipeline rank."""
 
     row: int
     op: Op
@@ -43,7 +43,7 @@ class FlightWriter:
         self._calls: dict[int, list[_Call]] = {}
 
     def calls(self, stage: int) -> list[_Call]:
-        """Calls of all steps of a pipeline rank, in the order in which the host makes them."""
+        """Return the calls of all steps of a pipeline rank, in the order in which the host makes them."""
         if stage not in self._calls:
             ops = self.simulation.programs[stage].ops
             seqs: dict[tuple[object, ...], int] = {}
@@ -60,7 +60,7 @@ class FlightWriter:
         return self._calls[stage]
 
     def write(self, rank: int) -> tuple[int, int]:
-        """Write one dump; gives its entries and bytes. The file appears whole or not at all."""
+        """Write one dump; return its entries and bytes. The file appears whole or not at all."""
         if rank in self.dead:
             return 0, 0
         dump = self.dump(rank)
@@ -69,31 +69,11 @@ class FlightWriter:
         return len(dump["entries"]), len(packed)
 
     def dump(self, rank: int) -> dict[str, Any]:
-        """The dump of one rank."""
+        """Return the dump of one rank, with the last `ENTRIES` calls."""
         sim = self.simulation
-        stage, place = sim.grid.place(rank)
-        times = sim.times[stage]
         groups = sim.grid.groups_of(rank)
         ids = {g.name: i for i, g in enumerate(groups)}
-        issued, done = times.issued[:, place], times.end[:, place]
-        status = {str(i): [0, 0] for i in range(len(groups))}
-        entries: list[dict[str, Any]] = []
-        shifts: dict[str, int] = {}  # calls that the rank left out, by group: its own numbers lag by them
-        made = [c for c in self.calls(stage) if np.isfinite(issued[c.row]) or self._skipped(c, rank)]
-        for call in made:
-            group = sim.grid.group_over(call.op.group, call.op.members, rank)
-            if not np.isfinite(issued[call.row]):
-                shifts[group.name] = shifts.get(group.name, 0) + 1
-                continue
-            seq = call.seq - shifts.get(group.name, 0)
-            ended = bool(np.isfinite(done[call.row]))
-            if call.op.kind is Kind.COLLECTIVE:
-                status[str(ids[group.name])][0] = seq
-                if ended:
-                    status[str(ids[group.name])][1] = seq
-            entries.append(
-                self._entry(call, rank, group, ids[group.name], seq, issued[call.row], done[call.row])
-            )
+        entries, status = self._entries(rank, ids)
         for number, entry in enumerate(entries):
             entry["record_id"] = number
         return {
@@ -104,15 +84,41 @@ class FlightWriter:
                 g.name: {"name": g.name, "desc": g.desc, "ranks": _listed(g.ranks)} for g in groups
             },
             "pg_status": {
-                number: {
+                str(number): {
                     "last_enqueued_collective": enqueued or -1,
                     "last_started_collective": -1,
                     "last_completed_collective": completed or -1,
                 }
-                for number, (enqueued, completed) in status.items()
+                for number, (enqueued, completed) in enumerate(status)
             },
             "entries": entries[-ENTRIES:],
         }
+
+    def _entries(
+        self, rank: int, ids: Mapping[str, int]
+    ) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+        """Return the entries of all calls, and by group the last collective that was issued and that ended.
+
+        `ids` numbers the groups by name. A call that the rank left out has no entry, and the numbers of its later
+        calls in the group lag by one.
+        """
+        sim = self.simulation
+        stage, place = sim.grid.place(rank)
+        issued, done = sim.times[stage].issued[:, place], sim.times[stage].end[:, place]
+        status = [(0, 0)] * len(ids)
+        entries: list[dict[str, Any]] = []
+        lags: dict[str, int] = {}
+        made = [c for c in self.calls(stage) if np.isfinite(issued[c.row]) or self._skipped(c, rank)]
+        for call in made:
+            group = sim.grid.group_over(call.op.group, call.op.members, rank)
+            if not np.isfinite(issued[call.row]):
+                lags[group.name] = lags.get(group.name, 0) + 1
+                continue
+            seq, number = call.seq - lags.get(group.name, 0), ids[group.name]
+            if call.op.kind is Kind.COLLECTIVE:
+                status[number] = seq, seq if np.isfinite(done[call.row]) else status[number][1]
+            entries.append(self._entry(call, rank, group, number, seq, issued[call.row], done[call.row]))
+        return entries, status
 
     def _skipped(self, call: _Call, rank: int) -> bool:
         return (rank, call.row) in self.simulation.left_out
@@ -120,6 +126,7 @@ class FlightWriter:
     def _entry(
         self, call: _Call, rank: int, group: Group, number: int, seq: int, issued: float, done: float
     ) -> dict[str, Any]:
+        """Return one entry without its `record_id`; `number` is the group's on this rank, times are in ns."""
         sim, op = self.simulation, call.op
         p2p = op.kind is not Kind.COLLECTIVE
         name = _message_name(sim, rank, op, group) if p2p else RECORDER_NAMES[op.label]
@@ -156,7 +163,7 @@ class FlightWriter:
 
 
 def _frames(op: Op, step: int) -> list[dict[str, Any]]:
-    """Where in the trainer the call was made, as far as a simulation knows: what it was computing."""
+    """Return the stack of a call: one frame that names the phase, stage and micro-batch it belongs to."""
     phase = "backward" if op.backward else "forward"
     if op.stage < 0:
         return [{"name": f"step {step}", "filename": "reftrain/simulate", "line": 0}]
@@ -165,7 +172,7 @@ def _frames(op: Op, step: int) -> list[dict[str, Any]]:
 
 
 def _message_name(sim: Simulation, rank: int, op: Op, group: Group) -> str:
-    """Torch's name of a message, with both ends as ranks of the group."""
+    """Return torch's name of a message, with both ends as ranks of the group."""
     peer = rank + (op.peer - sim.grid.coords(rank)["pp"]) * sim.grid.strides["pp"]
     me, other = group.ranks.index(rank), group.ranks.index(peer)
     return f"nccl:{op.label} {me}{'->' if op.kind is Kind.SEND else '<-'}{other}"
@@ -177,7 +184,7 @@ def _listed(ranks: tuple[int, ...]) -> str:
 
 
 def write_dumps(writer: FlightWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
-    """Write the dumps of `ranks` with `jobs` processes; gives entries and bytes in all.
+    """Write the dumps of `ranks` with `jobs` processes; return entries and bytes in all.
 
     Raises MachineError where the folder cannot be written.
     """

@@ -1,8 +1,8 @@
-"""The rank grid of a simulated job as arrays: every pipeline rank's ranks at once, and their process groups.
+"""The rank grid of a simulated job as arrays, and its process groups.
 
-All ranks of one pipeline coordinate run the same program, so the engine computes them together: an array of
-shape (dp, cp, tp), flattened, holds one number for each. Groups are numbered and described as torch's
-DeviceMesh does it, which is what analysers of real traces meet.
+All ranks of one pipeline coordinate run the same program, so the engine computes them together: an array of shape
+(dp, cp, tp), flattened, holds one number for each. Groups have the numbers and descriptions that torch's DeviceMesh
+gives them in real traces.
 """
 
 import math
@@ -14,26 +14,22 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from reftrain.cost import links
+from tracekit.axes import AXES
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
-LANES: Final = ("dp", "cp", "tp")  # axes of an array of one pipeline rank, from outer to inner
-SPANS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tp": ("tp",),
-    "cp": ("cp",),
-    "pp": ("pp",),
-    "dp": ("dp",),
-    "dp_cp": ("dp", "cp"),
-    "world": ("dp", "cp", "pp", "tp"),
-    "own": (),
-}
-"""Axes along which the members of each kind of process group differ."""
+ARRAY_AXES: Final = ("dp", "cp", "tp")
+"""Axes of an array of one pipeline rank, outer to inner."""
+SPANS: Final[Mapping[str, tuple[str, ...]]] = {**links.SPANS, "own": ()}
+"""Axes along which the members of each kind of process group differ; a rank is alone in its `own` group."""
 REPLICAS: Final = "replicas_"
-"""Begin of the kinds of groups that the owners of a stage have of their own; its number follows."""
+"""Prefix of the kind of group that joins the owners of a stage; the number of the stage follows."""
 
 
 def spanned(kind: str) -> tuple[str, ...]:
-    """Axes within one pipeline rank along which the members of a kind of group differ."""
+    """Return the axes along which the members of a kind of group differ."""
     return () if kind.startswith(REPLICAS) else SPANS[kind]
 
 
@@ -60,7 +56,7 @@ class Grid:
     """
 
     def __init__(self, sizes: Mapping[str, int], order: Sequence[str]) -> None:
-        self.sizes = {axis: int(sizes[axis]) for axis in ("tp", "cp", "pp", "dp")}
+        self.sizes = {axis: int(sizes[axis]) for axis in AXES}
         self.order = tuple(order)
         self.strides: dict[str, int] = {}
         stride = 1
@@ -72,7 +68,7 @@ class Grid:
         self.joints: list[tuple[str, tuple[int, ...]]] = []  # groups that join pipeline ranks: (kind, those)
 
     def join(self, kind: str, stages: tuple[int, ...]) -> None:
-        """Make groups that join, over several pipeline ranks, the groups of a kind: replicas of a stage."""
+        """Register groups that join the groups of a kind over several pipeline ranks: replicas of a stage."""
         if (kind, stages) not in self.joints:
             self.joints.append((kind, stages))
             self.joints.sort()
@@ -93,33 +89,33 @@ class Grid:
         return self.sizes["dp"], self.sizes["cp"], self.sizes["tp"]
 
     @cached_property
-    def lanes(self) -> I64:
-        """Rank less its pipeline part, by place in an array of one pipeline rank; (width,)."""
+    def offsets(self) -> I64:
+        """Global rank less its pipeline part, by place in the array; (width,)."""
         index = np.indices(self.shape)
-        parts = [index[i] * self.strides[axis] for i, axis in enumerate(LANES)]
+        parts = [index[i] * self.strides[axis] for i, axis in enumerate(ARRAY_AXES)]
         return np.asarray(sum(parts), np.int64).reshape(-1)
 
     def ranks(self, stage: int) -> I64:
-        """Global ranks of a pipeline rank, in array order; (width,)."""
-        return self.lanes + stage * self.strides["pp"]
+        """Return the global ranks of a pipeline rank, in array order; (width,)."""
+        return self.offsets + stage * self.strides["pp"]
 
     def coords(self, rank: int) -> dict[str, int]:
-        """Coordinates of a rank."""
+        """Return the coordinates of a rank."""
         return {axis: rank // self.strides[axis] % self.sizes[axis] for axis in self.order}
 
     def place(self, rank: int) -> tuple[int, int]:
-        """Pipeline rank and place in its array."""
+        """Return the pipeline rank of a rank and its place in the array."""
         at = self.coords(rank)
         _, cp, tp = self.shape
         return at["pp"], (at["dp"] * cp + at["cp"]) * tp + at["tp"]
 
     def size(self, kind: str) -> int:
-        """Members of a group of this kind."""
+        """Return the number of members of a group of this kind."""
         return math.prod(self.sizes[axis] for axis in spanned(kind))
 
     def over(self, kind: str) -> tuple[int, ...]:
-        """Dimensions of an array of one pipeline rank over which a group of this kind spans."""
-        return tuple(i for i, axis in enumerate(LANES) if axis in spanned(kind))
+        """Return the dimensions of an array of one pipeline rank over which a group of this kind spans."""
+        return tuple(i for i, axis in enumerate(ARRAY_AXES) if axis in spanned(kind))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -130,7 +126,7 @@ class Grid:
         return tuple(kinds)
 
     def group(self, kind: str, rank: int) -> Group:
-        """The group of this kind that a rank belongs to."""
+        """Return the group of this kind that a rank belongs to."""
         axes = spanned(kind)
         at = self.coords(rank)
         first = rank - sum(at[axis] * self.strides[axis] for axis in axes)
@@ -140,18 +136,18 @@ class Grid:
         return known
 
     def group_over(self, kind: str, stages: tuple[int, ...], rank: int) -> Group:
-        """The group that joins a rank's group of a kind on each of several pipeline ranks (none: just its own)."""
+        """Return the group that joins a rank's groups of a kind over several pipeline ranks, its own over none."""
         if not stages:
             return self.group(kind, rank)
-        lane = rank - self.coords(rank)["pp"] * self.strides["pp"]
-        parts = [self.group(kind, lane + stage * self.strides["pp"]) for stage in stages]
+        offset = rank - self.coords(rank)["pp"] * self.strides["pp"]
+        parts = [self.group(kind, offset + stage * self.strides["pp"]) for stage in stages]
         before = 1 + sum(self.world // self.size(other) for other in self.kinds[1:])
         place = self.joints.index((kind, stages)) * self.world + parts[0].ranks[0]
         ranks = tuple(sorted(r for part in parts for r in part.ranks))
         return Group(str(before + place), f"mesh_{kind}", "replicas", ranks)
 
     def groups_of(self, rank: int) -> list[Group]:
-        """All groups that a rank belongs to."""
+        """Return all groups that a rank belongs to."""
         stage = self.coords(rank)["pp"]
         own = [self.group(kind, rank) for kind in self.kinds]
         return own + [self.group_over(kind, s, rank) for kind, s in self.joints if stage in s]
@@ -167,7 +163,7 @@ class Grid:
         return Group(str(self._number(kind, first)), f"mesh_{kind}", kind, ranks)
 
     def _number(self, kind: str, first: int) -> int:
-        """Groups are numbered through: the world, then all groups of one kind after those of another."""
+        """Return the number of a group: 0 is the world, then all groups of one kind follow those of another."""
         before = 1
         for other in self.kinds[1:]:
             if other == kind:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reftrain.simulate.conditions import F32
 from reftrain.simulate.grid import F64, Grid
-from reftrain.simulate.lane import F32
 
 _KERNEL, _TRANSFER, _TAIL, _LOAD, _COMMON, _SPEED, _PATH, _CLOCK = range(8)
 
@@ -46,7 +46,7 @@ class Jitter:
         return np.exp(out, out=out)
 
     def compute(self, stage: int, step: int, count: int) -> F32:
-        """Factors of `count` kernels, (count, width): its own, its GPU's and the step's."""
+        """Return factors of `count` kernels, (count, width): its own, its GPU's and the step's."""
         width = self.grid.width
         out = self._factors(self._rng(_KERNEL, step, stage), (count, width), self.kernel_sigma)
         speed = self._factors(self._rng(_SPEED, stage), (width,), self.speed_sigma)
@@ -58,37 +58,37 @@ class Jitter:
         return out
 
     def transfer(self, stage: int, step: int, count: int) -> F32:
-        """Factors of `count` transfers, (count, width)."""
+        """Return factors of `count` transfers, (count, width)."""
         out = self._factors(self._rng(_TRANSFER, step, stage), (count, self.grid.width), self.transfer_sigma)
         out *= self._factors(self._rng(_PATH, stage), (self.grid.width,), self.path_sigma)
         return out
 
     def tail(self, stage: int, step: int) -> F32:
-        """Time until each rank has left a collective, ns; (251, width)."""
+        """Return the time until each rank has left a collective, ns; (251, width)."""
         rng = self._rng(_TAIL, step, stage)
         out = rng.standard_exponential((251, self.grid.width), dtype=np.float32)
         out *= np.float32(self.leave_ns * self.scale)
         return out
 
     def load(self, stage: int, step: int) -> F64:
-        """Factors of loading, (width,)."""
+        """Return factors of loading, (width,)."""
         drawn = self._factors(self._rng(_LOAD, step, stage), (self.grid.width,), self.fetch_sigma)
         return np.asarray(drawn, np.float64)
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """What the clocks of the hosts show: `offset` ns and relative `drift`, by node."""
+    """Deviations of the clocks of the hosts: `offset` ns and relative `drift`, by node."""
 
     offset: F64
     drift: F64
 
     def stamp(self, node: int, true: F64) -> F64:
-        """Times that a host's clock shows, ns since the job's true begin."""
+        """Return the times that a host's clock shows, ns since the job's true begin."""
         return np.asarray(true * (1.0 + self.drift[node]) + self.offset[node])
 
 
 def draw_clocks(seed: int, nodes: int, spread_ns: float = 2e6, drift: float = 2e-6) -> Clocks:
-    """Clocks of `nodes` hosts, kept by NTP: off by up to `spread_ns`, drifting by up to `drift`."""
+    """Draw the clocks of `nodes` hosts, kept by NTP: off by up to `spread_ns`, drifting by up to `drift`."""
     rng = np.random.default_rng([seed, _CLOCK])
     return Clocks(rng.uniform(-spread_ns, spread_ns, nodes), rng.uniform(-drift, drift, nodes))

@@ -13,9 +13,9 @@ from typing import Final, Literal
 
 import numpy as np
 
+from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.grid import F64, I64, Grid, Group
 from reftrain.simulate.kernel_names import COLLECTIVES, kernel_names
-from reftrain.simulate.lane import HostCosts
 from reftrain.simulate.program import Kind, Op, Program
 
 Detail = Literal["kernels", "collectives"]

@@ -1,8 +1,8 @@
-"""What the actions of a schedule consist of for the reference model: kernels and collectives in their order.
+"""Operations of a schedule's actions for the reference model: kernels and collectives in their order.
 
-The operations and their times are those of the cost model; here they become programs: gathers of weights run
-ahead of their layer, reductions of gradients beside the backward that follows, everything else blocks. The
-ZeRO stages differ in when weights are gathered (once a step, or at every use) and gradients reduced.
+The operations and their times are those of the cost model. Here they become programs: a gather of weights runs ahead
+of its layer, a reduction of gradients beside the backward that follows, every other collective blocks. The ZeRO stages
+differ in when weights are gathered (once a step, or at every use) and when gradients are reduced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from reftrain.cost.cost_model import CostModel
+from reftrain.cost.job import FP32_BYTES, ZERO_PARAMETERS
 from reftrain.cost.kernels import Operation
 from reftrain.cost.shapes import StageShape
 from reftrain.simulate.grid import REPLICAS
 from reftrain.simulate.kernel_names import OPS
 from reftrain.simulate.program import Builder
+from reftrain.thresholds import PREFETCHED_BATCH_NS
 
 NS: Final = 1e9
-FETCH_NS: Final = 2e6
-"""A healthy loader's prefetched batch: taken from a queue and copied to the device."""
 _SEGMENTS: Final = frozenset({"qkv", "attention", "out", "ffn", "head"})
 """Operations that begin a compute segment of the trainer (`reftrain.rank.hooks`)."""
 
@@ -26,20 +26,20 @@ Unit = tuple[int, int]  # virtual stage, layer of it; -1 the embedding, number o
 
 
 @dataclass
-class _Held:
-    """What one pipeline rank has under way."""
+class _UnderWay:
+    """Transfers of one pipeline rank that run beside compute."""
 
     gathers: dict[Unit, int] = field(default_factory=dict)
     reductions: list[int] = field(default_factory=list)
     delay_ns: float = 0.0  # by which transfers beside compute slow the next kernel down
 
 
-class ModelWork:
-    """Work of the model on every pipeline rank.
+class ModelOperations:
+    """Operations of the model on every pipeline rank.
 
-    `held` are the virtual stages of every pipeline rank, those of all replicas.
-
-    `merge` writes the kernels between two collectives as one, attention apart, for jobs of thousands of ranks.
+    `held` has the virtual stages of every pipeline rank, those of all replicas. `merge` writes the kernels between two
+    collectives as one operation, attention apart, for jobs of thousands of ranks. `clip` adds the gradient norm;
+    `host_waits` lets the host wait for every message; `fetch_ns` is the time to fetch a batch.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModelWork:
         merge: bool = False,
         clip: bool = True,
         host_waits: bool = True,
-        fetch_ns: float = FETCH_NS,
+        fetch_ns: float = PREFETCHED_BATCH_NS,
     ) -> None:
         self.cost, self.shapes, self.held = cost, shapes, held
         self.merge, self.clip = merge, clip
@@ -60,13 +60,13 @@ class ModelWork:
         self.zero = mesh.zero
         self.shard = "dp_cp" if mesh.dp > 1 and mesh.cp > 1 else "dp" if mesh.dp > 1 else "cp"
         self.sizes = {"tp": mesh.tp, "cp": mesh.cp}
-        self._held: dict[int, _Held] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._cache: dict[tuple[object, ...], tuple[Operation, ...]] = {}
 
     # -- a step's begin and end
     def begin(self, b: Builder) -> None:
         """Fetch the batch; with ZeRO-1 and 2 gather all weights, first used first."""
-        self._held[b.rank] = _Held()
+        self._under_way[b.rank] = _UnderWay()
         b.load(self.fetch_ns)
         if self.zero in {1, 2}:
             for stage in self.held[b.rank]:
@@ -75,9 +75,9 @@ class ModelWork:
 
     def finish(self, b: Builder, stages: tuple[int, ...]) -> None:
         """Clip by the global norm, step the optimizer, and let the host read the loss."""
-        held = self._held[b.rank]
-        b.wait(*held.reductions)
-        held.reductions.clear()
+        under_way = self._under_way[b.rank]
+        b.wait(*under_way.reductions)
+        under_way.reductions.clear()
         if stages and self.clip:
             b.compute("clip", 0.1 * self._optimizer_ns(stages), launches=2)
             ns = self.cost.collective("world", "all_reduce", 4.0) * NS
@@ -88,9 +88,9 @@ class ModelWork:
 
     def update(self, b: Builder, stage: int) -> None:
         """Step the optimizer of one stage."""
-        held = self._held[b.rank]
-        b.wait(*held.reductions)
-        held.reductions.clear()
+        under_way = self._under_way[b.rank]
+        b.wait(*under_way.reductions)
+        under_way.reductions.clear()
         b.compute("optimizer", self._optimizer_ns((stage,)), launches=4)
 
     def _optimizer_ns(self, stages: Iterable[int]) -> float:
@@ -114,20 +114,20 @@ class ModelWork:
         )  # fmt: skip
 
     def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:
-        """An activation, or its gradient, (B, S/cp, D) of one micro-batch, split over tp where sequences are."""
+        """Return ns and elements of an activation or its gradient: (B, S/cp, D), split over tp where sequences are."""
         del stage, gradient
         return self.cost.message_seconds * NS, self.cost.local_tokens * self.cost.model.dim
 
     # -- one micro-batch on one stage
     def forward(self, b: Builder, stage: int, micro_batch: int, *, again: bool) -> None:
-        """Embedding, layers and head forward."""
+        """Run embedding, layers and head forward."""
         del micro_batch, again
         for unit in self._units(stage):
             self._weights(b, unit, 1)
             self._operations(b, self._of(unit, "forward"))
 
     def backward(self, b: Builder, stage: int, micro_batch: int, *, part: str, reduce: bool) -> None:
-        """The same in reverse; with `reduce` every part's gradients are reduced while the next one computes."""
+        """Run them in reverse; with `reduce` the gradients of each part are reduced while the next part computes."""
         del micro_batch
         phase: Literal["backward", "input", "weight"] = (
             "backward" if part == "all" else "input" if part == "input" else "weight"
@@ -152,10 +152,10 @@ class ModelWork:
     ) -> tuple[Operation, ...]:
         stage, layer = unit
         shape = self.shapes[stage]
-        what = "embedding" if layer < 0 else "head" if layer == shape.layers else "layer"
-        if (what, phase) not in self._cache:
-            self._cache[what, phase] = getattr(self.cost, what)(phase)
-        return self._cache[what, phase]
+        part = "embedding" if layer < 0 else "head" if layer == shape.layers else "layer"
+        if (part, phase) not in self._cache:
+            self._cache[part, phase] = getattr(self.cost, part)(phase)
+        return self._cache[part, phase]
 
     def _operations(self, b: Builder, operations: Sequence[Operation]) -> None:
         """Append operations; kernels between collectives are one segment, attention one of its own."""
@@ -177,22 +177,22 @@ class ModelWork:
     def _kernels(self, b: Builder, run: Sequence[Operation]) -> None:
         if not run:
             return
-        held = self._held[b.rank]
+        under_way = self._under_way[b.rank]
         segment = any(o.name in _SEGMENTS for o in run)
         attention = run[0].name == "attention"
         if self.merge:
             longest = max(run, key=lambda o: o.seconds)
-            ns = sum(o.seconds for o in run) * NS + held.delay_ns
+            ns = sum(o.seconds for o in run) * NS + under_way.delay_ns
             b.compute(
                 longest.name, ns, launches=sum(o.kernels for o in run), segment=segment, attention=attention
             )
         for number, operation in enumerate(() if self.merge else run):
-            extra = 0.0 if number else held.delay_ns
+            extra = 0.0 if number else under_way.delay_ns
             b.compute(
                 operation.name, operation.seconds * NS + extra, launches=operation.kernels,
                 segment=segment and not number, attention=attention,
             )  # fmt: skip
-        held.delay_ns = 0.0
+        under_way.delay_ns = 0.0
 
     def _collective(self, b: Builder, operation: Operation) -> None:
         elements = operation.nbytes // self.cost.compute_bytes
@@ -219,13 +219,13 @@ class ModelWork:
             wait=False,
         )  # fmt: skip
         if index is not None:
-            self._held[b.rank].gathers[unit] = index
-            self._held[b.rank].delay_ns += ns * self.cost.hardware.efficiency.overlap
+            self._under_way[b.rank].gathers[unit] = index
+            self._under_way[b.rank].delay_ns += ns * self.cost.hardware.efficiency.overlap
 
     def _weights(self, b: Builder, unit: Unit, direction: int) -> None:
-        """Have the unit's weights; with ZeRO-3 gather them now, and the next unit's ahead of their use."""
-        gathers = self._held[b.rank].gathers
-        if self.zero == 3:
+        """Wait for the weights of a unit; with ZeRO-3 gather them now, and those of the next unit ahead."""
+        gathers = self._under_way[b.rank].gathers
+        if self.zero == ZERO_PARAMETERS:
             units = self._units(unit[0])
             place = units.index(unit) + direction
             ahead = [units[place]] if 0 <= place < len(units) else []
@@ -241,14 +241,14 @@ class ModelWork:
         ns = self.cost.collective("dp_cp", op, elements * self.cost.reduce_bytes) * NS
         index = b.collective(
             self.shard, OPS[op], ns, sides(op, elements, self._shards()), stream="fsdp", wait=False,
-            dtype="Float" if self.cost.reduce_bytes == 4 else "BFloat16",
+            dtype="Float" if self.cost.reduce_bytes == FP32_BYTES else "BFloat16",
         )  # fmt: skip
         if index is not None:
-            self._held[b.rank].reductions.append(index)
-            self._held[b.rank].delay_ns += ns * self.cost.hardware.efficiency.overlap
+            self._under_way[b.rank].reductions.append(index)
+            self._under_way[b.rank].delay_ns += ns * self.cost.hardware.efficiency.overlap
 
 
 def sides(op: str, elements: int, size: int) -> tuple[int, int]:
-    """(In, out) elements of a call whose larger buffer has `elements`."""
+    """Return the (in, out) elements of a call whose larger buffer has `elements`."""
     part = max(elements // size, 1)
     return {"all_gather": (part, elements), "reduce_scatter": (elements, part)}.get(op, (elements, elements))

@@ -16,14 +16,16 @@ from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
 from reftrain.simulate.pool import made_folder, put
-from reftrain.simulate.runner import Setup, hang_of, without_faults
+from reftrain.simulate.runner import hang_of, without_faults
+from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
-from reftrain.simulate.timeline import Summary, summarise, tflops_per_gpu, time_line
+from reftrain.simulate.summary import Summary, summarise, tflops_per_gpu
+from reftrain.simulate.timeline import time_line
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: files, events (or entries of dumps), bytes."""
+    """Counts of what was written: files, events (entries, of dumps), bytes."""
 
     files: int
     events: int
@@ -32,7 +34,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A simulation's figures and what of it was written. `healthy` is the same job with nothing planted."""
+    """A simulation with its figures and the counts of its files. `healthy` has the figures without the faults."""
 
     setup: Setup
     simulation: Simulation
@@ -51,7 +53,7 @@ class Outcome:
 
 
 def outcome_of(setup: Setup, simulation: Simulation) -> Outcome:
-    """Figures of a finished simulation, and what its faults cost."""
+    """Return the figures of a finished simulation; a job with faults is simulated again without them."""
     healthy = without_faults(setup, simulation.whole_steps)
     summary = summarise(simulation)
     return Outcome(setup, simulation, summary, summarise(healthy) if healthy else None, hang_of(setup))
@@ -67,7 +69,7 @@ def write_folder(
     flight_recorder: bool,
     jobs: int,
 ) -> Outcome:
-    """Write the run; gives the outcome with what was written. Raises MachineError where that fails."""
+    """Write the run folder; return the outcome with its counts. Raises MachineError where writing fails."""
     simulation, setup = outcome.simulation, outcome.setup
     with made_folder(folder):
         _write_json(folder / "timeline.json", time_line(simulation, setup.job))
@@ -88,7 +90,7 @@ def write_folder(
 
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
-    """run.json as `reftrain run` writes it; `simulated` says on what, and what the planted faults cost."""
+    """Write run.json as `reftrain run` does; `simulated` has the step times with and without the faults."""
     from reftrain.record.evidence import describe  # imports torch, which nothing else here needs
     from reftrain.record.manifest import write_manifest
 
@@ -117,7 +119,7 @@ def _write_json(path: Path, document: dict[str, object]) -> None:
 
 
 def document(outcome: Outcome) -> dict[str, object]:
-    """The answer as `reftrain.simulate/1`."""
+    """Return the answer as `reftrain.simulate/1`; times in ms, shares as fractions of 1."""
     simulation, setup, summary = outcome.simulation, outcome.setup, outcome.summary
     grid, job = simulation.grid, setup.job
     return {

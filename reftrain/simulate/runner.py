@@ -1,86 +1,57 @@
-"""From a job, a schedule and a machine to a finished simulation: compiles, plants, runs.
+"""Simulates a job with a schedule on a machine: compiles programs, plants faults, runs the engine.
 
-Flow: `Setup` → programs (`program`, `model_work`) → conditions (`faults`) → times (`engine`) → `Simulation`,
-which the writers (`emit_kineto`, `emit_flight`) and the summary (`timeline`) read.
+Flow: `Setup` → programs (`compile`, `model_operations`) → conditions (`faults`) → times (`engine`) → `Simulation`,
+which the writers (`kineto_writer`, `flight_writer`), `summary` and `timeline` read.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from reftrain.config.fault_spec import HANGS, FaultSpec
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.errors import ConfigError
-from reftrain.schedule.actions import Schedule
+from reftrain.simulate.compile import compile_programs
+from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.faults import Table, conditions_of, deal, last_step
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.jitter import Jitter, draw_clocks
-from reftrain.simulate.lane import HostCosts
-from reftrain.simulate.model_operations import ModelWork
-from reftrain.simulate.packing import Packing
-from reftrain.simulate.program import Program, compile_programs
+from reftrain.simulate.model_operations import ModelOperations
+from reftrain.simulate.program import Program
+from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
+from reftrain.thresholds import CALL_LAUNCHES, LAUNCH_LATENCY_NS, MOST_SIMULATED_RANKS, MOST_TIMES
 
 BEGIN_NS: Final = 1_774_000_123_456_789_012
 """Wall time of every simulated job's begin: fixed, so that the same seed writes the same bytes."""
-MOST_RANKS: Final = 16_384
-MOST_TIMES: Final = 600_000_000
-"""Operations times ranks times steps that are simulated at most: about 14 GB of times."""
-_CALL_LAUNCHES: Final = 2.5  # host time of a collective call in kernel launches: torch's own work around it
-_LATENCY_NS: Final = 4_000.0  # from a launch to the kernel's start on an idle stream
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What is simulated. `schedule` is lowered; `detail` names the rows that traces will have.
-
-    `jitter` scales all random deviations, 0 leaves none; `host_waits` lets the host wait for every message
-    that arrives, as Megatron's pipeline does. `packing` deals attention by documents; without it every
-    sequence is one document.
-    """
-
-    job: Job
-    schedule: Schedule
-    hardware: Hardware
-    steps: int = 2
-    seed: int = 0
-    jitter: float = 1.0
-    faults: tuple[FaultSpec, ...] = ()
-    merge: bool = False
-    host_waits: bool = True
-    packing: Packing | None = None
-
-    @property
-    def grid(self) -> Grid:
-        """The rank grid."""
-        mesh = self.job.mesh
-        return Grid({axis: getattr(mesh, axis) for axis in ("tp", "cp", "pp", "dp")}, mesh.order)
 
 
 def host_costs(hardware: Hardware) -> HostCosts:
-    """Host times of a machine, ns."""
+    """Return the host times of a machine, ns."""
     launch = hardware.host.launch_us * 1e3
-    return HostCosts(launch, _CALL_LAUNCHES * launch, _LATENCY_NS if launch else 0.0)
+    return HostCosts(launch, CALL_LAUNCHES * launch, LAUNCH_LATENCY_NS if launch else 0.0)
 
 
 def programs_of(setup: Setup, grid: Grid) -> list[Program]:
-    """Programs of all pipeline ranks."""
+    """Return the programs of all pipeline ranks."""
     job, schedule = setup.job, setup.schedule
     held = [[stage for _, stage in schedule.held_by(rank)] for rank in range(schedule.ranks)]
-    work = ModelWork(
+    operations = ModelOperations(
         cost_model_of(job, setup.hardware), job.stages, held, merge=setup.merge, clip=job.clips,
         host_waits=setup.host_waits,
     )  # fmt: skip
-    return compile_programs(schedule, grid, work)
+    return compile_programs(schedule, grid, operations)
 
 
 def simulate(setup: Setup) -> Simulation:
-    """Run a job; raises ConfigError or ScheduleError for one that cannot be simulated."""
+    """Return the simulation of a job; raises ConfigError or ScheduleError for one that cannot be simulated."""
     grid = setup.grid
-    if grid.world > MOST_RANKS:
-        raise ConfigError("--mesh", f"{grid.world} ranks are too many", f"simulate up to {MOST_RANKS}")
+    if grid.world > MOST_SIMULATED_RANKS:
+        raise ConfigError(
+            "--mesh", f"{grid.world} ranks are too many", f"simulate up to {MOST_SIMULATED_RANKS}"
+        )
     if setup.schedule.ranks != grid.stages:
         problem = f"the schedule has {setup.schedule.ranks} ranks and the mesh pp {grid.stages}"
         raise ConfigError("--schedule", problem, "give both the same")
@@ -106,7 +77,7 @@ def simulate(setup: Setup) -> Simulation:
 
 
 def _check(job: Job) -> None:
-    """Refuse what would be simulated as something else."""
+    """Refuse features that would be simulated as something else."""
     mesh = job.mesh
     if mesh.dp_shard not in {0, mesh.dp}:
         raise ConfigError("mesh.dp_shard", "hybrid sharding is not simulated", "leave it out")
@@ -115,7 +86,7 @@ def _check(job: Job) -> None:
 
 
 def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> None:
-    """Attention's time by the pairs of each micro-batch on each data and context rank, of the causal ones."""
+    """Scale the time of attention by the pairs of each micro-batch over the causal ones, by data and context rank."""
     packing = setup.packing
     if packing is None:
         return
@@ -125,12 +96,12 @@ def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> N
 
 
 def without_faults(setup: Setup, steps: int) -> Simulation | None:
-    """The same job with nothing planted, for what the faults cost; None where nothing is."""
+    """Return the simulation of the same job without its faults; None for a job without faults."""
     return simulate(replace(setup, faults=(), steps=steps)) if setup.faults and steps else None
 
 
 def hang_of(setup: Setup) -> FaultSpec | None:
-    """The planted fault that ends the job, if one does."""
+    """Return the planted fault that ends the job, or None."""
     ending = [f for f in setup.faults if f.kind in HANGS and f.first < setup.steps]
     return min(ending, key=lambda f: f.first) if ending else None
 
@@ -141,8 +112,8 @@ Rows = frozenset[tuple[int, int]]
 def _struck(grid: Grid, programs: Sequence[Program], conditions: Table) -> tuple[Rows, Rows]:
     """(Rank, row) of calls that are left out, and of those made with another size."""
     left_out, resized = set(), set()
-    for (stage, step), told in conditions.items():
+    for (stage, step), planted in conditions.items():
         ranks, base = grid.ranks(stage), step * len(programs[stage].ops)
-        left_out |= {(int(ranks[place]), base + index) for place, index in told.skips}
-        resized |= {(int(ranks[place]), base + index) for place, index in told.breaks}
+        left_out |= {(int(ranks[place]), base + index) for place, index in planted.skips}
+        resized |= {(int(ranks[place]), base + index) for place, index in planted.breaks}
     return frozenset(left_out), frozenset(resized)

@@ -1,4 +1,4 @@
-"""A finished simulation: what every writer and summary starts from."""
+"""A finished simulation, from which writers and summaries start."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.grid import F64, Grid
 from reftrain.simulate.jitter import Clocks
-from reftrain.simulate.lane import HostCosts, StageTimes
+from reftrain.simulate.pipeline_rank import StageTimes
 from reftrain.simulate.program import Program
 
 
@@ -50,6 +51,6 @@ class Simulation:
         return int(np.logical_and.reduce(done).cumprod().sum())
 
     def step_bounds(self) -> F64:
-        """Begin of the first whole step and end of each, on the rank that ends last; ns, (whole steps + 1,)."""
+        """Return begin and ends of the whole steps on the rank that ends last; ns, (whole steps + 1,)."""
         bounds = np.max([t.bounds.max(axis=1) for t in self.times], axis=0)
         return np.asarray(bounds[: self.whole_steps + 1], np.float64)

@@ -7,7 +7,7 @@ from reftrain.config.run import RunConfig
 from reftrain.faults.bugs import catalogue
 from tests.bugs.cases import CASES, Case
 from tests.bugs.observe import Seen, differing, largest_change, observed
-from tests.reftrain.pool import RankPool
+from tests.ranks.pool import RankPool
 
 BASE = {
     "model": {"layers": 2},

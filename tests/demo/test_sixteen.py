@@ -35,7 +35,8 @@ def test_seeds_change_weights_and_data_and_none_plants_nothing(monkeypatch, tmp_
     monkeypatch.setattr("reftrain.train.launcher.launch", lambda config, hooks: started.append(config))
     for options in ([], ["--seed", "7"], ["--fault", "none"]):
         monkeypatch.setattr(sys, "argv", ["reftrain", "demo", "--out", str(tmp_path / "run"), *options])
-        command.main()
+        with pytest.raises(SystemExit, match="0"):
+            command.main()
     usual, other, healthy = started
     assert usual.evidence.faults == other.evidence.faults == (DEFAULT_FAULT,)
     assert healthy.evidence.faults == ()

@@ -1,14 +1,9 @@
-"""A real job of four ranks on Gloo (tp 2 × dp 2) that hangs; every rank writes its dump before any timeout.
-
-Run as `python gloo_job.py RANK PORT FOLDER KIND`.
-"""
+"""A real job of four ranks on Gloo (tp 2 × dp 2) that hangs; every rank writes its dump before any timeout."""
 
 import os
 import pickle
-import sys
 import threading
 import time
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -33,11 +28,12 @@ def dump(rank, folder, ends):
     (ends / f"rank_{rank}.json").write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def main(rank, port, folder, kind):
+def main(rank, store, folder, kind):
+    """What one rank does, in a process of its own."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
     ends = folder.parent / "json"
     ends.mkdir(exist_ok=True)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=4)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4)
     tp = [dist.new_group(r, group_desc="TENSOR_MODEL_PARALLEL_GROUP") for r in ([0, 1], [2, 3])][rank // 2]
     dp = [dist.new_group(r, group_desc="DATA_PARALLEL_GROUP") for r in ([0, 2], [1, 3])][rank % 2]
 
@@ -61,7 +57,3 @@ def main(rank, port, folder, kind):
     time.sleep(STALL_S)
     dump(rank, folder, ends)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])

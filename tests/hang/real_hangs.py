@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ranks.pool import RankPool
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
 
@@ -50,7 +51,6 @@ class Outcome:
     named: list[int]
     kinds: list[str]
     reason: str
-    stock: list[int]  # ranks that torchfrtrace calls missing or culprits
     seconds: float
 
     @property
@@ -58,21 +58,21 @@ class Outcome:
         return self.named == [self.rank] and set(self.kinds) <= KINDS[self.kind]
 
 
-def train(folder, kind, axis, rank, mesh="tp=2,cp=2,pp=2,dp=2", step=2, timeout_s=15.0, extra=()):
+def train(pool, folder, kind, axis, rank, mesh="tp=2,cp=2,pp=2,dp=2", step=2, timeout_s=15.0):
     """Run the trainer into the hang; returns the folder of dumps."""
-    command = [
-        *(sys.executable, "-m", "tracekit_cli.reftrain", "run", *SMALL, "--mesh", mesh, "--quiet"),
-        *("--steps", str(step + 2), "--fault", f"{kind}:rank={rank},axis={axis},steps={step}"),
-        *("--set", f"evidence.timeout_s={timeout_s}", "--out", str(folder), *extra),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    job = pool.reftrain(
+        *("run", *SMALL, "--mesh", mesh, "--quiet"),
+        *("--steps", step + 2, "--fault", f"{kind}:rank={rank},axis={axis},steps={step}"),
+        *("--set", f"evidence.timeout_s={timeout_s}", "--out", folder),
+    )
+    done = job.wait(135 + timeout_s)
     if done.returncode != 3 or "Error" in done.stderr:
         raise RuntimeError(f"the trainer did not hang ({done.returncode}): {done.stderr[-800:]}")
     return folder / "fr"
 
 
 def stock(dumps):
-    """Ranks that torch's own analyser names: missing in a collective, or culprits of a mismatch."""
+    """Ranks that torch's own analyser calls missing in a collective, or culprits of a mismatch."""
     program = Path(sys.executable).with_name("torchfrtrace")
     command = [str(program), str(dumps), "--prefix", "rank_", "--allow-incomplete-ranks"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -84,14 +84,14 @@ def stock(dumps):
     return sorted({int(n) for part in named for n in part.split(",")})
 
 
-def run(folder, kind, axis, rank=None, **options):
-    rank = RANKS[axis] if rank is None else rank
+def run(pool, folder, kind, axis, rank, **options):
+    """Run into the hang and judge the dumps."""
     began = time.perf_counter()
-    dumps = train(folder, kind, axis, rank, **options)
+    dumps = train(pool, folder, kind, axis, rank, **options)
     finding = analyse(load_dumps([str(dumps)]))
     named, kinds = [c.rank for c in finding.culprits], [c.kind for c in finding.culprits]
     seconds = time.perf_counter() - began
-    return Outcome(kind, axis, rank, finding.verdict, named, kinds, finding.reason, stock(dumps), seconds)
+    return Outcome(kind, axis, rank, finding.verdict, named, kinds, finding.reason, seconds)
 
 
 def dropped(dumps, rank, times):
@@ -119,7 +119,7 @@ def main():
         "--drops", type=int, default=0, help="also judge so often with 1, 2 and 3 victims' files gone"
     )
     args = parser.parse_args()
-    rights, without = 0, [0, 0, 0]
+    rights, without, pool = 0, [0, 0, 0], RankPool()
     ranks = RANKS | {a: int(r) for a, r in (part.split("=") for part in args.ranks.split(",") if part)}
     jobs = [(k, a) for k in args.kinds.split(",") for a in args.axes.split(",")]
     print("| kind | axis | planted | named | kind named | right | torchfrtrace names |")
@@ -127,9 +127,10 @@ def main():
     for kind, axis in jobs:
         folder = args.out / f"{kind}_{axis}"
         shutil.rmtree(folder, ignore_errors=True)
-        row = run(folder, kind, axis, ranks[axis])
+        row = run(pool, folder, kind, axis, ranks[axis])
         rights += row.right
-        told = ", ".join(map(str, row.stock)) if row.stock != [-1] else "fails with a traceback"
+        others = stock(folder / "fr")
+        told = ", ".join(map(str, others)) if others != [-1] else "fails with a traceback"
         print(
             f"| {kind} | {axis} | {row.rank} | {', '.join(map(str, row.named)) or '-'} | "
             f"{', '.join(sorted(set(row.kinds))) or row.verdict} | {'yes' if row.right else 'NO'} | {told or '-'} |",
@@ -142,7 +143,8 @@ def main():
             without = [a + b for a, b in zip(without, found, strict=True)]
         if args.json:
             with args.json.open("a") as file:
-                file.write(json.dumps(vars(row)) + "\n")
+                file.write(json.dumps({**vars(row), "stock": others}) + "\n")
+    pool.close()
     print(f"{rights} of {len(jobs)} right")
     if args.drops:
         print(

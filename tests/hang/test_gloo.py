@@ -1,13 +1,8 @@
 """Real hangs on Gloo: dumps as torch writes them, pickle and JSON."""
 
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.hang.gloo_job import CULPRIT
+from tests.hang.gloo_job import CULPRIT, main
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
 
@@ -20,21 +15,12 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_real_gloo_hang(tmp_path, kind):
+def test_real_gloo_hang(ranks, tmp_path, kind):
     folder = tmp_path / "pickle"
     folder.mkdir()
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    script = str(Path(__file__).with_name("gloo_job.py"))
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, script, str(r), str(port), str(folder), kind], stderr=subprocess.DEVNULL
-        )
-        for r in range(4)
-    ]
+    jobs = [ranks.start(main, rank, tmp_path / "store", folder, kind) for rank in range(4)]
     for job in jobs:
-        job.wait(timeout=90)
+        job.wait()
     finding = analyse(load_dumps([str(folder)]))
     assert [(c.rank, c.kind) for c in finding.culprits] == [(CULPRIT, KINDS[kind])], finding.reason
     if kind == "host_stall":  # the JSON form lists no members: the names alone must do

@@ -6,10 +6,11 @@ from itertools import combinations
 import pytest
 
 from tests.hang.real_hangs import KINDS, run
+from tests.ranks.patience import patience
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
 
-SMALL = {"step": 1, "timeout_s": 8.0}
+SMALL = {"step": 1}
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,8 @@ SMALL = {"step": 1, "timeout_s": 8.0}
         ("host_stall", "pp", 2, "pp=2,dp=2"),
     ],
 )
-def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
-    outcome = run(tmp_path / "run", kind, axis, rank, mesh=mesh, **SMALL)
+def test_the_planted_rank_is_named(ranks, tmp_path, kind, axis, rank, mesh):
+    outcome = run(ranks, tmp_path / "run", kind, axis, rank, mesh=mesh, timeout_s=patience(2), **SMALL)
     assert outcome.named == [rank], outcome.reason
     assert set(outcome.kinds) <= KINDS[kind]
     dumps = sorted((tmp_path / "run" / "fr").iterdir())
@@ -32,8 +33,8 @@ def test_the_planted_rank_is_named(tmp_path, kind, axis, rank, mesh):
         assert {c.rank for c in finding.culprits} <= {rank}, ([path.name for path in gone], finding.reason)
 
 
-def test_collectives_the_trainer_never_awaits_are_recorded_done(tmp_path):
-    run(tmp_path / "run", "wrong_size", "pp", 1, mesh="pp=2,dp=2", **SMALL)
+def test_collectives_the_trainer_never_awaits_are_recorded_done(ranks, tmp_path):
+    run(ranks, tmp_path / "run", "wrong_size", "pp", 1, mesh="pp=2,dp=2", timeout_s=patience(2), **SMALL)
     calls = {
         "barrier": 0,
         "all_reduce": 0,

@@ -20,7 +20,7 @@ from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from tests.numerics import real_ranks
 from tests.numerics.real_ranks import Bits, TrainedRank, bits, same
-from tests.reftrain.pool import RankPool
+from tests.ranks.pool import RankPool
 
 STEPS = 3
 BASE = {
@@ -247,7 +247,7 @@ def main() -> None:
     )
     print("|---|---|---|---|")
     wanted = sys.argv[1:]
-    pool = RankPool(16)
+    pool = RankPool()
     try:
         for name, tables in (LAYOUTS | MORE).items():
             if wanted and not any(name.startswith(w) for w in wanted):

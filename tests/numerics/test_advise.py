@@ -11,16 +11,8 @@ from numerics.precision.bound import HOP, running_sum_error
 from reftrain.config.file import load
 from reftrain.rank.hooks import HookList
 from reftrain.record.shadow import Shadow, Sums
-from tests.reftrain.pool import RankPool
 from tests.reftrain.workers import trainer, whole_run
 from tracekit.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    pool = RankPool(2)
-    yield pool
-    pool.close()
 
 
 def configuration(out, **tables):

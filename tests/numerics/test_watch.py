@@ -1,16 +1,14 @@
 """`watch` in trainers of others: plain, and FSDP2 + DTensor, meeting on the same global tensors."""
 
 import json
-import os
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
+from tracekit_cli import numerics
 
 from numerics.compare.run import compare
 from numerics.record.placement import _chunk, boxes_of
@@ -66,33 +64,30 @@ if world > 1:
 """
 
 
-def start(tmp_path, kind, world, command=(), **environment):
-    script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(TRAINER))
-    out = tmp_path / kind
-    ranks = []
-    for rank in range(world):
-        env = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
-        if world > 1:
-            env |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
-        ranks.append(
-            subprocess.Popen(
-                [*command, sys.executable, str(script), kind, str(out)],
-                env=env,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    for process in ranks:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors[-2000:]
+def trainer(folder):
+    """The file of a trainer of somebody else."""
+    script = folder / "train.py"
+    script.write_text(TRAINER)
+    return script
+
+
+def trained(ranks, folder, kind, world):
+    """Folder that the trainer's ranks recorded into."""
+    out = folder / kind
+    places = [{"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {} for rank in range(world)]
+    jobs = [ranks.script(trainer(folder), kind, out, environment=place) for place in places]
+    for job in jobs:
+        done = job.wait()
+        assert done.returncode == 0, done.stderr[-2000:]
     return out
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("watch")
-    return {kind: start(folder, kind, world) for kind, world in (("plain", 1), ("fsdp", 3), ("both", 4))}
+    return {
+        kind: trained(ranks, folder, kind, world) for kind, world in (("plain", 1), ("fsdp", 3), ("both", 4))
+    }
 
 
 def rows(run: Path, rank=0):
@@ -165,41 +160,29 @@ def test_collectives_are_recorded_with_what_they_take_and_give(runs):
     assert total["collective_in"] == pytest.approx(total["collective_out"], rel=1e-5, abs=1e-5)
 
 
-def test_numerics_capture_switches_a_trainer_on(tmp_path):
-    program = [sys.executable, "-c", "from tracekit_cli.numerics import main; main()"]
-    out = tmp_path / "recorded"
-    start(
-        tmp_path,
-        "switch",
-        1,
-        [*program, "capture", "--out", str(out), "--level", "tensors", "--names", "loss", "--"],
-    )
+def ended(monkeypatch, *arguments):
+    """Exit code of `numerics ARGUMENTS`, called in this process."""
+    monkeypatch.setattr(sys, "argv", ["numerics", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        numerics.main()
+    return stop.value.code
+
+
+def test_numerics_capture_switches_a_trainer_on(monkeypatch, capfd, tmp_path):
+    out, none = tmp_path / "recorded", tmp_path / "none"
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")
+    options = ["--level", "tensors", "--names", "loss"]
+    command = [sys.executable, trainer(tmp_path), "switch", out]
+    assert ended(monkeypatch, "capture", "--out", out, *options, "--", *command) == 0
     capture = open_capture(out)
     assert capture.level == "tensors"
     kept = {r["tensor"] for r in capture.table.to_pylist() if r["values"]}
     assert kept == {"loss"}
-    done = subprocess.run(
-        [*program, "capture", "--out", str(tmp_path / "none"), "--", sys.executable, "-c", "pass"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "recorded nothing" in done.stderr
-    failed = subprocess.run(
-        [
-            *program,
-            "capture",
-            "--out",
-            str(tmp_path / "none"),
-            "--",
-            sys.executable,
-            "-c",
-            "raise SystemExit(7)",
-        ],
-        check=False,
-    )
-    assert failed.returncode == 7
+    capfd.readouterr()
+    assert ended(monkeypatch, "capture", "--out", none, "--", sys.executable, "-c", "pass") == 3
+    assert "recorded nothing" in capfd.readouterr().err
+    failing = [sys.executable, "-c", "raise SystemExit(7)"]
+    assert ended(monkeypatch, "capture", "--out", none, "--", *failing) == 7
 
 
 def test_without_a_switch_nothing_is_done(tmp_path, monkeypatch):

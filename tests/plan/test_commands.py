@@ -5,7 +5,8 @@ import tomllib
 
 import pytest
 from click.testing import CliRunner
-from tracekit_cli.reftrain import cli
+from tracekit_cli.exit_codes import of_error
+from tracekit_cli.reftrain import reftrain
 from tracekit_cli.reftrain_plan import parse_count
 
 from reftrain.errors import ConfigError
@@ -14,7 +15,7 @@ PLAN = ["plan", "--preset", "8b", "--gpus", "8", "--tokens", "128K", "--seq", "8
 
 
 def call(*arguments):
-    return CliRunner().invoke(cli, arguments, catch_exceptions=True)
+    return CliRunner().invoke(reftrain, arguments, catch_exceptions=True)
 
 
 def test_plan_as_json():
@@ -55,7 +56,7 @@ def test_plan_refuses_what_it_cannot_read(change, says):
     got = call(*[change[1] if word == change[0] else word for word in PLAN])
     assert isinstance(got.exception, ConfigError)
     assert says in str(got.exception)
-    assert got.exception.exit_code == 2
+    assert of_error(got.exception) == 2
 
 
 def test_plan_refuses_unknown_hardware():

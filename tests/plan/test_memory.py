@@ -48,20 +48,20 @@ def configure(mesh, data, numerics, pipeline):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_peak_is_the_trackers_within_ten_percent(pool, name):
+def test_the_peak_is_the_trackers_within_ten_percent(ranks, name):
     config = configure(*CASES[name])
     model = MemoryModel(job_of_run(config)).ranks()
     sizes = {axis: getattr(config.mesh, axis) for axis in ("tp", "cp", "pp", "dp")}
-    measured = pool.run(workers.tracked_peak, config.mesh.world_size, config)
+    measured = ranks.run(workers.tracked_peak, config.mesh.world_size, config)
     for rank, real in enumerate(measured):
         predicted = model[coordinates(rank, sizes, config.mesh.order)["pp"]].peak
         assert predicted == pytest.approx(real, rel=0.10), f"rank {rank}"
 
 
-def test_fsdps_own_tracker_agrees(pool):
+def test_fsdps_own_tracker_agrees(ranks):
     config = configure({"dp": 2}, {"batch_size": 2, "seq_len": 1024}, {}, {})
     (rank,) = MemoryModel(job_of_run(config)).ranks()
-    for snapshot in pool.run(workers.fsdp_tracked, 2, config):
+    for snapshot in ranks.run(workers.fsdp_tracked, 2, config):
         assert rank.peak == pytest.approx(snapshot["Total"], rel=0.10)
         assert rank.at_peak.optimizer == pytest.approx(snapshot["OptState"], rel=0.02)
 

@@ -13,19 +13,20 @@ import torch.distributed as dist
 
 from reftrain.record import flight
 from reftrain.record.flight import FlightRecorder, complete, enable, oldest_pending_s
-from tests.record.fork import run_ranks, wait_for
+from tests.ranks.patience import patience
+from tests.record.alone import run_ranks, wait_for
 
-TIMEOUT_S = 6.0
 STUCK = 4  # the call that rank 1 does not come to
 
 
 def _hang(rank, folder):
     """Tensor pairs (0 1)(2 3), pipelines (0 2)(1 3); rank 1 stays away."""
-    limit = dt.timedelta(seconds=TIMEOUT_S)  # of the calls; meeting may take longer on a busy machine
+    limit_s = patience(2)
+    limit = dt.timedelta(seconds=limit_s)  # of the calls; meeting may take longer on a busy machine
     pipe = [dist.new_group(m, limit, group_desc="mesh_pp") for m in ([0, 2], [1, 3])][rank % 2]
     pair = [dist.new_group(m, limit, group_desc="mesh_tp") for m in ([0, 1], [2, 3])][rank // 2]
     dist.barrier()
-    recorder = FlightRecorder(folder / "fr", TIMEOUT_S, every_s=0.2)
+    recorder = FlightRecorder(folder / "fr", limit_s, every_s=0.2)
     recorder.start()
     tensor = torch.ones(10, 3)
     try:
@@ -45,11 +46,11 @@ def _hang(rank, folder):
 
 
 @pytest.fixture(scope="module")
-def hang(tmp_path_factory):
+def hang(ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hang")
     enable(folder / "fr")
-    codes = run_ranks(_hang, 4, folder)
-    assert codes == [1, -signal.SIGKILL, 1, 1]
+    ended = run_ranks(ranks, _hang, 4, folder)
+    assert [done.returncode for done in ended] == [1, -signal.SIGKILL, 1, 1], ended
     return folder / "fr"
 
 
@@ -85,7 +86,7 @@ def test_a_killed_rank_leaves_its_last_state(hang):
     assert [e["p2p_seq_id"] for e in entries if e["is_p2p"]] == list(range(1, STUCK + 1))
     assert all(e["retired"] for e in entries)
     frame = next(frame for frame in entries[-1]["frames"] if frame["name"] == "_hang")
-    assert frame["filename"] == "tests/reftrain_record/test_flight.py"
+    assert frame["filename"] == "tests/record/test_flight.py"
 
 
 def test_groups_are_filled_in(hang):
@@ -131,16 +132,17 @@ def _forgotten(rank, folder):
     """A rank whose torch forgets to retire two collectives: one of the set-up, one that may be stuck."""
     entries = [_entry(n, retired=n == 2, created=n, group="0") for n in (1, 2)]
     flight._native = lambda: {"version": "2.10", "entries": entries, "pg_status": {}}
-    recorder = FlightRecorder(folder / "fr", TIMEOUT_S, every_s=60.0)
+    recorder = FlightRecorder(folder / "fr", 6.0, every_s=60.0)
     recorder.start()
     entries.append(_entry(3, retired=False, created=3, group="0"))
     recorder.write()
     recorder.stop(failed=True)
 
 
-def test_calls_torch_left_unretired_before_recording_have_ended(tmp_path):
+def test_calls_torch_left_unretired_before_recording_have_ended(ranks, tmp_path):
     enable(tmp_path / "fr")
-    assert run_ranks(_forgotten, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
+    (done,) = run_ranks(ranks, _forgotten, 1, tmp_path)
+    assert done.returncode == 0, done
     dump = _dump(tmp_path / "fr", 0)
     assert [(e["retired"], e["state"]) for e in dump["entries"]] == [
         (True, "completed"),
@@ -151,18 +153,21 @@ def test_calls_torch_left_unretired_before_recording_have_ended(tmp_path):
 
 
 def _full_disk(rank, folder):
-    recorder = FlightRecorder(folder / "fr", TIMEOUT_S, every_s=0.05)
+    recorder = FlightRecorder(folder / "fr", 6.0, every_s=0.05)
     recorder.start()
     recorder.path = Path("/dev/full/rank_0")
-    time.sleep(0.3)
-    assert recorder.error is not None
+    end = time.monotonic() + 60
+    while recorder.error is None:
+        assert time.monotonic() < end, "the disk was never full"
+        time.sleep(0.02)
     dist.all_reduce(torch.ones(1))  # training goes on
     recorder.stop()
 
 
-def test_an_unwritable_dump_does_not_end_the_job(tmp_path):
+def test_an_unwritable_dump_does_not_end_the_job(ranks, tmp_path):
     enable(tmp_path / "fr")
-    assert run_ranks(_full_disk, 1, tmp_path) == [0], [p.read_text() for p in tmp_path.glob("error*")]
+    (done,) = run_ranks(ranks, _full_disk, 1, tmp_path)
+    assert done.returncode == 0, done
 
 
 def test_nccl_writes_torchs_own_dump_unchanged(tmp_path, monkeypatch):
@@ -183,7 +188,7 @@ def test_nccl_writes_torchs_own_dump_unchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(dist, "get_rank", lambda: 5)
     monkeypatch.syspath_prepend(tmp_path)
-    recorder = FlightRecorder(tmp_path / "fr", TIMEOUT_S)
+    recorder = FlightRecorder(tmp_path / "fr", 6.0)
     (tmp_path / "fr").mkdir()
     recorder.write()
     found = _dump(tmp_path / "fr", 5)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from reftrain.record.groups import GroupInfo
 from reftrain.record.kineto import STANDARD_NAME, StepProfiler, outermost
 from reftrain.record.spans import CommSpans, Span, arguments
-from tests.record.fork import run_ranks
+from tests.record.alone import run_ranks
 
 STEPS = (7, 8)
 
@@ -41,9 +41,10 @@ def _record(rank, folder):
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory):
+def traces(ranks, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kineto")
-    assert run_ranks(_record, 3, folder) == [0, 0, 0], [p.read_text() for p in folder.glob("error*")]
+    ended = run_ranks(ranks, _record, 3, folder)
+    assert [done.returncode for done in ended] == [0, 0, 0], ended
     return [json.loads(gzip.decompress((folder / f"rank{r}.json.gz").read_bytes())) for r in range(3)]
 
 

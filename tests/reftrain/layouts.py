@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
+from tests.ranks.pool import RankPool
 from tests.reftrain import plain, workers
-from tests.reftrain.pool import RankPool
 
 TOLERANCE = 1e-5
 BASE = {"numerics": {"policy": "fp32"}, "data": {"batch_size": 12, "seq_len": 48}, "model": {"layers": 2}}
@@ -138,7 +138,7 @@ def measure(ranks: RankPool, name: str) -> Distance:
 
 
 def main() -> None:
-    pool = RankPool(16)
+    pool = RankPool()
     for name in LAYOUTS:
         d = measure(pool, name)
         print(f"| {name} | {d.gradient:.1e} | {d.worst} | {d.loss:.1e} | {d.norm:.1e} |", flush=True)

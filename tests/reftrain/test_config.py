@@ -1,6 +1,7 @@
 """Misconfigurations are refused with one sentence that names the field and the remedy."""
 
 import pytest
+from tracekit_cli.exit_codes import of_error
 
 from reftrain.config.checks import check_world
 from reftrain.config.file import load, read_tables
@@ -89,7 +90,7 @@ def test_misconfiguration_is_refused(case):
     with pytest.raises(ConfigError) as caught:
         load(None, tables)
     assert str(caught.value) == message
-    assert caught.value.exit_code == 2
+    assert of_error(caught.value) == 2
 
 
 def test_world_size_other_than_the_mesh():

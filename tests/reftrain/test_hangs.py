@@ -1,9 +1,6 @@
 """Planted hangs on real ranks: what the dumps of all ranks say about the one that is meant."""
 
-import os
 import pickle
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -11,6 +8,7 @@ import pytest
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
 from reftrain.faults.planted import read_faults
+from tests.ranks.patience import patience
 
 RANKS = 4
 STEP = 1
@@ -26,21 +24,33 @@ TINY = [
 ]
 
 
-def hang(folder, fault, *arguments):
+@pytest.fixture
+def hang(ranks, tmp_path):
     """Dumps of four ranks (two tensor, two pipeline) and what the command said."""
-    command = [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, "--quiet", "--steps", "3"]
-    done = subprocess.run(
-        [*command, "--out", str(folder), "--fault", fault, "--set", "evidence.timeout_s=5", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=dict(os.environ),
-    )
-    assert done.returncode == 3, done.stderr
-    left = sorted(path.name for path in (folder / "fr").iterdir())
-    assert left == [f"rank_{rank}" for rank in range(RANKS)], "whole dumps and nothing else"
-    return [pickle.loads((folder / "fr" / name).read_bytes())["entries"] for name in left], done.stderr
+
+    def run(fault, *arguments):
+        limit = f"evidence.timeout_s={patience(2)}"
+        job = ranks.reftrain(
+            "run",
+            *TINY,
+            "--quiet",
+            "--steps",
+            3,
+            "--out",
+            tmp_path,
+            "--fault",
+            fault,
+            "--set",
+            limit,
+            *arguments,
+        )
+        done = job.wait(patience(100))
+        assert done.returncode == 3, done.stderr
+        left = sorted(path.name for path in (tmp_path / "fr").iterdir())
+        assert left == [f"rank_{rank}" for rank in range(RANKS)], "whole dumps and nothing else"
+        return [pickle.loads((tmp_path / "fr" / name).read_bytes())["entries"] for name in left], done.stderr
+
+    return run
 
 
 def calls(entries, group, *, p2p=False):
@@ -51,8 +61,8 @@ def pending(entries):
     return [(e["process_group"][1], e["profiling_name"]) for e in entries if not e["retired"]]
 
 
-def test_a_stalled_rank_is_one_call_behind_there(tmp_path):
-    dumps, said = hang(tmp_path, f"host_stall:rank=3,steps={STEP},axis=tp")
+def test_a_stalled_rank_is_one_call_behind_there(hang):
+    dumps, said = hang(f"host_stall:rank=3,steps={STEP},axis=tp")
     mine, peer = (calls(dumps[rank], "mesh_tp") for rank in (3, 2))
     assert len(peer) == len(mine) + 1
     assert peer[-1]["collective_seq_id"] == mine[-1]["collective_seq_id"] + 1
@@ -62,9 +72,9 @@ def test_a_stalled_rank_is_one_call_behind_there(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["crash", "hold_gil"])
-def test_what_a_rank_did_last_survives_it(tmp_path, kind):
+def test_what_a_rank_did_last_survives_it(hang, kind):
     """The dump a second is older than the last calls; the mapped ring is not."""
-    dumps, said = hang(tmp_path, f"{kind}:rank=1,steps={STEP},axis=tp,op=reduce_scatter")
+    dumps, said = hang(f"{kind}:rank=1,steps={STEP},axis=tp,op=reduce_scatter")
     mine, peer = (calls(dumps[rank], "mesh_tp") for rank in (1, 0))
     assert peer[-1]["collective_seq_id"] == mine[-1]["collective_seq_id"] + 1
     assert not peer[-1]["retired"]
@@ -75,8 +85,8 @@ def test_what_a_rank_did_last_survives_it(tmp_path, kind):
         assert "was killed by SIGKILL; ended the other 3 ranks" in said
 
 
-def test_a_skipped_message_is_missing_at_one_end(tmp_path):
-    dumps, _ = hang(tmp_path, f"skip_collective:rank=2,steps={STEP},axis=pp,op=recv")
+def test_a_skipped_message_is_missing_at_one_end(hang):
+    dumps, _ = hang(f"skip_collective:rank=2,steps={STEP},axis=pp,op=recv")
     ends = Counter()
     for rank, other in ((0, 2), (1, 3)):
         sent = [e for e in calls(dumps[rank], "mesh_pp", p2p=True) if "send" in e["profiling_name"]]
@@ -86,8 +96,8 @@ def test_a_skipped_message_is_missing_at_one_end(tmp_path):
     assert ("mesh_pp", "gloo:send 0->1") in pending(dumps[0])
 
 
-def test_the_next_collective_meets_a_skipped_one(tmp_path):
-    dumps, _ = hang(tmp_path, f"skip_collective:rank=3,steps={STEP},axis=tp,op=all_reduce")
+def test_the_next_collective_meets_a_skipped_one(hang):
+    dumps, _ = hang(f"skip_collective:rank=3,steps={STEP},axis=tp,op=all_reduce")
     mine, peer = (
         [(e["collective_seq_id"], e["input_sizes"]) for e in calls(dumps[rank], "mesh_tp")] for rank in (3, 2)
     )
@@ -98,9 +108,9 @@ def test_the_next_collective_meets_a_skipped_one(tmp_path):
 
 
 @pytest.mark.parametrize(("axis", "op"), [("tp", "all_gather"), ("pp", "send"), ("dp", "reduce_scatter")])
-def test_a_wrong_size_stands_in_its_ranks_dump(tmp_path, axis, op):
+def test_a_wrong_size_stands_in_its_ranks_dump(hang, axis, op):
     layout = ["--mesh", "pp=2,dp=2", "--set", "mesh.zero=2"] if axis == "dp" else []
-    dumps, _ = hang(tmp_path, f"wrong_size:rank=1,steps={STEP},axis={axis},op={op}", *layout)
+    dumps, _ = hang(f"wrong_size:rank=1,steps={STEP},axis={axis},op={op}", *layout)
     p2p = op == "send"
     sizes = Counter(
         e["input_sizes"][0][0]

@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,17 +37,19 @@ def recorded(tmp_path):
     return call
 
 
-def dry_run(arguments, **environment):
+@pytest.fixture
+def dry_run(ranks):
     """Answer of `reftrain` in one rank's environment; `arguments` begin with the program's name."""
-    assert arguments[0] == "reftrain"
-    done = subprocess.run(
-        [sys.executable, "-m", "tracekit_cli.reftrain", *arguments[1:], "--dry-run"],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=60, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stderr
+
+    def run(arguments, **environment):
+        assert arguments[0] == "reftrain"
+        done = ranks.reftrain(*arguments[1:], "--dry-run", cwd=ROOT, environment=environment).wait()
+        return done.returncode, done.stderr
+
+    return run
 
 
-def test_torchrun_script(recorded):
+def test_torchrun_script(recorded, dry_run):
     options = get_args_parser().parse_args(recorded(LAUNCH / "torchrun.sh", 8, "node0"))
     size = int(options.nnodes) * int(options.nproc_per_node)
     assert size == load(CONFIG, {}).mesh.world_size
@@ -62,7 +63,7 @@ def test_torchrun_script(recorded):
     assert "64 ranks, but 8 were started" in said
 
 
-def test_slurm_script(recorded):
+def test_slurm_script(recorded, dry_run):
     script = LAUNCH / "slurm.sbatch"
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\d+)$", script.read_text(), re.MULTILINE))
     size = int(asked["nodes"]) * int(asked["ntasks-per-node"])
@@ -81,7 +82,7 @@ def test_slurm_script(recorded):
     assert (code, said) == (0, "would join as rank 9 (local 1) of 64 at tcp://node0:20007\n")
 
 
-def test_slurm_finds_the_first_node(tmp_path):
+def test_slurm_finds_the_first_node(tmp_path, dry_run):
     scontrol = tmp_path / "scontrol"
     scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames node[3-4]" ] && printf "node3\\nnode4\\n"\n')
     scontrol.chmod(0o755)
@@ -104,7 +105,7 @@ def test_slurm_finds_the_first_node(tmp_path):
     )
 
 
-def test_kubernetes_objects():
+def test_kubernetes_objects(dry_run):
     """Read without a YAML library: the file keeps to one value a line where this looks."""
     text = (LAUNCH / "kubernetes.yaml").read_text()
     command = re.search(r"command:\n((?: +- \S.*\n)+)", text)[1]

@@ -16,17 +16,19 @@ from reftrain.config.file import load
 from reftrain.errors import ConfigError
 from reftrain.rank.world import World, world_from_environment
 from reftrain.train.checkpoint import finished
+from tests.ranks.patience import patience
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 
 
-def start(*arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, *map(str, arguments)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+@pytest.fixture
+def start(ranks):
+    """Start `reftrain run` on a tiny job."""
+
+    def run(*arguments, **environment):
+        return ranks.reftrain("run", *TINY, *arguments, environment=environment)
+
+    return run
 
 
 def children(pid):
@@ -52,35 +54,35 @@ def refused(capsys, monkeypatch, *arguments):
     return stop.value.code, captured.err
 
 
-def test_a_killed_rank_is_named_and_the_run_resumes(tmp_path):
+def test_a_killed_rank_is_named_and_the_run_resumes(start, tmp_path):
     arguments = ["--mesh", "tp=2,dp=2", "--out", tmp_path, "--set", "checkpoint.every=2"]
     job = start(*arguments, "--steps", 100000)
     wait_for(lambda: finished(tmp_path / "checkpoint"))
     victims = children(job.pid)
     assert len(victims) == 4
     os.kill(victims[2], signal.SIGKILL)
-    killed = time.monotonic()
-    _, said = job.communicate(timeout=30)
-    assert time.monotonic() - killed < 8
-    assert job.returncode == 3
-    assert f"reftrain: rank 2 (process {victims[2]}) was killed by SIGKILL; ended the other 3 ranks" in said
+    done = job.wait(patience(8))
+    assert done.returncode == 3
+    assert (
+        f"reftrain: rank 2 (process {victims[2]}) was killed by SIGKILL; ended the other 3 ranks"
+        in done.stderr
+    )
     assert not any(Path(f"/proc/{pid}").exists() for pid in victims)
-    done = finished(tmp_path / "checkpoint")[-1][0]
-    again = start(*arguments, "--steps", done + 1, "--resume", "auto")
-    _, said = again.communicate(timeout=60)
+    last = finished(tmp_path / "checkpoint")[-1][0]
+    again = start(*arguments, "--steps", last + 1, "--resume", "auto").wait()
     assert again.returncode == 0
-    assert said.startswith(f"step {done}  loss")
-    assert said.count("\n") == 1
+    assert again.stderr.startswith(f"step {last}  loss")
+    assert again.stderr.count("\n") == 1
 
 
-def test_ranks_end_with_their_parent(tmp_path):
+def test_ranks_end_with_their_parent(start, tmp_path):
     job = start("--mesh", "dp=2", "--steps", 100000, "--out", tmp_path)
-    job.stderr.readline()
+    wait_for(lambda: "\n" in job.said())
     pids = children(job.pid)
     assert len(pids) == 2
     job.kill()
-    job.communicate(timeout=10)
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
+    job.wait()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def test_torchrun_starts_the_same_run(tmp_path):
@@ -94,7 +96,7 @@ def test_torchrun_starts_the_same_run(tmp_path):
     assert done.stderr.count("step 0  loss") == 1
 
 
-def test_port_in_use(tmp_path):
+def test_port_in_use(start, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -103,8 +105,9 @@ def test_port_in_use(tmp_path):
             "--mesh", "dp=2", "--out", tmp_path,
             RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
-        _, said = job.communicate(timeout=60)
-    assert job.returncode == 3
+        done = job.wait()
+    said = done.stderr
+    assert done.returncode == 3
     assert "reftrain: rank 0 cannot meet the others at env://" in said
     assert "choose a free MASTER_PORT" in said
     assert "Traceback" not in said
@@ -155,12 +158,11 @@ def test_world_of_another_size_exits_2(capsys, monkeypatch, tmp_path):
     assert said.startswith("reftrain: mesh: tp 2 * dp 2 * cp 1 * pp 1 = 4 ranks, but 6 were started")
 
 
-def test_a_rank_that_fails_is_named(tmp_path):
+def test_a_rank_that_fails_is_named(start, tmp_path):
     """The vocabulary is too small for documents: only the ranks find out."""
-    job = start("--mesh", "dp=2", "--out", tmp_path, "--set", "model.vocab_size=8")
-    _, said = job.communicate(timeout=60)
-    assert job.returncode == 2
-    assert said == "reftrain: model.vocab_size: 8 is too small for documents; give 16 or more\n"
+    done = start("--mesh", "dp=2", "--out", tmp_path, "--set", "model.vocab_size=8").wait()
+    assert done.returncode == 2
+    assert done.stderr == "reftrain: model.vocab_size: 8 is too small for documents; give 16 or more\n"
 
 
 def test_world_from_environment():
@@ -180,15 +182,15 @@ def test_world_from_environment():
         world_from_environment({**torchrun, "RANK": "x"})
 
 
-def test_a_planted_hang_leaves_dumps_and_ends_all_ranks(tmp_path):
+def test_a_planted_hang_leaves_dumps_and_ends_all_ranks(start, tmp_path):
     """Whoever waits gives up, the others are ended, and the sentence says where to look."""
     job = start(
         "--mesh", "dp=2", "--out", tmp_path, "--steps", 100,
-        "--fault", "host_stall:rank=1,steps=1", "--set", "evidence.timeout_s=6",
+        "--fault", "host_stall:rank=1,steps=1", "--set", f"evidence.timeout_s={patience(2)}",
     )  # fmt: skip
-    _, said = job.communicate(timeout=90)
-    assert job.returncode == 3
-    last = said.splitlines()[-1]
+    done = job.wait(patience(90))
+    assert done.returncode == 3
+    last = done.stderr.splitlines()[-1]
     assert last.startswith("reftrain: rank 0 (process ")
     assert "waited in vain for another rank" in last
     assert last.endswith(f"ended the other 1 ranks; tracekit hang {tmp_path}/fr tells who never came")

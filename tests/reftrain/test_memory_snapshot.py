@@ -3,8 +3,6 @@
 torch's two calls are replaced here by ones that need no GPU; tests/gpu opens a real snapshot.
 """
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,12 +114,9 @@ def test_a_cpu_has_no_such_history():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here auto means CUDA")
-def test_the_command_says_so_in_one_sentence(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tracekit_cli.reftrain", "run", "--mesh", "dp=2", "--out", str(tmp_path),
-         "--set", "evidence.memory_snapshot=true"],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+def test_the_command_says_so_in_one_sentence(ranks, tmp_path):
+    snapshot = ["--set", "evidence.memory_snapshot=true"]
+    done = ranks.reftrain("run", "--mesh", "dp=2", "--out", tmp_path, *snapshot).wait()
     assert done.returncode == 2
     assert done.stderr.startswith("reftrain: evidence.memory_snapshot: rank ")
     assert done.stderr.count("\n") == 1

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,11 +25,14 @@ from reftrain.train.loop import _check_resumed, choose_device, let_ranks_share_g
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 
 
-def run(out, *arguments, before=None):
-    return subprocess.run(
-        [sys.executable, "-m", "tracekit_cli.reftrain", "run", *TINY, "--out", str(out), *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, check=False, preexec_fn=before,
-    )  # fmt: skip
+@pytest.fixture
+def run(ranks):
+    """Run `reftrain run` on a tiny job; how it ended."""
+
+    def started(out, *arguments, **how):
+        return ranks.reftrain("run", *TINY, "--out", out, *arguments, **how).wait()
+
+    return started
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,7 @@ def limited():
 @pytest.mark.parametrize(
     "extra", [["--trace", "1:3"], ["--set", "checkpoint.every=1"]], ids=["trace", "checkpoint"]
 )
-def test_a_full_disk_is_one_sentence(tmp_path, extra):
+def test_a_full_disk_is_one_sentence(run, tmp_path, extra):
     done = run(tmp_path, "--mesh", "dp=2", "--steps", "3", *extra, before=limited)
     assert done.returncode == 3, done.stderr
     last = done.stderr.splitlines()[-1]
@@ -198,7 +200,7 @@ def test_ranks_leave_an_interrupt_to_their_parent():
     assert not Path(f"/proc/{ranks.pids[0]}").exists()
 
 
-def test_a_run_folder_records_a_fault_that_missed(tmp_path):
+def test_a_run_folder_records_a_fault_that_missed(run, tmp_path):
     """The sentence comes at the end of the whole run; the run itself is as good as any."""
     done = run(tmp_path, "--mesh", "dp=2", "--steps", "2", "--fault", "crash:rank=1,axis=dp,op=recv")
     assert done.returncode == 2
@@ -208,7 +210,7 @@ def test_a_run_folder_records_a_fault_that_missed(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["faults"][0]["kind"] == "crash"
 
 
-def test_a_damaged_checkpoint_is_one_sentence(tmp_path):
+def test_a_damaged_checkpoint_is_one_sentence(run, tmp_path):
     assert run(tmp_path, "--steps", "1", "--set", "checkpoint.every=1").returncode == 0
     (data,) = tmp_path.glob("checkpoint/step-*/*.distcp")
     os.truncate(data, 1000)
@@ -219,12 +221,10 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path):
     assert done.stderr.endswith("; name another finished checkpoint\n")
 
 
-def test_ranks_that_cannot_meet_say_so_in_one_sentence(tmp_path, monkeypatch):
+def test_ranks_that_cannot_meet_say_so_in_one_sentence(run, tmp_path):
     """torch would add fifty lines of a C++ stack."""
     here = {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    for name, value in here.items():
-        monkeypatch.setenv(name, value)
-    done = run(tmp_path, "--mesh", "dp=2", "--set", "evidence.timeout_s=3")
+    done = run(tmp_path, "--mesh", "dp=2", "--set", "evidence.timeout_s=2", environment=here)
     assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("reftrain: rank 1 cannot meet the others at env://: ")
@@ -258,7 +258,7 @@ def test_an_unwritable_file_and_an_internal_error(capsys, monkeypatch):
     def broken(**_):
         raise RuntimeError("so it is")
 
-    monkeypatch.setattr(command.cli, "main", broken)
+    monkeypatch.setattr(command.reftrain, "main", broken)
     monkeypatch.delenv("TRACEKIT_DEBUG", raising=False)
     with pytest.raises(SystemExit) as stop:
         command.main()

@@ -15,8 +15,8 @@ import torch
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.errors import ScheduleError
+from tests.ranks.pool import RankPool
 from tests.reftrain import plain
-from tests.reftrain.pool import RankPool
 from tests.reftrain.workers import RankResult, assemble
 from tests.schedule import stale, workers
 
@@ -138,7 +138,7 @@ def measure(
 
 def main() -> int:
     """Print the table of the whole sweep; the exit code is 1 when a scheme is off."""
-    pool, failed = RankPool(4), 0
+    pool, failed = RankPool(), 0
     print(
         "| scheme | p | m run | worst relative error | at m | tensor | refused |\n|---|---|---|---|---|---|---|"
     )

@@ -166,7 +166,7 @@ def test_a_bad_table_names_rank_slot_and_rule(call, tmp_path):
 def test_every_option_stands_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     section = text.split("## `reftrain schedule`")[1].split("\n## ")[0]
-    for parameter in reftrain.cli.commands["schedule"].params:
+    for parameter in reftrain.reftrain.entries["schedule"].load().params:
         for option in parameter.opts:
             if option.startswith("--"):
                 assert option in section, option

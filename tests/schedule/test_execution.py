@@ -8,7 +8,6 @@ from reftrain.schedule.csv_form import to_csv, torch_cannot
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from tests.reftrain import plain
-from tests.reftrain.pool import RankPool
 from tests.reftrain.workers import assemble
 from tests.schedule import workers
 from tests.schedule.execution import (
@@ -30,13 +29,6 @@ REFUSED = {
     ("pipedream_2bw", 2): {1},
     ("pipedream_2bw", 4): {1},
 }
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    pool = RankPool(4)
-    yield pool
-    pool.close()
 
 
 @pytest.mark.parametrize("p", [2, 4])

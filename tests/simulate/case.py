@@ -12,7 +12,8 @@ from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.simulate.run_folder import Outcome, outcome_of, write_folder
-from reftrain.simulate.runner import Setup, simulate
+from reftrain.simulate.runner import simulate
+from reftrain.simulate.setup import Setup
 
 MODEL = {"preset": "8b", "layers": 16, "vocab_size": 1024}
 AXES = ("tp", "cp", "pp", "dp")

@@ -1,4 +1,4 @@
-"""What actions of a schedule consist of: plain costs, for exact bubbles."""
+"""Operations of actions with plain costs, for exact bubbles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from reftrain.simulate.program import Builder
 
 
 @dataclass(frozen=True)
-class PlainWork:
+class PlainOperations:
     """Every forward takes `forward` ns, every backward `backward`, every message `p2p`; nothing else takes time.
 
     `scale` multiplies the compute of a stage. A split backward takes half its time for either part.

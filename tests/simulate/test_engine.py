@@ -12,11 +12,14 @@ from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.timing import time_schedule
+from reftrain.simulate.compile import compile_programs
+from reftrain.simulate.conditions import Conditions, HostCosts
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.grid import Grid
-from reftrain.simulate.lane import LAUNCH_QUEUE, Conditions, HostCosts, StageTimes
-from reftrain.simulate.program import Builder, Kind, Program, compile_programs
-from tests.simulate.plain_operations import PlainWork
+from reftrain.simulate.pipeline_rank import StageTimes
+from reftrain.simulate.program import Builder, Kind, Program
+from reftrain.thresholds import LAUNCH_QUEUE
+from tests.simulate.plain_operations import PlainOperations
 
 ORDER = ("tp", "cp", "pp", "dp")
 
@@ -29,7 +32,7 @@ def run(spec: ScheduleSpec, p2p: float = 0.0) -> tuple[float, float]:
     """(Makespan, idle share) of a schedule with f = 1, b = 2."""
     schedule = lower(generate(spec), 1)
     grid = grid_of(pp=schedule.ranks)
-    programs = compile_programs(schedule, grid, PlainWork(1.0, 2.0, p2p))
+    programs = compile_programs(schedule, grid, PlainOperations(1.0, 2.0, p2p))
     times = Engine(programs, grid, 1, host=HostCosts()).run()
     total = max(float(t.bounds[-1].max()) for t in times)
     busy = sum(op.ns for p in programs for op in p.ops if op.kind is Kind.COMPUTE)

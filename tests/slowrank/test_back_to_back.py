@@ -1,4 +1,4 @@
-"""Collectives that follow each other at once are replayed one after the other."""
+"""Collectives that follow each other at once are projected one after the other."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 
 
-def test_collectives_back_to_back_stay_ordered_when_replayed(tmp_path):
+def test_collectives_back_to_back_follow_each_other(tmp_path):
     lines = [Timeline(r) for r in range(4)]
     for step in range(3):
         begin = lines[0].at
@@ -19,5 +19,4 @@ def test_collectives_back_to_back_stay_ordered_when_replayed(tmp_path):
         for line in lines:
             line.step(step, begin)
     case = prepared(write_run(tmp_path, lines, {0: (0, 1, 2, 3)}, {0: "mesh_dp"}, 4), grid(dp=4))
-    own = case.steps.own
-    assert case.replayer.step_ns(own, own) == pytest.approx(1_600_000, rel=0.001)
+    assert case.model.recorded_ns == pytest.approx(1_600_000, rel=0.001)

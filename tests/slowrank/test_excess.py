@@ -6,8 +6,9 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.excess import dispersion, rank_excess, segments, stage_rows, typical
-from tracekit.analysis.slowrank.statistics import Z_LIMIT
+from tracekit.analysis.slowrank.data_imbalance import dispersion
+from tracekit.analysis.slowrank.excess import rank_excess, segments, typical
+from tracekit.thresholds import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
 CALLS = 3 * 2
@@ -16,7 +17,7 @@ CALLS = 3 * 2
 def test_peers_are_the_ranks_of_one_stage(tmp_path):
     mesh = grid(tp=2, pp=2, dp=2)
     case = prepared(job(tmp_path, mesh), mesh)
-    assert [case.steps.ranks[i] for g in stage_rows(case.steps, mesh) for i in g] == [0, 1, 4, 5, 2, 3, 6, 7]
+    assert [case.steps.ranks[i] for g in case.stages for i in g] == [0, 1, 4, 5, 2, 3, 6, 7]
 
 
 def test_excess_is_what_was_planted_and_significant(tmp_path):
@@ -28,13 +29,13 @@ def test_excess_is_what_was_planted_and_significant(tmp_path):
 
 def test_typical_is_the_median_of_the_others(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.2}, jitter=0), MESH)
-    target = typical(case.steps, stage_rows(case.steps, MESH))
+    target = typical(case.steps.own, case.stages)
     assert target == pytest.approx(np.full_like(target, CALLS * LAYER_US * 1000), rel=1e-3)
 
 
 def test_segments_hold_the_work_before_each_operation(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.2}, jitter=0, steps=2), MESH)
-    parts = segments(case.ops, case.steps, stage_rows(case.steps, MESH))
+    parts = segments(case)
     assert parts.shape == (8, 2 * CALLS)
     assert parts[0, 1:] == pytest.approx(LAYER_US * 1000)
     assert parts[3, 1:] == pytest.approx(1.2 * LAYER_US * 1000)
@@ -62,7 +63,7 @@ def test_a_single_step_is_judged_by_who_came_last(tmp_path):
     assert finding.verdict == "slow_rank"
     assert finding.suspects[0].rank == 2
     case = prepared(job(tmp_path, grid(dp=4), slow={2: 1.3}, steps=1, layers=12), grid(dp=4))
-    found = rank_excess(case.ops, case.waits, case.steps, case.mesh)
+    found = rank_excess(case)
     assert found.limit < Z_LIMIT
     assert int(np.argmax(found.z)) == 2
 
@@ -75,7 +76,7 @@ def test_a_lasting_difference_is_not_dispersion(tmp_path):
     mesh = grid(dp=4)
     (tmp_path / "a").mkdir()
     case = prepared(job(tmp_path / "a", mesh, slow={1: 1.5}, layers=20, jitter=0.01), mesh)
-    assert dispersion(case.ops, case.steps, mesh).ratio < 1.4
+    assert dispersion(case).ratio < 1.4
 
 
 def test_work_dealt_anew_each_step_is_dispersion(tmp_path):
@@ -97,6 +98,6 @@ def test_work_dealt_anew_each_step_is_dispersion(tmp_path):
             line.step(step, begin)
     run = write_run(tmp_path, lines, {0: (0, 1, 2, 3)}, {0: "mesh_dp"}, 4)
     case = prepared(run, mesh)
-    assert dispersion(case.ops, case.steps, mesh).ratio > 1.4
+    assert dispersion(case).ratio > 1.4
     finding = analyse(run)
     assert (finding.verdict, finding.cause, finding.suspects) == ("imbalance", "data_imbalance", ())

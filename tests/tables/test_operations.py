@@ -3,7 +3,8 @@
 import pytest
 
 from tests.tables.rows import comm, gemm, recorded, recv, row, send, step
-from tracekit.tables.operations import NO_STEP, canonical_op
+from tracekit.tables.operation_names import canonical_op
+from tracekit.tables.step_marks import NO_STEP
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def load_dumps(
     """Read the dumps that `inputs` (files, folders, globs, fsspec URLs) name, with `jobs` processes.
 
     timed: also keep when every call ran (`RankDump.timing`).
+    progress: called with (files read, all files, bytes read, all bytes).
     Raises InputError where an input names nothing, or no file holds a dump.
     """
     paths, named = find_files(inputs)

@@ -1,5 +1,16 @@
-"""What an analysis says, as data: text and JSON of a report come from these objects alone."""
+"""Findings of the analyses as data: text and JSON of a report come from these objects alone."""
 
+from tracekit.findings.hang import (
+    CallRef,
+    Culprit,
+    CulpritKind,
+    GroupFrontier,
+    GroupRef,
+    HangFinding,
+    HangVerdict,
+    LastDone,
+    Side,
+)
 from tracekit.findings.shared import MeshFinding, MeshSource, Quality, RankCoverage, Rejected
 from tracekit.findings.slowrank import (
     Cause,
@@ -13,14 +24,23 @@ from tracekit.findings.slowrank import (
 )
 
 __all__ = [
+    "CallRef",
     "Cause",
+    "Culprit",
+    "CulpritKind",
     "Evidence",
+    "GroupFrontier",
+    "GroupRef",
+    "HangFinding",
+    "HangVerdict",
+    "LastDone",
     "MeshFinding",
     "MeshSource",
     "PathLevel",
     "Quality",
     "RankCoverage",
     "Rejected",
+    "Side",
     "SlowRankFinding",
     "StepsFinding",
     "Suspect",

@@ -1,9 +1,10 @@
-"""What every finding of tracekit has in common: the ranks read, rejected files, doubts, and the mesh."""
+"""Parts that every finding of tracekit has: the ranks read, rejected files, doubts, and the mesh."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 MeshSource = Literal["process_groups", "flag", "manifest", "flat_world"]
+"""Where a mesh comes from: the process groups, the user, a manifest beside the traces, or assumed as one flat group."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """Which ranks the answer rests on."""
+    """The ranks that the answer rests on: how many the job has, how many were read, and which are missing."""
 
     expected: int
     read: int
@@ -38,7 +39,7 @@ class RankCoverage:
 
 @dataclass(frozen=True)
 class MeshFinding:
-    """Axes from inner to outer, their sizes, and where they were learned."""
+    """Axes from inner to outer, their sizes, and where they come from."""
 
     order: tuple[str, ...]
     sizes: dict[str, int]

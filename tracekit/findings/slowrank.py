@@ -1,4 +1,4 @@
-"""What `tracekit slowrank` says, as data (contract `tracekit.slowrank/1`).
+"""The answer of `tracekit slowrank` as data (contract `tracekit.slowrank/1`); times in ms.
 
 A change of meaning needs a new schema number.
 """
@@ -9,6 +9,7 @@ from typing import Literal
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 
 Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"]
+"""What the analysis found; `inconclusive` is an answer of its own and never means healthy."""
 Cause = Literal[
     "gpu_compute",
     "cpu_launch",
@@ -20,6 +21,7 @@ Cause = Literal[
     "memory",
     "unknown",
 ]
+"""Names of causes; `tracekit.causes` says what each means, what decides it, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rank that others waited for. `lost_ms_per_step`: mean over analysed steps of the time others waited."""
+    """A rank that others waited for; `lost_ms_per_step` is how long, mean over analysed steps."""
 
     rank: int
     host: str | None

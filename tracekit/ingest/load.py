@@ -47,6 +47,7 @@ def load(
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
     out: where the run is kept; None keeps it in a temporary folder until the process ends.
     jobs: processes that read files; the result has the same bytes whatever their number.
+    progress: called with a `ProgressEvent` as files are read.
     Raises InputError where nothing can be used; files that cannot are in `Run.rejected` otherwise.
     """
     if not inputs:

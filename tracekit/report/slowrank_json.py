@@ -10,7 +10,7 @@ SLOWRANK_SCHEMA = "tracekit.slowrank/1"
 
 
 def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
-    """The finding as a JSON-ready dict; times in ms."""
+    """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
     return {
         "schema": SLOWRANK_SCHEMA,
         "ranks": ranks_document(finding.ranks),
@@ -36,7 +36,7 @@ def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
 
 
 def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
-    """Coverage, as in every answer."""
+    """The ranks that an answer rests on, as in every answer."""
     return {
         "expected": ranks.expected,
         "read": ranks.read,
@@ -46,7 +46,7 @@ def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
 
 
 def quality_document(row: Quality) -> dict[str, Any]:
-    """One repair or doubt; empty fields are left out."""
+    """One repair or doubt as a dict; empty fields are left out."""
     document: dict[str, Any] = {"kind": row.kind}
     if row.path is not None:
         document["path"] = row.path
@@ -78,10 +78,13 @@ def _evidence(row: Evidence) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Microseconds are all that milliseconds need; JSON knows no NaN."""
+    """`value` (ms) rounded to 0.1 µs; None where it is not finite, because JSON knows no NaN."""
     return round(float(value), 4) if math.isfinite(value) else None
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """JSON text, stable, ASCII (a terminal or log may show it), with a newline at the end."""
+    """The JSON text of `document`, ASCII (a terminal or log may show it), with a newline at the end.
+
+    The same document always gives the same bytes. Raises ValueError for NaN and infinity.
+    """
     return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"

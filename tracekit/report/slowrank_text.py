@@ -1,9 +1,11 @@
-"""The finding as a few lines for somebody who was woken by it: verdict first, then why, what it costs, what next."""
+"""The slow-rank finding as a few lines of text: first the verdict, then why, what it costs, and the next step."""
 
 from collections.abc import Sequence
 
+from tracekit.causes import CAUSES
 from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
 from tracekit.text import plain
+from tracekit.thresholds import NUMBER_RUNS_SHOWN, ROWS_SHOWN
 
 _TITLES = {
     "healthy": "HEALTHY",
@@ -12,41 +14,19 @@ _TITLES = {
     "imbalance": "IMBALANCE",
     "inconclusive": "INCONCLUSIVE",
 }
-_CAUSES = {
-    "gpu_compute": "its compute takes longer than its peers'",
-    "cpu_launch": "its host launches work too slowly",
-    "host_stall": "its process pauses",
-    "dataloader": "it waits for its data loader",
-    "network": "its transfers are slow",
-    "data_imbalance": "work follows the data and is dealt unevenly",
-    "stage_imbalance": "its pipeline stage has more work than the others",
-    "memory": "it spends its time allocating memory",
-    "unknown": "cause not determined",
-}
 _SOURCES = {
     "process_groups": "inferred from process groups",
     "flag": "from --mesh",
     "manifest": "from the run's manifest",
     "flat_world": "assumed: the traces name no process groups",
 }
-_NEXT = {
-    "gpu_compute": "check clocks, temperature and ECC of that device; run a matrix product on it alone",
-    "cpu_launch": "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
-    "host_stall": "look for garbage collection, checkpointing, logging or swapping on that host",
-    "dataloader": "look at storage and loader workers of that rank",
-    "network": "check cables, link counters and the NIC between these ranks",
-    "data_imbalance": "balance documents by attention cost, not by tokens",
-    "stage_imbalance": "move a layer from this stage to another",
-    "memory": "look at allocator retries and fragmentation on that rank",
-}
-_SHOWN = 8
 
 
 def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
-    """The answer in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
+    """The finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
     lines = [_headline(finding), ("why", finding.reason)]
-    if finding.cause and finding.cause in _CAUSES and finding.verdict != "inconclusive":
-        lines.append(("cause", f"{finding.cause}: {_CAUSES[finding.cause]}"))
+    if finding.cause and finding.verdict != "inconclusive":
+        lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
     for number, suspect in enumerate(finding.suspects):
         if number == 0 or verbose:
             lines.extend(
@@ -63,13 +43,14 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     lines.append(("ranks", _ranks(finding)))
     lines.extend(
         ("rejected", f"{plain(r.path)}: {plain(r.reason)}")
-        for r in finding.ranks.rejected[: None if verbose else _SHOWN]
+        for r in finding.ranks.rejected[: None if verbose else ROWS_SHOWN]
     )
     lines.extend(_quality(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", plain(n)) for n in finding.notes)
-    if finding.cause in _NEXT and finding.verdict not in ("healthy", "inconclusive"):
-        lines.append(("next", _NEXT[finding.cause]))
+    next_step = CAUSES[finding.cause].next_step if finding.cause else None
+    if next_step and finding.verdict not in ("healthy", "inconclusive"):
+        lines.append(("next", next_step))
     width = max(len(label) for label, _ in lines[1:])
     head = f"{lines[0][0]}  {lines[0][1]}"
     return "\n".join([head, *(f"  {label:<{width}}  {text}" for label, text in lines[1:])]) + "\n"
@@ -110,7 +91,7 @@ def _level(level: PathLevel) -> str:
 
 
 def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str]]:
-    shown = suspects if verbose else suspects[:_SHOWN]
+    shown = suspects if verbose else suspects[:ROWS_SHOWN]
     rows = [
         (
             "suspect",
@@ -140,7 +121,7 @@ def _ranks(finding: SlowRankFinding) -> str:
 
 
 def _quality(rows: Sequence[Quality], *, verbose: bool) -> list[tuple[str, str]]:
-    """Each row when verbose; else one line for each kind."""
+    """Lines for quality rows: one for each row if `verbose`, else one for each kind."""
     if verbose:
         return [("quality", _row(r)) for r in rows]
     kinds: dict[str, list[Quality]] = {}
@@ -164,12 +145,12 @@ def _row(row: Quality) -> str:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """`0-3, 7`: runs of numbers, at most a dozen of them."""
+    """Runs of consecutive numbers, as in `0-3, 7`; the rest are counted if there are too many."""
     runs: list[list[int]] = []
     for n in sorted(numbers):
         if runs and n == runs[-1][1] + 1:
             runs[-1][1] = n
         else:
             runs.append([n, n])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:12]]
-    return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > 12 else "")
+    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:NUMBER_RUNS_SHOWN]]
+    return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > NUMBER_RUNS_SHOWN else "")

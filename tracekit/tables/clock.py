@@ -1,7 +1,7 @@
-"""Offsets and drifts between the clocks of ranks, from the common ends of collectives; how far to trust them.
+"""Offsets and drifts between the clocks of ranks, from the common ends of collectives, and how far to trust them.
 
-Who waited in a collective needs no common clock (durations suffice). Point-to-point waits do, and so does any view
-of several ranks on one time line.
+Durations alone tell who waited in a collective. Waits of messages need a common clock, and so does any view of
+several ranks on one time line.
 """
 
 from collections import defaultdict
@@ -13,13 +13,12 @@ import numpy.typing as npt
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import NO_STEP, ROOTED
+from tracekit.tables.messages import message_ends
+from tracekit.tables.operation_names import ROOTED
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds import CLOCK_FIT_FROM, CLOCK_FIT_POINTS, QUICKER_LINKS_PERCENTILE
 
 F64 = npt.NDArray[np.float64]
-
-_FIT_FROM = 12
-"""Common collectives from which a drift is fitted; fewer give an offset only."""
-_FIT_POINTS = 240
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,26 @@ class Clocks:
     )  # ns by which a rank that only messages link may be off
 
     def align(self, rank: int, times: I64) -> I64:
-        """Times of `rank` on the common clock of its island, counted from an arbitrary zero."""
+        """Times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
+
+        Raises KeyError for an unknown rank.
+        """
         since = times - self.origin[rank]
         correction = self.offset[rank] + self.rate[rank] * since.astype(np.float64)
         return np.asarray(since - np.rint(correction).astype(np.int64), np.int64)
 
 
+def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
+    """`times` (ns, one an operation of `ops`), each on the common clock of its rank's island."""
+    result = np.zeros(len(ops.start), np.int64)
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        result[where] = clocks.align(rank, times[where])
+    return result
+
+
 def align(ops: Operations) -> Clocks:
-    """Fits clocks along a tree of the best-linked pairs of ranks."""
+    """The clocks of all ranks, fitted along a tree of the pairs of ranks that share most collectives."""
     origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
     pairs = _common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
@@ -69,12 +80,12 @@ def align(ops: Operations) -> Clocks:
 
 
 def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:
-    """The line seen from the other end: its argument is the other rank's time, ahead by `lead`."""
+    """The same line seen from the other rank, whose clock is ahead by `lead`."""
     return -shift + rate * lead, -rate, -lead
 
 
 def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
-    """Absolute difference of common ends (rows: of a, of b) on the common clock."""
+    """Absolute differences of common ends on the common clock, ns; `ends` has a row for `a` and a row for `b`."""
     return np.asarray(
         np.abs(
             (ends[1] - clocks.offset[b] - clocks.rate[b] * ends[1])
@@ -84,15 +95,16 @@ def _errors(clocks: Clocks, a: int, b: int, ends: F64) -> F64:
 
 
 def _join_islands(ops: Operations, clocks: Clocks) -> None:
-    """Links islands (pipeline stages, often) by messages both ways: the quickest of each direction bound the offset.
+    """Links islands (often pipeline stages) by messages both ways; changes `clocks`.
 
-    A message cannot arrive before it was sent, so the least (arrival − sending) of either direction brackets the
-    difference of clocks, and with equal quickest transfers it lies in the middle (as the network time protocol has
-    it). Every pair of ranks that exchanges messages says so for itself, and their median counts: one message paired
-    with the wrong one is enough to mislead a pair.
+    A message cannot arrive before it was sent. The least (arrival − sending) of the two directions therefore brackets
+    the difference of the clocks, and if the quickest transfers are equal the difference lies in the middle, as in the
+    network time protocol. Each pair of ranks gives one estimate, and the median of the pairs counts: one message that
+    is paired with the wrong one is enough to mislead a pair.
     """
+    ends = message_ends(ops)
     while True:
-        delays = _message_delays(ops, clocks)
+        delays = _message_delays(ops, clocks, *ends)
         linked: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for a, b in sorted(delays):
             if (b, a) in delays:
@@ -102,29 +114,24 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
         weight = {e: sum(min(len(delays[a, b]), len(delays[b, a])) for a, b in p) for e, p in linked.items()}
         home, other = max(linked, key=lambda e: (weight[e], -e[0], -e[1]))
         bounds = np.array([(min(delays[p]), min(delays[p[::-1]])) for p in linked[home, other]])
-        # how far the other island's clock is ahead, give or take half the round trip
+        # how far the other island's clock is ahead, within half the round trip
         gap = float(np.median(bounds[:, 0] - bounds[:, 1])) / 2
-        # a slow link lengthens its own pairs' trips only: the quicker pairs say what the clocks leave open
-        trip = max(float(np.percentile(bounds.sum(axis=1), 25)), 0.0)
+        trip = max(float(np.percentile(bounds.sum(axis=1), QUICKER_LINKS_PERCENTILE)), 0.0)
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
             clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + trip / 2
             clocks.island[rank] = home
 
 
-def _message_delays(ops: Operations, clocks: Clocks) -> dict[tuple[int, int], list[float]]:
-    """(sender, receiver) → arrival minus sending of each message between islands, each side's own clock; ns.
+def _message_delays(
+    ops: Operations, clocks: Clocks, sends: I64, receives: I64
+) -> dict[tuple[int, int], list[float]]:
+    """(sender, receiver) → arrival minus sending of each message between islands, each on its own clock; ns.
 
-    Messages of whole steps where there are any: what was cut at the rim of a recording is easily mispaired.
+    Messages outside whole steps count only for pairs that have no other: at the rim of a recording they are easily
+    paired with the wrong one.
     """
-    start, end = np.zeros(len(ops.start), np.int64), np.zeros(len(ops.start), np.int64)
-    for rank in ops.ranks:
-        where = ops.of(rank)
-        start[where], end[where] = clocks.align(rank, ops.start[where]), clocks.align(rank, ops.end[where])
-    rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), ["send", "recv"]))
-    rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # recv before send
-    together = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
-    receives, sends = rows[together], rows[together + 1]
+    start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
     whole = (ops.step[receives] > NO_STEP) & (ops.step[receives] == ops.step[sends])
     delays: dict[tuple[int, int], list[float]] = defaultdict(list)
     rim: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -138,7 +145,7 @@ def _message_delays(ops: Operations, clocks: Clocks) -> dict[tuple[int, int], li
 
 
 def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """For pairs of ranks in one collective: the end on either, from their origins; ns."""
+    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
     p2p = np.array([c.p2p for c in ops.channels] or [False])
     usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
     rows = np.flatnonzero(usable)
@@ -152,18 +159,18 @@ def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int
 
 
 def _fit(shift: F64, when: F64) -> tuple[float, float]:
-    """Robust line through differences of ends: (offset at zero, rate)."""
+    """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate)."""
     middle = float(np.median(shift))
-    if len(shift) < _FIT_FROM or float(np.ptp(when)) <= 0:
+    if len(shift) < CLOCK_FIT_FROM or float(np.ptp(when)) <= 0:
         return middle, 0.0
-    pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), _FIT_POINTS)).astype(int))
+    pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), CLOCK_FIT_POINTS)).astype(int))
     return _line(shift[pick] - middle, when[pick], middle)
 
 
 def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
-    """Theil and Sen's line: the median slope of all pairs; (offset at zero, rate), `middle` added to the offset.
+    """Theil and Sen's line, whose slope is the median over all pairs: (offset at zero plus `middle`, rate).
 
-    scipy's `theilslopes` gives the same line, and warns of a confidence interval where many points are alike.
+    scipy's `theilslopes` gives the same line, but warns about its confidence interval where many points are equal.
     """
     run, rise = when[:, None] - when, shift[:, None] - shift
     apart = run > 0
@@ -176,7 +183,7 @@ def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:
 def _walk(
     ranks: tuple[int, ...], neighbours: dict[int, list[tuple[int, float, float, float]]]
 ) -> tuple[dict[int, float], dict[int, float], dict[int, int]]:
-    """Offsets and rates of all ranks, from the first rank of each island outwards."""
+    """Offset, rate and island of each rank; an island takes the clock of its first rank."""
     offset: dict[int, float] = {}
     rate: dict[int, float] = {}
     island: dict[int, int] = {}

@@ -1,6 +1,6 @@
-"""What a rank did with its own time: compute, gaps, loading, garbage collection, allocation, by kind of kernel.
+"""How a rank spent its own time: compute by kind of kernel, gaps, data loading, garbage collection, allocation.
 
-Read for the suspects and some peers only, because it needs every event of the rank.
+Features are read for the suspects and some of their peers only, because they need every event of the rank.
 """
 
 import re
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.store import Run
+from tracekit.tables.event_columns import matches, truth
 from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import matches, truth
 from tracekit.tables.steps import Steps
 
 _LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
@@ -43,7 +43,10 @@ class Features:
 
 
 def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Features | None:
-    """Features of `rank` over the analysed steps; None where it has none of them whole."""
+    """Features of `rank` over the analysed steps; None where it has none of them whole.
+
+    Raises ValueError for a rank that `steps` lacks, InputError where its events cannot be read.
+    """
     row = steps.row(rank)
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     if not columns:
@@ -72,20 +75,20 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     first = (start >= windows[0][0]) & (start < windows[1][-1])
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
-        _within(_outside(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
+        _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host), spent(_COLLECTOR, host),
         spent(_ALLOCATOR, host), float((computing & first).sum()) / n,
-        _by_window(_outside(source.busy, exposed), each), _by_window(named(ATTENTION, computing), each),
+        _by_window(subtract(source.busy, exposed), each), _by_window(named(ATTENTION, computing), each),
     )  # fmt: skip
 
 
 def _windows(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
-    """Wall time of each analysed step on the rank."""
+    """Wall time (begins, ends) of the steps in `columns` on the rank, ns."""
     where = ops.of(rank)
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
     begins = ends - steps.wall[steps.row(rank), columns].astype(np.int64)
-    return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # a late entry was not recorded
+    return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # nothing was recorded before the window
 
 
 def _by_window(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
@@ -95,7 +98,3 @@ def _by_window(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
 
 def _within(intervals: Intervals, windows: Intervals) -> float:
     return sum(_by_window(intervals, windows))
-
-
-def _outside(busy: Intervals, exposed: Intervals) -> Intervals:
-    return subtract(busy, exposed)

@@ -13,12 +13,12 @@ Intervals: TypeAlias = tuple[I64, I64]
 
 
 def empty() -> Intervals:
-    """No interval at all."""
+    """The empty set."""
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 def union(starts: I64, ends: I64) -> Intervals:
-    """Disjoint union of any intervals (any order, overlapping); empty ones vanish."""
+    """The union of intervals in any order, overlapping or not, ns; empty ones are dropped."""
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     if not len(starts):
@@ -34,7 +34,7 @@ def union(starts: I64, ends: I64) -> Intervals:
 
 
 def covered_until(intervals: Intervals, times: I64) -> I64:
-    """Time covered by `intervals` before each of `times`: a non-decreasing function of time."""
+    """Time that `intervals` cover before each of `times`, ns, in the shape of `times`; never decreases with time."""
     starts, ends = intervals
     if not len(starts):
         return np.zeros(len(times), np.int64)
@@ -47,10 +47,10 @@ def covered_until(intervals: Intervals, times: I64) -> I64:
 
 
 def gap_start(intervals: Intervals, times: I64) -> I64:
-    """Begin of the idle gap that holds each of `times`, or the time itself where an interval covers it.
+    """Begin of the idle gap around each of `times`, ns, or the time itself where an interval covers it.
 
-    A time at the very end of an interval is idle: its gap starts right there. Before the first interval the gap
-    has no begin, and the smallest int64 stands for it.
+    A time at the very end of an interval is idle, and its gap begins there. The gap before the first interval has no
+    begin; the smallest int64 stands for it.
     """
     starts, ends = intervals
     if not len(starts):
@@ -61,7 +61,7 @@ def gap_start(intervals: Intervals, times: I64) -> I64:
 
 
 def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
-    """What of `intervals` lies outside `holes`."""
+    """The parts of `intervals` outside `holes`."""
     if not len(intervals[0]) or not len(holes[0]):
         return intervals
     cuts = np.unique(np.concatenate([intervals[0], intervals[1], holes[0], holes[1]]))

@@ -1,22 +1,28 @@
-"""The same communication on every rank that took part: instances, by member set and sequence number or order.
+"""Which operations of different ranks are one communication: an instance.
 
 Collectives match by group and `Seq` where all members carry it, else by ordinal within the profiler step, else by
 ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.store import Group
 from tracekit.tables.intervals import I64
-from tracekit.tables.operations import NO_STEP, RankOps
+from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.operations import RankOps
 from tracekit.tables.progress import Progress, own_progress
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds import ALIGN_LEAST_OVERLAP
 
 Mask = npt.NDArray[np.bool_]
-WORLD = -1
+WORLD: Final = -1
+"""Group of an operation whose members the trace does not name."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,13 @@ class Operations:
     mismatched: int  # operations dropped because the members disagree about what they are
 
     def of(self, rank: int) -> slice:
-        """Where the operations of `rank` stand."""
+        """The entries that hold the operations of `rank`; KeyError where the run has no such rank."""
         begin = self.first[rank]
         return slice(begin, begin + len(self.per_rank[rank].start))
 
 
 def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
-    """Joins the ranks' operations into instances."""
+    """The operations of all ranks, joined into instances; `groups` are the process groups of the run."""
     ordered = sorted(ranks, key=lambda r: r.rank)
     progress = {r.rank: own_progress(r) for r in ordered}
     counts = [len(r.start) for r in ordered]
@@ -82,13 +88,17 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     )  # fmt: skip
 
 
-def _cat(parts: object) -> I64:
-    arrays = [np.asarray(p) for p in parts]  # type: ignore[attr-defined]
+def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:
+    arrays = list(parts)
     return np.asarray(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), np.int64)
 
 
 def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, tuple[Channel, ...]]:
-    """The channel of every operation: p2p by (source, destination), collectives by group, else the whole world."""
+    """The channel of every operation (-1: none), and all channels.
+
+    Messages have a channel for each (source, destination), collectives one for each group. Where no group is known,
+    the whole world counts as one.
+    """
     numbers: dict[tuple[object, ...], Channel] = {}
     members = {g.group: g.ranks for g in groups}
     everyone = tuple(r.rank for r in ranks)
@@ -98,13 +108,13 @@ def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, t
         for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
             key: tuple[object, ...]
             who: tuple[int, ...]
-            if op in ("send", "recv"):
+            if op in MESSAGES:
                 key, who = ("p2p", src, dst), (src, dst)
             else:
                 key, who = ("group", group), members.get(group, everyone)
             coalesced = op == "other" or (op == "send_recv" and group != WORLD)
             if coalesced or len(who) < 2 or (group == WORLD and not anonymous and key[0] == "group"):
-                result.append(-1)  # nobody to match with, or nobody can tell: a member list that was cut
+                result.append(-1)  # alone, or its members are unknown: the list was cut
                 continue
             p2p = key[0] == "p2p"
             channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group))
@@ -116,7 +126,10 @@ def _instances(
     channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
     seq: I64, end: I64, token: npt.NDArray[np.object_],
 ) -> tuple[I64, int]:  # fmt: skip
-    """Instance of every operation (numbered by channel, then order), and how many members disagreed."""
+    """(instance of every operation, how many operations were dropped because members disagree about the kind).
+
+    Instances are numbered by channel, then in order within the channel; -1 is an operation without a partner.
+    """
     instance = np.full(len(channel), -1, np.int64)
     following, mismatched = 0, 0
     order = np.argsort(channel, kind="stable")
@@ -141,7 +154,10 @@ def _instances(
 
 
 def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_]) -> Mask:
-    """Whether all operations of an instance are of one kind (element counts may differ: all_to_all, uneven shards)."""
+    """Whether all operations of each of `count` instances are of one kind.
+
+    `place` is the instance of each operation. Element counts may differ: all_to_all, uneven shards.
+    """
     kinds = {t: i for i, t in enumerate(sorted({str(t).split("/", 1)[0] for t in tokens}))}
     code = np.array([kinds[str(t).split("/", 1)[0]] for t in tokens], np.int64)
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
@@ -158,7 +174,7 @@ def _keys(
     end: I64,
     token: npt.NDArray[np.object_],
 ) -> list[I64]:
-    """A key for each operation of each side; equal keys match. Shape: as `sides`."""
+    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match."""
     if not p2p and all((seq[s] >= 0).all() for s in sides):
         return [_with_occurrence(seq[s]) for s in sides]
     if all((step[s] != NO_STEP).any() for s in sides):
@@ -169,23 +185,24 @@ def _keys(
 
 
 def _with_occurrence(keys: I64) -> I64:
-    """Tells equal keys on one rank (coalesced calls share a sequence number) apart by their order."""
+    """`keys` made unique: equal ones (coalesced calls share a sequence number) are told apart by their order."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     begin = np.maximum.accumulate(np.where(fresh, np.arange(len(keys)), 0))
     occurrence = np.empty(len(keys), np.int64)
     occurrence[order] = np.arange(len(keys)) - begin
-    return keys * 1024 + np.minimum(occurrence, 1023)
+    return keys * _COALESCED + np.minimum(occurrence, _COALESCED - 1)
 
 
+_COALESCED: Final = 1024  # calls with one sequence number that keys can tell apart
 _BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the keys of the step beside them
 
 
 def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
-    """Ordinal within the step; a side whose first step is cut short is aligned at that step's end.
+    """Keys by step and ordinal within the step; a side whose first step is cut short is aligned at that step's end.
 
-    What lies outside steps counts from the end of the step before it, or back from the first step.
+    Operations outside steps count from the end of the step before them, or back from the first step.
     """
     most: dict[int, int] = {}
     for s in sides:
@@ -207,7 +224,10 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
 
 
 def _outside(labels: I64) -> I64:
-    """Keys of one side's operations outside steps (meaningless inside): the step beside them and their distance."""
+    """Keys of one side's operations outside steps: the step beside them, and their distance from it.
+
+    Entries of operations inside steps are meaningless.
+    """
     place = np.arange(len(labels))
     inside = labels != NO_STEP
     before = np.maximum.accumulate(np.where(inside, place, -1))
@@ -218,7 +238,10 @@ def _outside(labels: I64) -> I64:
 
 
 def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
-    """Ordinals shifted so that kinds agree and ends differ by a constant: members of a collective end together."""
+    """Ordinals of each side, shifted so that kinds agree and ends differ by a constant.
+
+    Members of a collective end together, so the right shift is the one whose end differences vary least.
+    """
     reference = max(range(len(sides)), key=lambda i: len(sides[i]))
     keys = []
     for i, side in enumerate(sides):
@@ -228,9 +251,9 @@ def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> 
 
 
 def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
-    """How far into `reference` the first operation of `side` stands, by the spread of end differences."""
+    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least."""
     best = (2.0, float("inf"), 0)
-    need = max(1, (min(len(side), len(reference)) + 1) // 2)
+    need = max(1, ceil(ALIGN_LEAST_OVERLAP * min(len(side), len(reference))))
     for shift in range(need - len(side), len(reference) - need + 1):
         low, high = max(0, -shift), min(len(side), len(reference) - shift)
         mine, theirs = side[low:high], reference[low + shift : high + shift]

@@ -1,7 +1,7 @@
-"""A rank's own time: what it spent working, as against waiting in communication that compute stood still for.
+"""A rank's own time: its wall time less the communication that its compute stood still for.
 
-Own time is the clock of every comparison between ranks. It needs no common clock, and a rank that is late only
-because it waited elsewhere has lost none of it, so nobody is blamed for a delay that he passed on.
+Every comparison between ranks uses own time. It needs no common clock. A rank that is late only because it waited
+for somebody has spent no own time on that, so it is not blamed for a delay that it passed on.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,7 @@ import numpy as np
 
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
-
-_SLACK_NS = 50_000
-_SLACK_SHARE = 0.02
+from tracekit.thresholds import RESUME_SLACK_NS, RESUME_SLACK_SHARE
 
 
 @dataclass(frozen=True)
@@ -27,16 +25,16 @@ class Progress:
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
 
     def at(self, times: I64) -> I64:
-        """Own time elapsed at wall `times`."""
+        """Own time elapsed at the wall `times`, ns; same shape."""
         return np.asarray(times - self.origin - covered_until(self.exposed, times), np.int64)
 
 
 def own_progress(ops: RankOps) -> Progress:
-    """Splits a rank's wall time into exposed communication and its own time.
+    """The split of a rank's wall time into exposed communication and own time.
 
-    Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later):
-    compute resumed after it. Communication that ends under compute, or outlasts a gap, held nobody up. Where no
-    compute is recorded, an operation that begins during another shows that the rank went on until then.
+    Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
+    because compute resumed after it. Communication that ends under compute held nobody up. Where no compute is
+    recorded, an operation that begins during another one shows that the rank went on until then.
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
@@ -52,16 +50,19 @@ def own_progress(ops: RankOps) -> Progress:
 
 
 def _went_on(start: I64, end: I64) -> I64:
-    """Start of the last operation that begins during each (its own where there is none); sorted by start."""
+    """For each operation the start of the last one that begins during it, its own start if none does; ns.
+
+    `start` is sorted.
+    """
     last = np.maximum(np.searchsorted(start, end, side="left") - 1, np.arange(len(start)))
     return np.asarray(np.minimum(start[last], end), np.int64)
 
 
 def _resumed(ops: RankOps) -> I64:
-    """When compute could go on after each operation: its end, or the begin of compute that covers just its end.
+    """When compute resumed after each operation, ns: at its end, or at the begin of compute that covers just its end.
 
-    Recorders that take both times on the host let compute begin a little before the wait for it is seen to end;
-    a device's times need hardly any leniency, and would be misread by it where a receive is posted long ahead.
+    A recorder that takes both times on the host shows compute that begins a little before the wait ends. Times of a
+    device need hardly any leniency, and a receive posted long ahead would be misread with it.
     """
     starts, ends = ops.busy
     if not len(starts):
@@ -69,6 +70,6 @@ def _resumed(ops: RankOps) -> I64:
     index = np.searchsorted(starts, ops.end, side="left") - 1
     begin = starts[np.maximum(index, 0)]
     covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
-    share = 0.0 if ops.on_gpu else _SLACK_SHARE
-    slack = np.maximum(_SLACK_NS, (share * (ops.end - ops.start)).astype(np.int64))
+    share = 0.0 if ops.on_gpu else RESUME_SLACK_SHARE
+    slack = np.maximum(RESUME_SLACK_NS, (share * (ops.end - ops.start)).astype(np.int64))
     return np.where(covering & (ops.end - begin <= slack), begin, ops.end)

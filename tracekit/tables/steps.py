@@ -1,4 +1,4 @@
-"""Which steps every rank recorded whole, and each rank's own time in each of them."""
+"""Which steps (nearly) every rank recorded whole, and each rank's own and wall time in each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import NO_STEP
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds import ENOUGH_STEPS, MOST_RANKS, NEARLY_ALL_RANKS, WHOLE_STEP_SHARE
 
 F64 = npt.NDArray[np.float64]
-
-
-_ENOUGH_STEPS = 3
-_NEARLY_ALL = 0.8
-_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,15 +26,15 @@ class Steps:
     labelled: bool  # the traces mark steps; else everything is one step, number 0
 
     def row(self, rank: int) -> int:
-        """Row of `rank`."""
+        """Row of `rank`; ValueError where it is none of `ranks`."""
         return self.ranks.index(rank)
 
 
 def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | None = None) -> Steps:
-    """Own and wall time of every rank in every step that (nearly) all ranks recorded whole.
+    """Own and wall time of every rank in every step that (nearly) all ranks recorded whole; arrays ranks × steps.
 
-    `wanted` are half-open ranges of step numbers, None for an open end. A step counts as whole on a rank that has
-    as many operations of each channel in it as any other member.
+    `wanted` are half-open ranges of step numbers, None for an open end. A step is whole on a rank that has as many
+    operations of each of its channels in it as any other member.
     """
     labelled = bool((ops.step != NO_STEP).any())
     step = ops.step if labelled else np.zeros(len(ops.step), np.int32)
@@ -50,8 +46,11 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
     whole = _whole(ops, step, numbers)
     share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
     keep = [i for i in range(len(numbers)) if share[i] == 1.0]
-    for least in (_NEARLY_ALL, _MOST):  # a rank cut short must not cost everybody the steps it lacks
-        if len(keep) < _ENOUGH_STEPS:
+    for least in (
+        NEARLY_ALL_RANKS,
+        MOST_RANKS,
+    ):  # one rank cut short must not cost the others the steps it lacks
+        if len(keep) < ENOUGH_STEPS:
             keep = [i for i in range(len(numbers)) if share[i] >= least] or keep
     chosen = [numbers[i] for i in keep]
     shape = (len(ops.ranks), len(chosen))
@@ -86,11 +85,14 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
         whole[rows] &= counts[c, rows] == most
     total = counts.sum(axis=0)
     usual = np.median(total, axis=1, keepdims=True) if len(numbers) else total
-    return np.asarray(whole & (total > 0) & (2 * total >= usual), bool)
+    return np.asarray(whole & (total > 0) & (total >= WHOLE_STEP_SHARE * usual), bool)
 
 
 def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
-    """(own, wall, own-time reading at begin) of one rank's step: from the end before it to its last end."""
+    """(own time, wall time, own-time reading at the begin) of one rank's step, ns.
+
+    A step lasts from the last end of the step before it to its own last end.
+    """
     where = ops.of(rank)
     labels = step[where]
     rows = np.flatnonzero(labels == number)

@@ -1,4 +1,4 @@
-"""In every matched operation: who came last, how long the others waited, and what the transfer itself took.
+"""For every matched operation: who came last, how long the others waited, and how long the transfer took.
 
 Members of a collective leave together, so durations alone tell the order of arrival and no common clock is needed.
 A receive waits for its sender and a rendezvous send for its receiver; their begins are compared on aligned clocks.
@@ -9,21 +9,36 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.tables.clock import Clocks
+from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.operations import ROOTED
+from tracekit.tables.messages import message_ends
+from tracekit.tables.operation_names import ROOTED
+from tracekit.thresholds import (
+    BUFFERED_RECEIVE,
+    EAGER_SHARE,
+    EAGER_SPREAD,
+    HELD_END_SHARE,
+    HELD_LEAST,
+    HELD_MAJORITY,
+    HELD_RECEIVE_SHARE,
+    LONG_SEND,
+    LONG_TAIL_PERCENTILE,
+)
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Per operation (as in Operations) and per instance; ns."""
+    """Waits by operation (as in Operations), transfers by instance; ns.
 
-    wait: I64  # time the operation waited for the last member to arrive; 0 for the last one and for unmatched
-    exposed_wait: I64  # the part of it that compute stood still for
+    Rooted operations wait for nobody here: a root may leave early, so their durations tell no order.
+    """
+
+    wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
+    exposed_wait: I64  # per operation: the part of it that compute stood still for
     transfer: I64  # per instance: from the last arrival to the end
     delivery: (
-        I64  # per instance: the same, but from the sending where a message travels before it is asked for
+        I64  # per instance: the same, but from the send where a message travels before its receive is posted
     )
     members: I64  # per instance: how many members were seen
     complete: npt.NDArray[np.bool_]  # per instance: all members were seen
@@ -32,49 +47,46 @@ class Waits:
     first_row: I64  # per instance: index of its first operation
 
 
-_COPY_FACTOR = 3
-"""A receive of less than this many times the quickest one only copied what had arrived before."""
-
-
-_LONG_SEND = 5
-"""A send of more than this many times the usual one was held up."""
-
-
 def eager_sends(ops: Operations, clocks: Clocks) -> bool:
     """Whether sends return without waiting for their receiver.
 
-    Sends that hardly ever last longer than their usual self, while receives vary, went to a buffer; unless those few
-    that did last longer ended together with a receive that was posted late: they waited for it.
+    Sends that hardly vary while receives do went to a buffer, unless the few long ones ended together with a receive
+    that was posted late: those waited for it.
     """
     duration = ops.end - ops.start
     p2p = ops.instance >= 0
     sends, receives = duration[p2p & (ops.op == "send")], duration[p2p & (ops.op == "recv")]
     if not len(sends) or not len(receives):
         return False
-    longest, usual = np.percentile(sends, 90), np.median(sends)
-    seldom = bool(longest <= 3 * usual and longest <= 0.5 * np.percentile(receives, 90))
-    return seldom and not _held_until_received(ops, clocks, _LONG_SEND * float(usual))
+    longest, usual = np.percentile(sends, LONG_TAIL_PERCENTILE), np.median(sends)
+    steady = longest <= EAGER_SPREAD * usual
+    shorter = longest <= EAGER_SHARE * np.percentile(receives, LONG_TAIL_PERCENTILE)
+    return bool(steady and shorter) and not _held_until_received(ops, clocks, LONG_SEND * float(usual))
 
 
 def _held_until_received(ops: Operations, clocks: Clocks, usual: float) -> bool:
-    """Whether most sends that last longer than `usual` (ns) end with a receive posted in their second half."""
-    rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), ["send", "recv"]))
-    rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # recv before send
-    together = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
-    long, held = 0, 0
-    for receive, send in zip(rows[together].tolist(), rows[together + 1].tolist(), strict=True):
-        a, b = int(ops.rank[send]), int(ops.rank[receive])
-        lasted = int(ops.end[send] - ops.start[send])
-        if lasted <= usual or clocks.island[a] != clocks.island[b]:
-            continue
-        ends = clocks.align(a, ops.end[send : send + 1]) - clocks.align(b, ops.end[receive : receive + 1])
-        long += 1
-        held += int(ops.end[receive] - ops.start[receive] <= lasted / 2 and abs(int(ends[0])) <= lasted / 4)
-    return held >= max(2, long / 2)
+    """Whether most sends that last longer than `usual` (ns) end with a receive that was posted late."""
+    sends, receives = message_ends(ops)
+    linked = _linked(ops, clocks, sends, receives)
+    sends, receives = sends[linked], receives[linked]
+    lasted = (ops.end - ops.start)[sends]
+    end = aligned(ops, clocks, ops.end)
+    late = (ops.end - ops.start)[receives] <= HELD_RECEIVE_SHARE * lasted
+    together = np.abs(end[sends] - end[receives]) <= HELD_END_SHARE * lasted
+    long = lasted > usual
+    held = int(np.count_nonzero(long & late & together))
+    return held >= max(HELD_LEAST, HELD_MAJORITY * int(np.count_nonzero(long)))
+
+
+def _linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> npt.NDArray[np.bool_]:
+    """Whether the two ends of each message have a common clock."""
+    island = {rank: clocks.island[rank] for rank in ops.ranks}
+    at = np.array([island[rank] for rank in ops.rank.tolist()], np.int64)
+    return np.asarray(at[sends] == at[receives], bool)
 
 
 def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
-    """Measure waits and transfers of all instances; `eager` as from `eager_sends`."""
+    """Waits and transfers of all instances; `eager` as from `eager_sends`."""
     rows = np.flatnonzero(ops.instance >= 0)
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     number = ops.instance[rows]
@@ -89,54 +101,39 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
         last[number[position]] = rows[position]
     wait = np.zeros(len(ops.start), np.int64)
     wait[rows] = duration - transfer[number]
-    timed, delivery = np.ones(count, bool), transfer.copy()
-    _measure_p2p(ops, clocks, rows, begin, wait, transfer, delivery, last, timed, eager=eager)
-    rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
-    wait[rooted] = 0  # a root need not wait: durations of rooted operations tell no order
     first = rows[begin] if count else np.zeros(0, np.int64)
     size = np.array([len(ops.channels[int(c)].members) for c in ops.channel[first]], np.int64)
-    exposed = np.minimum(wait, ops.exposed)
-    return Waits(wait, exposed, transfer, delivery, members, members == size, timed, last, first)
+    timed, delivery, exposed = np.ones(count, bool), transfer.copy(), np.zeros(len(ops.start), np.int64)
+    waits = Waits(wait, exposed, transfer, delivery, members, members == size, timed, last, first)
+    _measure_messages(ops, clocks, waits, eager=eager)
+    rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
+    wait[rooted] = 0
+    exposed[:] = np.minimum(wait, ops.exposed)
+    return waits
 
 
-def _measure_p2p(
-    ops: Operations, clocks: Clocks, rows: I64, begin: I64, wait: I64, transfer: I64, delivery: I64, last: I64,
-    timed: npt.NDArray[np.bool_], *, eager: bool,
-) -> None:  # fmt: skip
-    """Overwrites what durations alone cannot tell of sends and receives."""
-    pairs = (
-        begin[
-            (np.diff(np.append(begin, len(rows))) == 2)
-            & np.isin(ops.op[rows[begin]].astype(str), ["send", "recv"])
-        ]
-        if len(begin)
-        else begin
-    )
-    received = ops.op == "recv"
-    quickest = int(np.min((ops.end - ops.start)[received])) if received.any() else 0
-    aligned = np.zeros(len(ops.start), np.int64)
-    for rank in ops.ranks:
-        where = ops.of(rank)
-        aligned[where] = clocks.align(rank, ops.start[where])
-    for first in pairs.tolist():
-        one, two = int(rows[first]), int(rows[first + 1])
-        send, receive = (one, two) if ops.op[one] == "send" else (two, one)
-        instance = int(ops.instance[one])
-        taken = int(ops.end[receive] - ops.start[receive])
-        if clocks.island[int(ops.rank[send])] != clocks.island[int(ops.rank[receive])]:
-            timed[instance] = False
-            if eager:
-                wait[send], last[instance] = 0, send
-            continue
-        lead = int(aligned[send] - aligned[receive])  # how much earlier the receive was posted
-        wait[receive] = min(max(lead, 0), taken)
-        transfer[instance] = taken - wait[receive]
-        if (
-            eager and lead <= 0
-        ):  # sent before it was asked for: only a receive that still had to wait tells how long
-            timed[instance] = taken > _COPY_FACTOR * quickest
-            delivery[instance] = taken - lead
-        else:
-            delivery[instance] = transfer[instance]
-        wait[send] = 0 if eager else min(max(-lead, 0), int(ops.end[send] - ops.start[send]))
-        last[instance] = send if lead > 0 or eager else receive
+def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: bool) -> None:
+    """Overwrites in `waits` what durations alone cannot tell of sends and receives."""
+    send, receive = message_ends(ops)
+    if not len(send):
+        return
+    duration = ops.end - ops.start
+    quickest = int(np.min(duration[ops.op == "recv"]))
+    linked = _linked(ops, clocks, send, receive)
+    apart = send[~linked]
+    waits.timed[ops.instance[apart]] = False
+    if eager:
+        waits.wait[apart], waits.last[ops.instance[apart]] = 0, apart
+    send, receive = send[linked], receive[linked]
+    instance, taken = ops.instance[send], duration[receive]
+    begin = aligned(ops, clocks, ops.start)
+    lead = begin[send] - begin[receive]  # how much earlier the receive was posted
+    waits.wait[receive] = np.minimum(np.maximum(lead, 0), taken)
+    waits.transfer[instance] = waits.delivery[instance] = taken - waits.wait[receive]
+    if eager:
+        # sent before it was asked for: only a receive that still had to wait tells how long the message took
+        early = lead <= 0
+        waits.timed[instance[early]] = taken[early] > BUFFERED_RECEIVE * quickest
+        waits.delivery[instance[early]] = (taken - lead)[early]
+    waits.wait[send] = 0 if eager else np.minimum(np.maximum(-lead, 0), duration[send])
+    waits.last[instance] = send if eager else np.where(lead > 0, send, receive)

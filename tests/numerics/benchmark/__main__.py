@@ -40,7 +40,7 @@ def measure(case: Case, runs: Runs, *, keep: bool) -> dict[str, object]:
         if source is not None:
             replay_elsewhere(parallel, folder, source)
         else:
-            runs.pool(1).run(replay, 1, str(parallel), str(folder), timeout=400)
+            runs.pool.run(replay, 1, str(parallel), str(folder), timeout=400)
         (folder / DONE).touch()
     replayed = time.perf_counter()
     document = compare_document(compare(parallel, baseline, Options(replay=folder)))

@@ -12,12 +12,10 @@ from typing import Any
 
 from reftrain.config.file import load
 from tests.numerics.benchmark.case import BASE, Case, Tables, merged
-from tests.reftrain.pool import RankPool
+from tests.ranks.pool import RankPool
 from tests.reftrain.workers import whole_run
 
 DONE = "done"
-SMALL = 4
-LARGE = 16
 
 
 class Runs:
@@ -25,19 +23,11 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._pools: dict[int, RankPool] = {}
-
-    def pool(self, world: int) -> RankPool:
-        """Ranks enough for a world; started when first needed."""
-        size = SMALL if world <= SMALL else LARGE
-        if size not in self._pools:
-            self._pools[size] = RankPool(size)
-        return self._pools[size]
+        self.pool = RankPool()
 
     def close(self) -> None:
         """End all ranks."""
-        for pool in self._pools.values():
-            pool.close()
+        self.pool.close()
 
     def baseline(self, case: Case) -> Path:
         """The case's baseline, shared by all cases with the same."""
@@ -63,7 +53,7 @@ class Runs:
             self._subprocess(full, environment)
         else:
             config = load(None, full)
-            self.pool(config.mesh.world_size).run(whole_run, config.mesh.world_size, config, timeout=400)
+            self.pool.run(whole_run, config.mesh.world_size, config, timeout=400)
         (out / DONE).touch()
         return out
 

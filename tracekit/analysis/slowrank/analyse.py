@@ -1,15 +1,16 @@
 """Who makes the job slow: from an ingested run to a finding.
 
-Own times of comparable ranks are compared (analysis.excess), every significant explanation is priced by replay
-(analysis.candidates, analysis.link), and the dearest one is the verdict (analysis.verdict); the descent
-DP → PP → CP → TP (analysis.descent) tells where.
+`excess` compares own times of comparable ranks. `candidates`, `slow_link` and `data_imbalance` raise explanations and
+price each with the step model of `what_if`. `verdict` takes the dearest one, `explain` finds its cause, and `descent`
+tells where in DP → PP → CP → TP it is.
 """
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tracekit.analysis.slowrank.case import Case, StepRange, build
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.verdict import Answer, decide, listed
@@ -17,7 +18,8 @@ from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFindi
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
-from tracekit.units import ms
+from tracekit.thresholds import MOST_GAIN
+from tracekit.units import NS_PER_US, ms
 
 
 def analyse(
@@ -27,10 +29,11 @@ def analyse(
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SlowRankFinding:
-    """The slow-rank finding of `run`.
+    """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
-    `mesh` (sizes, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges. Raises UsageError for flags that contradict the input, InputError where there is too little.
+    `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh or
+    order contradict the input, MeshError where nothing determines the mesh, InputError where nothing can be compared.
     """
     ranks: list[RankOps] = []
     for i, record in enumerate(run.ranks):
@@ -44,11 +47,12 @@ def analyse(
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
+    """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
     world = world_of(case.run, case.ops)
     step = case.step_ns
-    base = case.replayer.step_ns(case.steps.own, case.steps.own)
-    cured = step * (1.0 - min(max(answer.gain / base, 0.0), 0.99)) if base > 0 else step
-    notes = [*choice.notes, f"clock residual {case.clocks.residual_ns / 1000:.1f} µs"]
+    base = case.model.recorded_ns
+    cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
+    notes = [*choice.notes, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
     quality = (*case.run.quality, *choice.quality, *_doubts(case))
     return SlowRankFinding(
         RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected), choice.finding,
@@ -59,7 +63,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
 
 
 def _doubts(case: Case) -> list[Quality]:
-    """What the analysis left out or assumed, as quality rows."""
+    """Quality rows for what the analysis left out or assumed."""
     rows = []
     if case.steps.partial:
         told = f"not recorded whole on enough ranks: {listed(case.steps.partial)}"

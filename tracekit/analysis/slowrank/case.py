@@ -1,66 +1,28 @@
-"""One run, prepared for a verdict: operations, waits, steps, mesh, and a replayer that prices explanations."""
+"""A run as every verdict reads it: what was measured, each rank's excess over its peers, and a model of the step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from tracekit.analysis.slowrank.excess import rank_excess, with_late_start
-from tracekit.analysis.slowrank.mesh_choice import world_of
+from tracekit.analysis.slowrank.excess import rank_excess
+from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
 from tracekit.analysis.slowrank.statistics import Excess
-from tracekit.analysis.slowrank.what_if import Replayer, prepare
-from tracekit.errors import InputError
+from tracekit.analysis.slowrank.what_if import StepModel, model_of
 from tracekit.mesh import Mesh
 from tracekit.store import Run
-from tracekit.tables.clock import Clocks, align
 from tracekit.tables.match import Operations
-from tracekit.tables.steps import Steps, measure
-from tracekit.tables.waits import Waits, eager_sends, measure_waits
-
-StepRange = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
-class Case:
-    """Everything a verdict rests on."""
+class Case(Measured):
+    """Everything a verdict rests on; times in ns."""
 
-    run: Run
-    ops: Operations
-    waits: Waits
-    steps: Steps
-    clocks: Clocks
-    mesh: Mesh
-    replayer: Replayer
-    found: Excess
-
-    @property
-    def step_ns(self) -> float:
-        """Mean step time over ranks and analysed steps."""
-        return float(np.nanmean(self.steps.wall))
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """Ranks of the job without a usable trace."""
-        return tuple(sorted(set(world_of(self.run, self.ops)) - set(self.ops.ranks)))
+    model: StepModel  # prices an explanation: what the step would take without it
+    found: Excess  # own time of each rank beyond its peers
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
-    """Measure steps, clocks and waits; InputError where there is nothing to compare."""
-    if not len(ops.start):
-        raise InputError(
-            "no communication operation in any trace, so ranks cannot be compared; record communication as well"
-        )
-    steps = measure(ops, wanted)
-    if not steps.numbers:
-        known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
-        told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
-        raise InputError(
-            f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
-        )
-    clocks = align(ops)
-    eager = eager_sends(ops, clocks)
-    waits = measure_waits(ops, clocks, eager=eager)
-    if len(steps.numbers) == 1:
-        steps = with_late_start(ops, steps, clocks)
-    replayer = prepare(ops, waits, steps, clocks, eager=eager)
-    return Case(run, ops, waits, steps, clocks, mesh, replayer, rank_excess(ops, waits, steps, mesh))
+    """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
+    m = measure_run(run, ops, mesh, wanted)
+    return Case(
+        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.eager, model=model_of(m), found=rank_excess(m)
+    )

@@ -1,31 +1,43 @@
-"""Work that is dealt unevenly by the data: who is longest changes from step to step, and nobody is to blame."""
+"""Work that the data deals unevenly: the longest rank changes from step to step, and nobody is to blame."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import everybody
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.excess import dispersion, stage_rows
-from tracekit.analysis.slowrank.statistics import DATA_VARIATION, IMBALANCE_LIMIT, MIN_LOST_SHARE
+from tracekit.analysis.slowrank.excess import segments
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
-
-_RANKS_READ = 16
+from tracekit.thresholds import (
+    ATTENTION_NAMED,
+    ATTENTION_VARIATION,
+    DATA_VARIATION,
+    MIN_LOST_SHARE,
+    RANKS_SAMPLED,
+    UNEVEN_BLOCKS,
+    UNEVEN_RATIO,
+)
 
 
 def uneven_data(case: Case) -> float:
-    """Time a step that an imbalance which follows the data costs, ns; 0 where there is none."""
-    gain = everybody(case.steps, case.mesh, case.replayer)
+    """Time that an imbalance which follows the data costs, ns a step; 0 where there is none.
+
+    The cost is what a step would save if every rank worked like the median of its peers in each part of the step.
+    """
+    gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
 
 
 def _follows_data(case: Case) -> bool:
-    """Whether uneven work is the data's doing: attention varies between peers more than the rest of compute does.
+    """Whether the data deals work unevenly: attention varies between peers more than the rest of compute does.
 
-    Where a GPU trace names no attention, work that is dealt unevenly throughout (not kernel by kernel) is believed;
-    on a CPU the scheduler of the host deals time unevenly as well, and it is not.
+    Where a GPU trace does not name attention, work that is dealt unevenly throughout (not kernel by kernel) suffices.
+    On a CPU it does not, because the scheduler of the host deals time unevenly as well.
     """
-    stage = max(stage_rows(case.steps, case.mesh), key=len)
-    rows = [int(r) for r in stage[:: max(1, len(stage) // _RANKS_READ)]][:_RANKS_READ]
+    stage = max(case.stages, key=len)
+    rows = [int(r) for r in stage[:: max(1, len(stage) // RANKS_SAMPLED)]][:RANKS_SAMPLED]
     read = [
         f
         for r in rows
@@ -39,14 +51,46 @@ def _follows_data(case: Case) -> bool:
         return False
     attention = np.array([f.attention_by_step for f in read])
     rest = np.array([f.busy_by_step for f in read]) - attention
-    if attention.mean() < 0.02 * rest.mean():
-        uneven = dispersion(case.ops, case.steps, case.mesh)
-        return read[0].on_gpu and uneven.ratio > IMBALANCE_LIMIT and uneven.spread_share > DATA_VARIATION
-    return _variation(attention) > max(2 * _variation(rest), DATA_VARIATION)
+    if attention.mean() < ATTENTION_NAMED * rest.mean():
+        uneven = dispersion(case)
+        return read[0].on_gpu and uneven.ratio > UNEVEN_RATIO and uneven.spread_share > DATA_VARIATION
+    return _variation(attention) > max(ATTENTION_VARIATION * _variation(rest), DATA_VARIATION)
 
 
 def _variation(values: F64) -> float:
-    """Median over steps of the relative spread between ranks, robust against a single one."""
+    """Spread between ranks over their median, of the median step; `values` are ranks × steps.
+
+    A single rank that stands apart does not change it.
+    """
     middle = np.median(values, axis=0)
-    off = 1.4826 * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
+    off = MAD_TO_SIGMA * np.median(np.abs(values - middle), axis=0) / np.maximum(middle, 1.0)
     return float(np.sort(off)[(len(off) - 1) // 2])
+
+
+@dataclass(frozen=True)
+class Dispersion:
+    """How unevenly work is dealt between peers: `ratio` is 1 where delays are independent of each other."""
+
+    ratio: float
+    spread_share: float  # standard deviation of a peer's own time in a step over its mean
+
+
+def dispersion(run: Measured) -> Dispersion:
+    """Overdispersion of own time between peers: variance of blocks over the sum of their operations' variances."""
+    parts = segments(run)
+    whole, single, level = 0.0, 0.0, 0.0
+    for rows in (stage for stage in run.stages if len(stage) >= 2):
+        values = parts[rows][:, np.isfinite(parts[rows]).any(axis=0)]
+        values = values[np.isfinite(values).all(axis=1)]
+        if len(values) < 2 or values.shape[1] < 2 * UNEVEN_BLOCKS:
+            continue
+        cuts = np.linspace(0, values.shape[1], UNEVEN_BLOCKS * len(run.steps.numbers) + 1).astype(int)
+        cuts = np.unique(cuts)
+        deviation = values - values.mean(axis=0)
+        # a persistent difference is a slow rank and no imbalance
+        deviation -= deviation.mean(axis=1, keepdims=True)
+        sums = np.add.reduceat(deviation, cuts[:-1], axis=1)
+        whole += float(np.square(sums).sum())
+        single += float(np.square(deviation).sum())
+        level += float(values.sum() / len(values)) ** 2 / len(sums[0]) * len(values)
+    return Dispersion(whole / single if single > 0 else 1.0, float(np.sqrt(whole / level)) if level else 0.0)

@@ -1,4 +1,4 @@
-"""Which mesh an analysis works on: the user's, else what the groups say, else a manifest's, else one flat group."""
+"""The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.axes import AXES
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import is_foreign
 from tracekit.store import Run
 from tracekit.tables.match import WORLD, Operations
+from tracekit.tables.operation_names import MESSAGES
+from tracekit.thresholds import MEMBERS_LISTED
 
 _HINT = "give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
 
@@ -28,12 +31,12 @@ class MeshChoice:
 
     @property
     def finding(self) -> MeshFinding:
-        """As reported."""
+        """The mesh as findings show it."""
         return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
 
 
 def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
-    """All ranks of the job: as the files claim, else as far as groups and files reach."""
+    """All ranks of the job: as many as the files claim, and at least as many as groups and files name."""
     seen = {*ops.ranks, *(r for g in run.groups for r in g.ranks)}
     size = max(run.world_size or 0, max(seen, default=-1) + 1)
     return tuple(range(size))
@@ -42,7 +45,10 @@ def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
 def choose(
     run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> MeshChoice:
-    """The mesh; UsageError where the flags contradict the input, MeshError where nothing determines it."""
+    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's.
+
+    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    """
     world = world_of(run, ops)
     uses = group_uses(run, ops)
     if sizes is not None:
@@ -67,7 +73,7 @@ def choose(
 
 
 def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
-    """Process groups with what the traces show them doing; p2p traffic without a group of its own counts as one."""
+    """Process groups with the calls that the traces show; messages that no group of their own carries form one."""
     calls: dict[int, Counter[int]] = defaultdict(Counter)
     kinds: dict[int, set[str]] = defaultdict(set)
     exposed: dict[int, list[bool]] = defaultdict(list)
@@ -80,7 +86,7 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
         )
         before: dict[int, str] = {}
         for op, group, src, dst, waited in rows:
-            if op in ("send", "recv"):
+            if op in MESSAGES:
                 pairs[min(src, dst), max(src, dst)] += 1
             elif group != WORLD:
                 calls[group][rank] += 1
@@ -109,7 +115,7 @@ def _share(flags: list[bool]) -> float:
 def _carriers(
     groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]
 ) -> dict[tuple[int, ...], int]:
-    """Who carries each pair's messages, and how many: the smallest group that holds it, or its own chain if smaller."""
+    """Members → messages that they carry: a pair belongs to the smallest group or chain that holds it."""
     homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
     for ranks in {*groups, *_components(set(pairs))}:
         for r in ranks:
@@ -121,12 +127,14 @@ def _carriers(
 
 
 def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
-    home: dict[int, set[int]] = {}
+    """The ranks that messages connect, directly or through others, each set sorted."""
+    linked = DisjointSets({r for pair in pairs for r in pair})
     for a, b in pairs:
-        joined = home.get(a, {a}) | home.get(b, {b})
-        for r in joined:
-            home[r] = joined
-    return sorted({tuple(sorted(c)) for c in home.values()})
+        linked.join(a, b)
+    chains: dict[int, list[int]] = defaultdict(list)
+    for r in sorted({r for pair in pairs for r in pair}):
+        chains[linked.find(r)].append(r)
+    return sorted(tuple(c) for c in chains.values())
 
 
 def _flagged(
@@ -149,14 +157,17 @@ def _flagged(
 
 
 def _shown(use: GroupUse) -> str:
-    members = ", ".join(map(str, use.ranks[:8])) + (", …" if len(use.ranks) > 8 else "")
+    members = ", ".join(map(str, use.ranks[:MEMBERS_LISTED])) + (
+        ", …" if len(use.ranks) > MEMBERS_LISTED else ""
+    )
     return f"[{members}]" + (f" ({', '.join(use.descs)})" if use.descs else "")
 
 
 def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
-    """The first group in use that is no line, plane or block of the mesh, nor the two ends of a line.
+    """The first group in use that is no line, plane or block of the mesh; None where all fit.
 
-    The first and last stage of a pipeline share a group of their own where they share the embedding.
+    The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
+    share the embedding.
     """
     for use in uses:
         busy = use.collectives or use.p2p
@@ -182,7 +193,7 @@ def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
 
 
 def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:
-    """One data-parallel group, allowed only if all ranks are there and call the same operations in the same order."""
+    """One data-parallel group of all ranks; MeshError unless all are there and call the same operations."""
     missing = sorted(set(world) - set(ops.ranks))
     if missing:
         raise MeshError(

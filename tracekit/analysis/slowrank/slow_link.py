@@ -1,7 +1,7 @@
 """Slow links: transfers that take longer than their peers' though everybody arrived in time.
 
-A transfer is what remains of an operation once its last member has come. Groups of one axis that send the same
-message are peers; the ranks whose groups are slow on every axis where one can tell are the ones at the bad link.
+The transfer of an operation begins when its last member has come. Groups along one axis that carry the same message
+are peers. The ranks at the bad link are those whose groups are slow on every axis that tells.
 """
 
 from collections import defaultdict
@@ -9,82 +9,93 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.slowrank.statistics import (
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.tables.clock import Clocks
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import F64
+from tracekit.tables.waits import Waits
+from tracekit.thresholds import (
+    CLOCK_DOUBT,
+    LINK_NOISE_SHARE,
     LINK_RATIO,
     LINK_RATIO_OF_TWO,
     LINK_REPEATS,
     MIN_LOST_SHARE,
     Z_LIMIT,
 )
-from tracekit.analysis.slowrank.what_if import Replayer
-from tracekit.mesh import Mesh
-from tracekit.tables.clock import Clocks
-from tracekit.tables.intervals import I64
-from tracekit.tables.match import Operations
-from tracekit.tables.steps import F64, Steps
-from tracekit.tables.waits import Waits
 
 
 @dataclass(frozen=True)
 class SlowLink:
-    """Ranks that no collective can tell apart, and what the slow transfers cost a step (ns)."""
+    """The ranks at a slow link, which no collective can tell apart, and the cost of its transfers; ns."""
 
     ranks: tuple[int, ...]
-    gain: float
+    gain: float  # what the step would save with its peers' transfers
     channels: tuple[int, ...]
-    ratio: float  # slow transfer over that of its peers, time-weighted
+    ratio: float  # slow transfer over that of its peers
     slow_ns: float  # median transfer on the slow channels
     peers_ns: float
     z: float
 
 
-def slow_link(
-    ops: Operations, waits: Waits, steps: Steps, mesh: Mesh, replayer: Replayer, clocks: Clocks
-) -> SlowLink | None:
-    """The slow link whose cure saves the most, if one is significant."""
-    rows = waits.first_row
-    inside = waits.complete & waits.timed
-    if steps.labelled:
-        inside &= np.isin(ops.step[rows], steps.numbers)
-    families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number in np.flatnonzero(inside):
-        channel = ops.channels[int(ops.channel[rows[number]])]
-        dims = mesh.dims_of(channel.members) if not channel.p2p else _p2p_dims(mesh, channel.members)
-        if dims:
-            families[dims, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
+@dataclass(frozen=True)
+class _Slowness:
+    """The transfer of one message on a slow channel beside its peers'; ns."""
+
+    here: float
+    peers: float
+    z: float
+
+
+def slow_link(case: Case) -> SlowLink | None:
+    """The slow links, and what the step would save without them; None where none is significant.
+
+    Channels along the same mesh axes that carry the same message are compared with each other.
+    """
+    ops, waits = case.ops, case.waits
     delivery, cured = waits.delivery.astype(np.float64), waits.transfer.astype(np.float64)
-    slow: dict[int, list[tuple[float, float, float]]] = defaultdict(list)
+    slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: set[int] = set()
-    for channels in families.values():
-        if len(channels) < 2:
-            continue
+    for channels in _peers(case):
         tested.update(channels)
-        for c, (here, peers, z) in _compare(ops, waits, channels, delivery).items():
-            if ops.channels[c].p2p and here - peers <= _doubt(clocks, ops.channels[c].members):
+        for c, found in _compare(ops, waits, channels, delivery).items():
+            if ops.channels[c].p2p and found.here - found.peers <= _doubt(
+                case.clocks, ops.channels[c].members
+            ):
                 continue
-            slow[c].append((here, peers, z))
-            late = np.maximum(delivery[channels[c]] - peers, 0.0)
+            slow[c].append(found)
+            late = np.maximum(delivery[channels[c]] - found.peers, 0.0)
             cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
     if not slow:
         return None
-    gain = replayer.step_ns(steps.own, steps.own) - replayer.step_ns(steps.own, steps.own, cured.tolist())
-    if gain < MIN_LOST_SHARE * float(np.nanmean(steps.wall)):
+    gain = case.model.recorded_ns - case.model.step_ns(case.steps.own, cured.tolist())
+    if gain < MIN_LOST_SHARE * case.step_ns:
         return None
-    worst = max(slow.values(), key=lambda v: max(z for _, _, z in v))
-    here, peers, z = max(worst, key=lambda v: v[0] - v[1])
+    worst = max(slow.values(), key=lambda v: max(s.z for s in v))
+    most = max(worst, key=lambda s: s.here - s.peers)
+    ratio = most.here / max(most.peers, 1.0)
     ranks = _at_the_link(ops, set(slow), tested)
-    return SlowLink(ranks, gain, tuple(sorted(slow)), here / max(peers, 1.0), here, peers, z)
+    return SlowLink(ranks, gain, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
 
 
-def _p2p_dims(mesh: Mesh, members: tuple[int, ...]) -> tuple[str, ...]:
-    a, b = (mesh.coordinates.get(m) for m in members)
-    return tuple(d for d, x, y in zip(mesh.order, a, b, strict=True) if x != y) if a and b else ()
+def _peers(case: Case) -> list[dict[int, list[int]]]:
+    """Channel → instances of one message, for each set of two or more channels that can be compared."""
+    ops, rows = case.ops, case.waits.first_row
+    families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number in np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows]):
+        channel = ops.channels[int(ops.channel[rows[number]])]
+        axes = case.axes_of(channel)
+        if axes:
+            families[axes, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
+    return [channels for channels in families.values() if len(channels) > 1]
 
 
 def _compare(
     ops: Operations, waits: Waits, channels: dict[int, list[int]], spent: F64
-) -> dict[int, tuple[float, float, float]]:
-    """Channels slower than the median of the others: (its transfer, the peers', significance)."""
+) -> dict[int, _Slowness]:
+    """The channels that are slower than the median of the others; `spent` is the transfer of each instance, ns."""
     places = {c: _by_place(ops, waits, n) for c, n in channels.items()}
     level = _both_ways(
         ops, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
@@ -94,20 +105,20 @@ def _compare(
         others = [level[c] for c in channels if c != channel]
         peers = float(np.median(others))
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
-        noise = 1.4826 * float(np.median(apart)) / np.sqrt(len(numbers))
-        between = 1.4826 * float(np.median([abs(v - peers) for v in others]))
-        scale = max(float(np.hypot(noise, between)), 0.02 * peers, 1.0)
+        noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(numbers))
+        between = MAD_TO_SIGMA * float(np.median([abs(v - peers) for v in others]))
+        scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
         z = (level[channel] - peers) / scale
         ratio = LINK_RATIO if len(others) > 1 else LINK_RATIO_OF_TWO
         if level[channel] > ratio * peers and z > Z_LIMIT:
-            slow[channel] = (level[channel], peers, z)
+            slow[channel] = _Slowness(level[channel], peers, z)
     return slow
 
 
 def _by_place(ops: Operations, waits: Waits, numbers: list[int]) -> list[I64]:
-    """A channel's instances; messages apart by their place in the step, where enough steps repeat them.
+    """A channel's instances; messages are split by their place in the step, where enough steps repeat them.
 
-    In a pipeline every second message of a slow link may be asked for late enough to hide it: that is no noise.
+    In a pipeline every second message of a slow link may be asked for late enough to hide it; that is not noise.
     """
     chosen = np.array(numbers)
     rows = waits.first_row[chosen]
@@ -121,19 +132,22 @@ def _by_place(ops: Operations, waits: Waits, numbers: list[int]) -> list[I64]:
 
 
 def _doubt(clocks: Clocks, members: tuple[int, ...]) -> float:
-    """By how much the clocks of two ranks may disagree beyond what was aligned, ns."""
-    return 2.0 * sum(clocks.doubt.get(r, 0.0) for r in members)
+    """The difference of transfers between two ranks that their clocks alone may cause, ns."""
+    return CLOCK_DOUBT * sum(clocks.doubt.get(r, 0.0) for r in members)
 
 
 def _both_ways(ops: Operations, level: dict[int, float]) -> dict[int, float]:
-    """Mean transfer of both directions between two ranks: an error of their clocks cancels in it."""
+    """Mean transfer of both directions between two ranks, by channel; an error of their clocks cancels in it. ns."""
     number = {ops.channels[c].members: c for c in level if ops.channels[c].p2p}
     back = {c: number.get(ops.channels[c].members[::-1], c) if ops.channels[c].p2p else c for c in level}
     return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
 
 
 def _at_the_link(ops: Operations, slow: set[int], tested: set[int]) -> tuple[int, ...]:
-    """The ranks that the evidence cannot tell apart: in the most slow channels, and if any has no sound one, those."""
+    """The ranks in most slow channels; if some of them are in no sound channel, those alone.
+
+    The evidence cannot tell them apart.
+    """
     bad = {r: 0 for c in slow for r in ops.channels[c].members}
     sound = dict.fromkeys(bad, 0)
     for c in tested:

@@ -1,57 +1,22 @@
-"""Every threshold of the slow-rank analysis, with its reason, and the robust statistics behind them."""
+"""Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.thresholds import MOST_CONFIDENCE, Z_LIMIT
+
 F64 = npt.NDArray[np.float64]
 
-MIN_LOST_SHARE = 0.02
-"""Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
-
-Z_LIMIT = 4.5
-"""Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
-ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
-
-ONE_STEP_P = 0.05
-"""With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
-
-NOISE_FLOOR = 5e-4
-"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
-
-SUSPECT_SHARE = 0.2
-"""A further suspect must cost at least this share of the worst one's loss."""
-
-STEP_SHARE = 0.3
-"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
-
-IMBALANCE_LIMIT = 1.4
-"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
-delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
-
-DATA_VARIATION = 0.03
-"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
-
-LINK_RATIO = 1.25
-"""A link is slow when its transfers take this much longer than those of its peers for the same message."""
-
-LINK_RATIO_OF_TWO = 1.6
-"""The same where there is one peer only, whose own spread is unknown."""
-
-LINK_REPEATS = 3
-"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
-
-ROLE_SHARE = 0.1
-"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
-
-STAGE_MIN_PEERS = 2
-"""Pipeline stages that are compared with each other: at least this many."""
+MAD_TO_SIGMA: Final = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation: 1 / Φ⁻¹(3/4)."""
 
 
 @dataclass(frozen=True)
 class Excess:
-    """Own time beyond the median of comparable ranks, ns; rows are ranks, columns steps."""
+    """Values beyond the median of the other rows of the group, ns; rows are ranks (or stages), columns steps."""
 
     value: F64
     mean: F64  # per rank, over the columns; NaN where the rank has no peer
@@ -61,7 +26,10 @@ class Excess:
 
 
 def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
-    """For each row the median of the other rows of its group, column by column; NaN where it has no peer."""
+    """For each row the median of the other rows of its group, column by column; NaN where it has no peer.
+
+    `groups` are disjoint sets of rows. Unknown values (NaN) are left out. The result has the shape of `values`.
+    """
     result = np.full(values.shape, np.nan)
     for rows in groups:
         if len(rows) < 2:
@@ -76,16 +44,17 @@ def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
 
 
 def spread(values: F64) -> float:
-    """Robust standard deviation (1.4826 × median absolute deviation) of all finite entries; 0 where there is none."""
+    """Robust standard deviation of all finite entries, from their median absolute deviation; 0 where there is none."""
     flat = values[np.isfinite(values)]
-    return float(1.4826 * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
+    return float(MAD_TO_SIGMA * np.median(np.abs(flat - np.median(flat)))) if len(flat) else 0.0
 
 
 def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Excess:
     """Excess of every row over its peers, and its significance against the noise pooled over all rows.
 
-    The noise is each entry's deviation from its own row's median, so that persistent differences between rows do
-    not count as noise; `floor` (ns) keeps a noiseless trace from making trifles significant.
+    `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
+    differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
+    significant in a noiseless trace.
     """
     difference = values - median_of_others(values, groups)
     columns = np.isfinite(difference).sum(axis=1)
@@ -104,4 +73,4 @@ def confidence(z: float, tests: int) -> float:
     """Probability that an excess of `z` standard errors is no chance find among `tests` ranks (normal, Bonferroni)."""
     from scipy.stats import norm
 
-    return float(np.clip(1.0 - tests * norm.sf(z), 0.0, 0.999))
+    return float(np.clip(1.0 - tests * norm.sf(z), 0.0, MOST_CONFIDENCE))

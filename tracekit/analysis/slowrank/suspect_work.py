@@ -1,35 +1,37 @@
-"""What suspects do with their time beside their peers: questions that decide between verdicts."""
+"""How suspects spend their time beside their peers: questions whose answers decide between verdicts."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.excess import stage_rows
 from tracekit.tables.features import Features, read_features
-
-_PEERS_READ = 6
-_MAJORITY = 0.5
-_NEARLY_ALL = 0.7
-_EQUALLY = 0.5
+from tracekit.thresholds import (
+    ATTENTION_ALONE,
+    MAJORITY,
+    PEERS_SAMPLED,
+    PRODUCTS_STEADY,
+    ROLE_EQUALITY,
+    ROLE_RANKS,
+)
 
 
 def features_of(case: Case, row: int) -> Features | None:
-    """Features of the rank in `row`."""
+    """Features of the rank in `row` of Steps; None where it has no step whole."""
     return read_features(case.run, case.ops, case.steps, case.steps.ranks[row])
 
 
 def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False) -> list[Features]:
-    """Features of some unsuspected ranks of the same stage (or of the other stages)."""
-    stage = next(g for g in stage_rows(case.steps, case.mesh) if row in g)
+    """Features of some unsuspected ranks of the stage of `row`, or of any stage; at most PEERS_SAMPLED."""
+    stage = next(g for g in case.stages if row in g)
     pool = np.arange(len(case.steps.ranks)) if other_stages else stage
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
-    rows = rows[:: max(1, len(rows) // _PEERS_READ)][:_PEERS_READ]
+    rows = rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]
     return [f for r in rows if (f := features_of(case, r)) is not None]
 
 
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
-    """Whether the worst suspect's excess is attention alone: a slow device slows its matrix products as well."""
+    """Whether the excess of the worst suspect, `rows[0]`, is attention alone; a slow device slows products as well."""
     mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
         return False
@@ -39,11 +41,11 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     usual = float(np.median([p.attention for p in peers]))
     share = attention / max(usual, 1.0)
     products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
-    return excess > 0 and attention >= _NEARLY_ALL * excess and products_share < 0.2 * share
+    return excess > 0 and attention >= ATTENTION_ALONE * excess and products_share < PRODUCTS_STEADY * share
 
 
 def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
-    """Those of `rows` whose data loading explains most of what they work longer than other stages."""
+    """The ranks among `rows` whose data loading explains most of their excess over other stages."""
     peers = peers_of(case, rows[0], rows, other_stages=True)
     if not peers:
         return ()
@@ -51,25 +53,25 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     late = []
     for row in rows:
         mine = features_of(case, row)
-        if mine is not None and mine.own > own and mine.loader - loader >= _MAJORITY * (mine.own - own):
+        if mine is not None and mine.own > own and mine.loader - loader >= MAJORITY * (mine.own - own):
             late.append(row)
     return tuple(late)
 
 
 def by_role(case: Case, rows: Sequence[int]) -> bool:
-    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, and all equally long.
+    """Whether `rows` are all ranks of tensor index 0 in their stages, several a stage, with similar excesses.
 
-    One rank of a tensor group loads and broadcasts the data, or logs, in every replica: that is how the job was
-    written. A slow host or device does not pick the same index everywhere.
+    If one rank of a tensor group loads and broadcasts the data, or logs, in every replica, the job was written so. A
+    slow host or device does not pick the same index everywhere.
     """
     chosen = {case.steps.ranks[r] for r in rows}
     stages = {case.mesh.coords(r)["pp"] for r in chosen}
     excess = case.found.mean[list(rows)]
-    if case.mesh.sizes["tp"] < 2 or not float(np.min(excess)) >= _EQUALLY * float(np.max(excess)):
+    if case.mesh.sizes["tp"] < 2 or not float(np.min(excess)) >= ROLE_EQUALITY * float(np.max(excess)):
         return False
     inside = [r for r in case.steps.ranks if case.mesh.coords(r)["pp"] in stages]
     for axes in (("tp",), ("tp", "cp")):
         told = [r for r in inside if all(case.mesh.coords(r)[a] == 0 for a in axes)]
-        if chosen == set(told) and len(told) >= 2 * len(stages):
+        if chosen == set(told) and len(told) >= ROLE_RANKS * len(stages):
             return True
     return False

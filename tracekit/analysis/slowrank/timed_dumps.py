@@ -1,8 +1,8 @@
-"""What an answer may claim where the input is flight-recorder dumps: they time communication and nothing else.
+"""The answer that flight-recorder dumps allow: they time communication and nothing else.
 
-Causes cannot be told. Where calls could only be placed to within a watchdog's poll, clocks and gaps are too coarse
-for stages and links, and a slow rank is believed only if it also waited least, which durations alone tell. A large
-difference that is not significant is no proof of health. Last step of `slow_rank`.
+Dumps tell no causes. Where calls could only be placed to within a watchdog's poll, clocks and gaps are too coarse for
+stages and links, and a slow rank is believed only if it also waited least, which durations alone tell. A large
+difference that is not significant is no proof of health. This is the last step of `analyse`.
 """
 
 from dataclasses import replace
@@ -10,17 +10,14 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.excess import stage_rows
-from tracekit.analysis.slowrank.statistics import MIN_LOST_SHARE
 from tracekit.analysis.slowrank.verdict import Answer
+from tracekit.thresholds import DUMP_DOUBT, DUMP_LITTLE
 
 _FORMAT = "flight_recorder"
-_LITTLE = 0.5
-"""A rank that others wait for waits less than this share of what its peers wait."""
 
 
 def tempered(case: Case, answer: Answer) -> Answer:
-    """Give the answer that dumps allow; any other input's answer is left alone."""
+    """The answer that dumps allow; the answer to any other input is returned as it is."""
     if all(r.format != _FORMAT for r in case.run.ranks):
         return answer
     placed = any(q.kind == "placed_calls" for q in case.run.quality)
@@ -48,18 +45,17 @@ def _too_coarse(answer: Answer) -> Answer:
 
 def _healthy(case: Case, answer: Answer) -> Answer:
     largest = float(np.nanmax(np.nan_to_num(case.found.mean, nan=0.0)))
-    if largest < 2 * MIN_LOST_SHARE * case.step_ns:
+    if largest < DUMP_DOUBT * case.step_ns:
         return answer
     reason = answer.reason.replace("no rank", "dumps show waiting, but no rank", 1)
     return Answer("inconclusive", "unknown", f"{reason}; profiler traces of the same job would tell more")
 
 
 def _waits_least(case: Case, rank: int) -> bool:
-    """Whether the rank waited in collectives for a small part of the time that its peers did."""
-    p2p = np.array([c.p2p for c in case.ops.channels] or [False])
-    wait = np.where(p2p[np.maximum(case.ops.channel, 0)], 0, case.waits.wait)
+    """Whether the rank waited in collectives for a small share of the time that its peers waited."""
+    wait = np.where(case.in_message, 0, case.waits.wait)
     spent = {r: float(wait[case.ops.of(r)].sum()) for r in case.steps.ranks}
     row = case.steps.row(rank)
-    peers = next(g for g in stage_rows(case.steps, case.mesh) if row in g)
+    peers = next(g for g in case.stages if row in g)
     others = [spent[case.steps.ranks[i]] for i in peers.tolist() if i != row]
-    return bool(others) and spent[rank] <= _LITTLE * float(np.median(others))
+    return bool(others) and spent[rank] <= DUMP_LITTLE * float(np.median(others))

@@ -1,4 +1,4 @@
-"""The verdict: every significant explanation is priced, the dearest one is the answer, and nobody is one as well."""
+"""The verdict: the dearest significant explanation of a slow step, or that nobody is to blame."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,11 @@ import numpy as np
 
 from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, slow_ranks
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.causes import explain
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.excess import stage_rows
+from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.statistics import MIN_LOST_SHARE, ROLE_SHARE, STEP_SHARE, confidence
+from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspect_work import (
     by_role,
     features_of,
@@ -21,11 +20,10 @@ from tracekit.analysis.slowrank.suspect_work import (
     peers_of,
 )
 from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
 from tracekit.units import ms
-
-_DOUBLE = 2.0
-"""Levelling everybody must save this many times what curing the suspects does for the data to be the cause."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +39,22 @@ class Answer:
 
 
 def decide(case: Case) -> Answer:
-    """The dearest significant explanation, or that there is none."""
-    step = case.step_ns
+    """The dearest significant explanation of `case`, or that there is none."""
     if len(case.ops.ranks) < 2:
         reason = (
             f"only rank {case.ops.ranks[0]} was read, with nobody to compare it with; add the others' traces"
         )
         return Answer("inconclusive", "unknown", reason)
-    ranks = slow_ranks(case.found, case.steps, case.mesh, case.replayer)
-    stage = long_stage(case.steps, case.mesh, case.replayer)
-    link = slow_link(case.ops, case.waits, case.steps, case.mesh, case.replayer, case.clocks)
+    ranks = slow_ranks(case)
+    stage = long_stage(case)
+    link = slow_link(case)
     prices = {
         "ranks": ranks.lost[0] if ranks else 0.0,  # several that cost little each are no culprit
         "stage": stage.gain if stage else 0.0,
         "link": link.gain if link else 0.0,
     }
     best = max(prices, key=lambda k: prices[k])
-    if prices[best] < MIN_LOST_SHARE * step:
+    if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return _nobody(case)
     if best == "link" and link:
         return _link_answer(case, link)
@@ -70,11 +67,11 @@ def decide(case: Case) -> Answer:
     if ranks is None:
         return _nobody(case)
     uneven = uneven_data(case)
-    return _uneven_answer(case, uneven) if uneven > _DOUBLE * ranks.gain else _rank_answer(case, ranks)
+    return _uneven_answer(case, uneven) if uneven > LEVELLING_GAIN * ranks.gain else _rank_answer(case, ranks)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
-    """Slow ranks, unless only their attention is longer: that is the documents they were dealt."""
+    """Slow ranks are to blame, unless only their attention is longer: that depends on the documents they were dealt."""
     if only_attention(case, found.rows):
         return _uneven_answer(case, found.gain)
     suspects = []
@@ -88,8 +85,8 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"rank {first.rank}{others} {did} in step {listed(first.steps)}, and the others waited: "
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
-    path = descend(case.ops, case.waits, case.steps, case.mesh, first.rank)
-    on_host = {s.cause for s in suspects} <= {"dataloader", "host_stall", "cpu_launch"}
+    path = descend(case, first.rank)
+    on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
@@ -97,11 +94,13 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
 
 
 def _stage_answer(case: Case, found: Hypothesis) -> Answer:
+    """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = [float(np.nanmean(case.steps.own[g])) for g in stage_rows(case.steps, case.mesh) if len(g)]
+    levels = [float(np.nanmean(case.steps.own[g])) for g in case.stages if len(g)]
     others = float(np.median([v for i, v in enumerate(levels) if i != stage]))
-    evidence = (Evidence(f"own time of stage {stage} a step", ms(levels[stage]), ms(others), "ms"),)
+    (row,) = CAUSES["stage_imbalance"].signs[0].rows
+    evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
     suspects = tuple(
         _suspect(case, row, lost, z, "stage_imbalance", evidence)
         for row, lost, z in zip(found.rows, found.lost, found.z, strict=True)
@@ -110,28 +109,28 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
         f"{ms(others):.1f} ms a step); no rank of it is slower than its peers"
     )
-    path = descend(case.ops, case.waits, case.steps, case.mesh, suspects[0].rank)
+    path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
 
 
 def _loader_answer(case: Case, found: Hypothesis, rows: Sequence[int]) -> Answer:
-    """A stage that is long because its ranks wait for data: the loaders are at fault, not the partition."""
+    """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
     suspects = []
     for row in rows:
         _, evidence = _explain(case, row, found.rows, other_stages=True)
         suspects.append(_suspect(case, row, found.gain, found.z[0], "dataloader", evidence))
-    named = ", ".join(str(s.rank) for s in suspects[:6])
+    named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = (
         f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
     )
-    path = descend(case.ops, case.waits, case.steps, case.mesh, suspects[0].rank)
+    path = descend(case, suspects[0].rank)
     return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
 
 
 def _link_answer(case: Case, link: SlowLink) -> Answer:
-    evidence = (
-        Evidence("transfer of one message, all members present", ms(link.slow_ns), ms(link.peers_ns), "ms"),
-    )
+    """Transfers are slow, and the ranks at the link are named."""
+    (row,) = CAUSES["network"].signs[0].rows
+    evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     suspects = tuple(
         _suspect(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True)
         for r in link.ranks
@@ -142,12 +141,12 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
         f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers' though everybody arrived "
         "in time"
     )
-    path = descend(case.ops, case.waits, case.steps, case.mesh, suspects[0].rank) if suspects else ()
+    path = descend(case, suspects[0].rank) if suspects else ()
     return Answer("slow_link", "network", reason, suspects, path, link.gain)
 
 
 def _nobody(case: Case) -> Answer:
-    """Healthy, an imbalance that moves, or no answer for want of evidence."""
+    """No explanation costs enough: the job is healthy, the data is uneven, or ranks without a trace leave it open."""
     step = case.step_ns
     absent = waited_for_missing(case)
     if absent >= MIN_LOST_SHARE * step:
@@ -180,6 +179,7 @@ def _uneven_answer(case: Case, gain: float) -> Answer:
 def _explain(
     case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
 ) -> tuple[Cause, tuple[Evidence, ...]]:
+    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages."""
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
     return explain(mine, peers) if mine is not None else ("unknown", ())
@@ -195,6 +195,7 @@ def _suspect(
     *,
     every: bool = False,
 ) -> Suspect:
+    """The suspect in `row`, who costs `lost` ns a step; `every` names all steps, else those in which it was slow."""
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [
@@ -208,6 +209,6 @@ def _suspect(
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """The first few of `numbers`, and how many there are."""
-    shown = ", ".join(map(str, numbers[:6]))
-    return shown + (f", … ({len(numbers)} in all)" if len(numbers) > 6 else "")
+    """The first few of `numbers`, and how many there are in all if that is more."""
+    shown = ", ".join(map(str, numbers[:RANKS_LISTED]))
+    return shown + (f", … ({len(numbers)} in all)" if len(numbers) > RANKS_LISTED else "")

@@ -1,21 +1,23 @@
-"""Replays the recorded steps with other compute times: what would the step take if this rank were typical?
+"""What the step would take if ranks worked otherwise, or if transfers took otherwise.
 
-Every rank is a sequence of posts and needs on its own-time axis; an operation completes when its last member has
-posted it, plus its transfer. Rescaling a rank's own time and replaying gives the step time without its slowness, so
-that a delay hidden by slack, or by another rank that is just as late, costs nothing. After the what-if analysis of
+Every rank is a sequence of posts and needs on the axis of its own time; an operation completes when its last member
+has posted it, plus its transfer. Running that model with rescaled own times gives the step without a rank's slowness,
+so that a delay hidden by slack, or by another rank that is just as late, costs nothing. After the what-if analysis of
 Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25), on matched traces.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.lanes import POST, Lane, lane_of, queue_of, runs_of
-from tracekit.tables.clock import Clocks
+from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
 from tracekit.tables.match import Operations
-from tracekit.tables.steps import F64, Steps
+from tracekit.tables.steps import F64
 from tracekit.tables.waits import Waits
 
 Usual = Mapping[tuple[int, int], F64]
@@ -23,45 +25,51 @@ Usual = Mapping[tuple[int, int], F64]
 
 
 @dataclass(frozen=True)
-class Replayer:
-    """Recorded steps, ready to be replayed under any own times. All times ns."""
+class StepModel:
+    """The recorded steps as a model that can be run with any own times and transfers; all times ns."""
 
-    runs: tuple[tuple[tuple[int, ...], tuple[Lane, ...]], ...]  # (columns of Steps, lanes)
-    instance: list[int]
+    own: F64  # recorded own times, ranks × steps
+    runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]  # (columns of Steps, timelines)
+    instance: list[int]  # of each operation, -1 where it is matched with nobody
     fixed: list[float]  # duration of an operation that completes by itself, -1 where it is matched
     transfer: list[float]  # per instance
-    expected: list[int]  # posts per instance
-    before: list[
-        int
-    ]  # per instance: the one that its channel carries before it, -1 where it starts when posted
+    before: list[int]  # per instance: the one before it on its channel, -1 where it starts when posted
+
+    @cached_property
+    def recorded_ns(self) -> float:
+        """Mean step time of the model with the recorded own times and transfers, ns."""
+        return self.step_ns(self.own)
 
     def step_ns(
-        self, own: F64, target: F64, transfer: Sequence[float] | None = None, usual: Usual | None = None
+        self, target: F64, transfer: Sequence[float] | None = None, usual: Usual | None = None
     ) -> float:
-        """Mean step time when the own times `own` (ranks × steps) become `target`.
+        """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
-        What a rank in `usual` loses is taken from where it is longer than usual; elsewhere from all parts alike.
+        A rank in `usual` becomes shorter where it is longer than usual, any other rank in all parts alike.
         """
         total, count = 0.0, 0
-        for n, (columns, lanes) in enumerate(self.runs):
+        for n, (columns, timelines) in enumerate(self.runs):
             chosen = list(columns)
-            scaled = []
-            for lane in lanes:
-                ratio = _ratio(own[lane.row, chosen], target[lane.row, chosen])
-                parts = (usual or {}).get((n, lane.row))
+            gaps = []
+            for line in timelines:
+                ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
+                parts = (usual or {}).get((n, line.row))
                 if parts is None:
-                    scaled.append(_rescale(lane, lane.knots, ratio))
+                    gaps.append(_rescale(line, line.knots, ratio))
                 else:
-                    scaled.append(_rescale(lane, lane.posts, _trimmed(lane, parts, ratio)))
-            total += self._span(lanes, scaled, transfer or self.transfer)
+                    gaps.append(_rescale(line, line.posts, _trimmed(line, parts, ratio)))
+            total += self._span(timelines, gaps, transfer or self.transfer)
             count += len(columns)
         return total / max(count, 1)
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
-        """Median work of a rank's peers before each operation; left out where they do not run as many as it."""
+        """Median work before each operation over the `peers` of each row; only peers with as many operations count.
+
+        A row without such a peer is left out.
+        """
         found: dict[tuple[int, int], F64] = {}
-        for n, (_, lanes) in enumerate(self.runs):
-            by_row = {lane.row: lane for lane in lanes}
+        for n, (_, timelines) in enumerate(self.runs):
+            by_row = {line.row: line for line in timelines}
             for row, others in peers.items():
                 mine = by_row.get(row)
                 alike = [by_row[o] for o in others if o in by_row and o != row]
@@ -71,131 +79,129 @@ class Replayer:
         return found
 
     def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
-        """Mean step time if all rows of each group had, in each part of each step, their median own time."""
+        """Mean step time if all rows of each group took their median own time in each part of each step, ns."""
         total, count = 0.0, 0
-        for columns, lanes in self.runs:
-            scaled = []
-            for lane in lanes:
-                peers = next((g for g in groups if lane.row in g), np.array([lane.row]))
-                widths = [np.diff(other.blocks) for other in lanes if other.row in peers]
-                ratio = _ratio(np.diff(lane.blocks), np.median(widths, axis=0))
-                scaled.append(_rescale(lane, lane.blocks, ratio))
-            total += self._span(lanes, scaled, self.transfer)
+        for columns, timelines in self.runs:
+            gaps = []
+            for line in timelines:
+                peers = next((g for g in groups if line.row in g), np.array([line.row]))
+                widths = [np.diff(other.blocks) for other in timelines if other.row in peers]
+                ratio = _ratio(np.diff(line.blocks), np.median(widths, axis=0))
+                gaps.append(_rescale(line, line.blocks, ratio))
+            total += self._span(timelines, gaps, self.transfer)
             count += len(columns)
         return total / max(count, 1)
 
-    def _span(self, lanes: Sequence[Lane], scaled: Sequence[list[float]], transfer: Sequence[float]) -> float:
-        finish = self._run(lanes, scaled, transfer)
-        return float(np.median(finish)) - float(np.median([lane.start for lane in lanes]))
+    def _span(
+        self, timelines: Sequence[RankTimeline], gaps: Sequence[list[float]], transfer: Sequence[float]
+    ) -> float:
+        ends = _Projection(self, timelines, gaps, transfer).ends()
+        return float(np.median(ends)) - float(np.median([line.start for line in timelines]))
 
-    def _run(
-        self, lanes: Sequence[Lane], scaled: Sequence[list[float]], transfer: Sequence[float]
-    ) -> list[float]:
-        """Wall time at which each lane ends."""
-        clock = [lane.start for lane in lanes]
-        place = [0] * len(lanes)
-        posted: dict[int, int] = {}
-        latest: dict[int, float] = {}
-        alone: dict[int, float] = {}
-        waiting: dict[int, list[int]] = {}
-        expected = self._posts(lanes)
-        ready = list(range(len(lanes)))
-        while True:
-            while ready:
-                n = ready.pop()
-                self._advance(
-                    n,
-                    lanes[n],
-                    scaled[n],
-                    clock,
-                    place,
-                    posted,
-                    latest,
-                    alone,
-                    waiting,
-                    expected,
-                    ready,
-                    transfer,
-                )
-            stuck = [n for n, lane in enumerate(lanes) if place[n] < len(lane.kinds)]
-            if not stuck:
-                return [c + s[-1] for c, s in zip(clock, scaled, strict=True)]
-            n = min(stuck, key=lambda i: clock[i])  # contradictory matching: let the earliest go on
-            posted[self.instance[lanes[n].events[place[n]]]] = 1 << 40
-            ready.append(n)
 
-    def _posts(self, lanes: Sequence[Lane]) -> dict[int, int]:
-        posts: dict[int, int] = {}
-        for lane in lanes:
-            for kind, event in zip(lane.kinds, lane.events, strict=True):
-                number = self.instance[event]
+@dataclass
+class _Projection:
+    """One pass through one run of steps: how far each rank has come, and what has been posted; times ns."""
+
+    model: StepModel
+    timelines: Sequence[RankTimeline]
+    gaps: Sequence[list[float]]  # by timeline: own time before each of its events; the tail comes last
+    transfer: Sequence[float]  # by instance
+    clock: list[float] = field(init=False)  # by timeline: wall time it has reached
+    place: list[int] = field(init=False)  # by timeline: its next event
+    expected: dict[int, int] = field(init=False)  # by instance: posts until it starts
+    posted: dict[int, int] = field(default_factory=dict)  # by instance: posts so far
+    latest: dict[int, float] = field(default_factory=dict)  # by instance: when it could start
+    alone: dict[int, float] = field(default_factory=dict)  # by unmatched operation: when it ends
+    waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
+    ready: list[int] = field(init=False)  # timelines that can go on
+
+    def __post_init__(self) -> None:
+        """Put every rank at its begin."""
+        self.clock = [line.start for line in self.timelines]
+        self.place = [0] * len(self.timelines)
+        self.ready = list(range(len(self.timelines)))
+        self.expected = {}
+        for line in self.timelines:
+            for kind, event in zip(line.kinds, line.events, strict=True):
+                number = self.model.instance[event]
                 if kind == POST and number >= 0:
-                    posts[number] = posts.get(number, 0) + 1
-        return posts
+                    self.expected[number] = self.expected.get(number, 0) + 1
 
-    def _advance(
-        self, n: int, lane: Lane, gaps: list[float], clock: list[float], place: list[int], posted: dict[int, int],
-        latest: dict[int, float], alone: dict[int, float], waiting: dict[int, list[int]], expected: dict[int, int],
-        ready: list[int], transfer: Sequence[float],
-    ) -> None:  # fmt: skip
-        """Runs lane `n` until it ends or needs an operation that another lane has not posted."""
-        kinds, events, fixed, instance = lane.kinds, lane.events, self.fixed, self.instance
-        now, i = clock[n], place[n]
-        fresh = True
+    def ends(self) -> list[float]:
+        """Wall time at which each rank ends. To be called once."""
+        while True:
+            while self.ready:
+                self._advance(self.ready.pop())
+            stuck = [n for n, line in enumerate(self.timelines) if self.place[n] < len(line.kinds)]
+            if not stuck:
+                return [c + g[-1] for c, g in zip(self.clock, self.gaps, strict=True)]
+            n = min(stuck, key=lambda i: self.clock[i])  # contradictory matching: let the earliest go on
+            self.posted[self.model.instance[self.timelines[n].events[self.place[n]]]] = _ENOUGH_POSTS
+            self.ready.append(n)
+
+    def _advance(self, n: int) -> None:
+        """Moves rank `n` on until it ends or needs an operation that another rank has not posted."""
+        line, gaps = self.timelines[n], self.gaps[n]
+        kinds, events, fixed, instance = line.kinds, line.events, self.model.fixed, self.model.instance
+        now, i = self.clock[n], self.place[n]
         while i < len(kinds):
             event = events[i]
             number = instance[event]
-            if fresh:
-                now += gaps[i]
+            now += gaps[i]
             if kinds[i] == POST:
                 if fixed[event] >= 0:
-                    alone[event] = now + fixed[event]
+                    self.alone[event] = now + fixed[event]
                 if number >= 0:
-                    latest[number] = max(latest.get(number, now), now)
-                    posted[number] = posted.get(number, 0) + 1
-                    if posted[number] == expected.get(number, 0):
-                        earlier = self.before[number]
-                        if 0 < expected.get(earlier, 0) <= posted.get(earlier, 0):
-                            latest[number] = max(latest[number], latest[earlier] + transfer[earlier])
-                        ready.extend(waiting.pop(number, ()))
+                    self._post(number, now)
             elif fixed[event] >= 0:
-                now = max(now, alone.get(event, now))
-            elif posted.get(number, 0) >= expected.get(number, 0):
-                now = max(now, latest.get(number, now) + transfer[number])
+                now = max(now, self.alone.get(event, now))
+            elif self.posted.get(number, 0) >= self.expected.get(number, 0):
+                now = max(now, self.latest.get(number, now) + self.transfer[number])
             else:
-                waiting.setdefault(number, []).append(n)
+                self.waiting.setdefault(number, []).append(n)
+                gaps[i] = 0.0  # spent on the way to this need
                 break
             i += 1
-            fresh = True
-        else:
-            clock[n], place[n] = now, i
+        self.clock[n], self.place[n] = now, i
+
+    def _post(self, number: int, now: float) -> None:
+        """Counts one post of an instance at `now`; the last one lets go on whoever needs it."""
+        self.latest[number] = max(self.latest.get(number, now), now)
+        self.posted[number] = self.posted.get(number, 0) + 1
+        if self.posted[number] != self.expected.get(number, 0):
             return
-        clock[n], place[n] = now, i
-        gaps[i] = 0.0  # already spent on the way to this need
+        earlier = self.model.before[number]
+        if 0 < self.expected.get(earlier, 0) <= self.posted.get(earlier, 0):
+            self.latest[number] = max(self.latest[number], self.latest[earlier] + self.transfer[earlier])
+        self.ready.extend(self.waiting.pop(number, ()))
 
 
-def _runs_alike(lane: Lane, other: Lane) -> bool:
-    """Whether both ranks run equally many operations in each step of a run: their parts can be compared one by one."""
-    return np.array_equal(lane.starts, other.starts) and len(lane.posts) == len(other.posts)
+_ENOUGH_POSTS = 1 << 40  # more than any instance has members
+
+
+def _runs_alike(line: RankTimeline, other: RankTimeline) -> bool:
+    """Whether both ranks run equally many operations in each step of a run, so that parts can be compared."""
+    return np.array_equal(line.starts, other.starts) and len(line.posts) == len(other.posts)
 
 
 def _ratio(own: F64, target: F64) -> F64:
-    """By what each part of a rank's own time is stretched; unknown parts are left alone."""
+    """The factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
     known = np.isfinite(own) & (own > 0) & np.isfinite(target)
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
-def _trimmed(lane: Lane, usual: F64, ratio: F64) -> F64:
-    """By what each part between operations is stretched so that its step is stretched by `ratio`.
+def _trimmed(line: RankTimeline, usual: F64, ratio: F64) -> F64:
+    """The factor for each part between operations by which its step is stretched by `ratio`, one entry a step.
 
-    A shorter step loses first what its parts take beyond `usual`, in proportion; what then remains is taken from all
-    parts alike. A pause cured in its place lets everybody go on there, one spread over the step would not.
+    A shorter step first loses what its parts take beyond `usual`, in proportion; the rest is taken from all parts
+    alike. A pause that is cured in its place lets the others go on there; one that is spread over the step would not.
     """
-    width = np.diff(lane.posts)
-    step = np.repeat(np.arange(len(lane.starts)), np.diff(np.append(lane.starts, len(width))))
-    whole = np.bincount(step, width, len(lane.starts))
+    width = np.diff(line.posts)
+    step = np.repeat(np.arange(len(line.starts)), np.diff(np.append(line.starts, len(width))))
+    whole = np.bincount(step, width, len(line.starts))
     over = np.maximum(width - usual, 0.0)
-    beyond = np.bincount(step, over, len(lane.starts))
+    beyond = np.bincount(step, over, len(line.starts))
     less = np.maximum(whole * (1.0 - ratio), 0.0)
     share = np.minimum(less / np.where(beyond > 0, beyond, 1.0), 1.0)
     left = whole - share * beyond
@@ -204,44 +210,45 @@ def _trimmed(lane: Lane, usual: F64, ratio: F64) -> F64:
     return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
 
 
-def _rescale(lane: Lane, knots: F64, ratio: F64) -> list[float]:
-    """Own time between consecutive events, each part between `knots` stretched by `ratio`; the tail comes last."""
+def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
+    """Own time before each event, with each part between `knots` stretched by `ratio`; the tail comes last. ns."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
-    points = np.concatenate([[knots[0]], np.clip(lane.readings, knots[0], knots[-1]), [knots[-1]]])
+    points = np.concatenate([[knots[0]], np.clip(line.readings, knots[0], knots[-1]), [knots[-1]]])
     return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
 
 
-def prepare(ops: Operations, waits: Waits, steps: Steps, clocks: Clocks, *, eager: bool) -> Replayer:
-    """Lanes of every run of consecutive analysed steps. `eager`: sends do not wait."""
+def model_of(run: Measured) -> StepModel:
+    """The model of every run of consecutive analysed steps. Eager sends complete by themselves."""
+    ops, waits = run.ops, run.waits
     usual = _usual_transfer(ops, waits)
     duration = (ops.end - ops.start).astype(np.float64)
     fixed = np.where(ops.instance < 0, np.minimum(duration, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
     transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
-    if eager:
+    if run.eager:
         sends = ops.op == "send"
-        fixed[sends] = (ops.end - ops.start)[sends]
-    queue = queue_of(ops, waits, steps)
+        fixed[sends] = duration[sends]
+    queue = queue_of(run)
     runs = []
-    for columns in runs_of(steps, ops):
-        lanes = [lane_of(ops, steps, clocks, queue, rank, columns) for rank in ops.ranks]
-        kept = tuple(lane for lane in lanes if lane is not None)
+    for columns in runs_of(run):
+        timelines = [timeline_of(run, queue, rank, columns) for rank in ops.ranks]
+        kept = tuple(line for line in timelines if line is not None)
         if kept:
             runs.append((columns, kept))
-    return Replayer(
+    return StepModel(
+        run.steps.own,
         tuple(runs),
         ops.instance.tolist(),
         fixed.tolist(),
         transfer.tolist(),
-        waits.members.tolist(),
         queue.before.tolist(),
     )
 
 
 def _usual_transfer(ops: Operations, waits: Waits) -> F64:
-    """Per operation the median transfer of complete instances of the same message; infinite where there is none.
+    """Per operation the median transfer of complete instances of the same message, ns; infinite where there is none.
 
-    What waits for a rank that left no trace must not keep its recorded length when somebody else is cured.
+    An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """
     token = ops.token[waits.first_row]
     level = {

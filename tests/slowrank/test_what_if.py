@@ -1,4 +1,4 @@
-"""The replay tells the measured step again, and what it would be with other work."""
+"""The step model tells the measured step again, and what it would be with other work."""
 
 from dataclasses import replace
 
@@ -16,58 +16,57 @@ CALLS = 3  # layers × axes
 STEP_NS = CALLS * (LAYER_US + TRANSFER_US) * 1000
 
 
-def replayed(case, target=None, transfer=None):
-    own = case.steps.own
-    return case.replayer.step_ns(own, own if target is None else target, transfer)
+def projected(case, target=None, transfer=None):
+    return case.model.step_ns(case.steps.own if target is None else target, transfer)
 
 
 def test_the_recorded_step_is_told_again(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.3}), MESH)
-    assert replayed(case) == pytest.approx(case.step_ns, rel=0.02)
+    assert projected(case) == pytest.approx(case.step_ns, rel=0.02)
 
 
 def test_curing_the_slow_rank_gives_the_healthy_step(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.3}, jitter=0), MESH)
-    assert replayed(case) == pytest.approx(CALLS * (1.3 * LAYER_US + TRANSFER_US) * 1000, rel=0.001)
+    assert projected(case) == pytest.approx(CALLS * (1.3 * LAYER_US + TRANSFER_US) * 1000, rel=0.001)
     cured = case.steps.own.copy()
     cured[3] = cured[0]
-    assert replayed(case, cured) == pytest.approx(STEP_NS, rel=0.001)
+    assert projected(case, cured) == pytest.approx(STEP_NS, rel=0.001)
 
 
 def test_curing_one_of_two_equally_slow_ranks_saves_nothing(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={0: 1.3, 3: 1.3}, jitter=0), MESH)
     cured = case.steps.own.copy()
     cured[3] = cured[1]
-    assert replayed(case, cured) == pytest.approx(replayed(case), rel=0.001)
+    assert projected(case, cured) == pytest.approx(projected(case), rel=0.001)
     cured[0] = cured[1]
-    assert replayed(case, cured) == pytest.approx(STEP_NS, rel=0.001)
+    assert projected(case, cured) == pytest.approx(STEP_NS, rel=0.001)
 
 
 def test_slack_costs_nothing_until_it_is_spent(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 1.3}, jitter=0), MESH)
     other = case.steps.own.copy()
     other[0] *= 1.2  # still quicker than rank 3
-    assert replayed(case, other) == pytest.approx(replayed(case), rel=0.001)
+    assert projected(case, other) == pytest.approx(projected(case), rel=0.001)
     other[0] = case.steps.own[0] * 1.5
-    assert replayed(case, other) == pytest.approx(CALLS * (1.5 * LAYER_US + TRANSFER_US) * 1000, rel=0.001)
+    assert projected(case, other) == pytest.approx(CALLS * (1.5 * LAYER_US + TRANSFER_US) * 1000, rel=0.001)
 
 
 def test_other_transfers_change_the_step_by_their_sum(tmp_path):
     case = prepared(job(tmp_path, MESH, jitter=0), MESH)
-    doubled = [2 * t for t in case.replayer.transfer]
-    assert replayed(case, transfer=doubled) == pytest.approx(STEP_NS + CALLS * TRANSFER_US * 1000, rel=0.001)
+    doubled = [2 * t for t in case.model.transfer]
+    assert projected(case, transfer=doubled) == pytest.approx(STEP_NS + CALLS * TRANSFER_US * 1000, rel=0.001)
 
 
 def test_an_intermittent_fault_is_a_mean_over_all_steps(tmp_path):
     case = prepared(job(tmp_path, MESH, slow={3: 2.0}, slow_steps={1, 3}, steps=4, jitter=0), MESH)
-    assert replayed(case) == pytest.approx(STEP_NS + 0.5 * CALLS * LAYER_US * 1000, rel=0.001)
+    assert projected(case) == pytest.approx(STEP_NS + 0.5 * CALLS * LAYER_US * 1000, rel=0.001)
 
 
 def test_ranks_levelled_part_by_part_are_the_median_rank(tmp_path):
     mesh = grid(tp=3)
     case = prepared(job(tmp_path, mesh, slow={0: 1.4, 1: 1.1}, layers=8, jitter=0), mesh)
     healthy = 8 * (1.1 * LAYER_US + TRANSFER_US) * 1000
-    assert case.replayer.levelled_ns([np.arange(3)]) == pytest.approx(healthy, rel=0.02)
+    assert case.model.levelled_ns([np.arange(3)]) == pytest.approx(healthy, rel=0.02)
 
 
 @pytest.mark.parametrize(("seed", "kind"), [(303, "slow_compute"), (307, "pauses"), (308, "healthy")])
@@ -75,13 +74,13 @@ def test_simulated_meshes_are_told_again(tmp_path, seed, kind):
     case = generate(seed, kind=kind, world=8, steps=4, missing=set(), truncated={}, dp_mode="overlap")
     case.write(tmp_path)
     made = prepared(load([str(tmp_path)]), from_sizes(case.truth.sizes, case.truth.order))
-    assert replayed(made) == pytest.approx(made.step_ns, rel=0.02)
+    assert projected(made) == pytest.approx(made.step_ns, rel=0.02)
 
 
 def test_delays_spreading_across_axes_are_reproduced(tmp_path):
     mesh = grid(tp=2, cp=2, dp=2)
     case = prepared(job(tmp_path, mesh, slow={5: 1.4}), mesh)
-    assert replayed(case) == pytest.approx(case.step_ns, rel=0.02)
+    assert projected(case) == pytest.approx(case.step_ns, rel=0.02)
 
 
 def test_the_slowdown_reported_is_the_planted_one(tmp_path):
@@ -120,8 +119,8 @@ def test_the_price_is_the_planted_one(tmp_path, seed, kind):
 def test_ranks_with_equally_many_operations_define_the_usual(tmp_path):
     """One step only: nothing but the number of its operations tells that a rank's recording is cut."""
     case = prepared(job(tmp_path, MESH, steps=1, jitter=0), MESH)
-    ((columns, lanes),) = case.replayer.runs
-    cut = replace(lanes[1], posts=np.delete(lanes[1].posts, -2))
-    replayer = replace(case.replayer, runs=((columns, (lanes[0], cut, *lanes[2:])),))
-    usual = replayer.usual({row: np.arange(4) for row in range(4)})
+    ((columns, lines),) = case.model.runs
+    cut = replace(lines[1], posts=np.delete(lines[1].posts, -2))
+    model = replace(case.model, runs=((columns, (lines[0], cut, *lines[2:])),))
+    usual = model.usual({row: np.arange(4) for row in range(4)})
     assert set(usual) == {(0, 0), (0, 2), (0, 3)}

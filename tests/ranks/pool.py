@@ -1,6 +1,7 @@
-"""Ranks forked once and reused: each test borrows the first N of them for a process group of its own.
+"""Ranks forked once for a whole session: each test borrows the first N of them for a process group of its own.
 
-Forked from a server that has imported torch and nothing else, so that no thread of the tests is forked.
+They are forked from a server that has imported torch and what ranks do, and nothing else: no thread of the tests
+is forked, and nobody imports torch again. `RankPool.start` runs a whole program in another fork of that server.
 """
 
 import itertools
@@ -9,10 +10,20 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["tests.reftrain.workers"]
+from tests.ranks.program import Program, reftrain, script
+
+PRELOAD = [
+    "tests.reftrain.workers",
+    "reftrain.train.launcher",
+    "reftrain.faults.bugs",
+    "tracekit_cli.reftrain",
+]
+MOST = 16
+"""Ranks of the largest process group of any test: two on each of the four axes."""
 
 
 class RankFailedError(AssertionError):
@@ -33,49 +44,52 @@ def serve(connection: Connection) -> None:
 
 
 class RankPool:
-    """Ranks waiting for work."""
+    """Ranks waiting for work, at most `size` of them; each is started when first needed."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int = MOST) -> None:
         self._size = size
         self._context = mp.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self.folder = tempfile.TemporaryDirectory(prefix="reftrain-test-")
         self._numbers = itertools.count()
-        self._start()
+        self._connections: list[Connection] = []
+        self._processes: list[ForkServerProcess] = []
 
-    def _start(self) -> None:
-        self.connections, self.processes = [], []
-        for _ in range(self._size):
+    def _start(self, world_size: int) -> None:
+        if world_size > self._size:
+            raise ValueError(f"{world_size} ranks are more than the pool's {self._size}")
+        while len(self._processes) < world_size:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(target=serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
-            self.connections.append(ours)
-            self.processes.append(process)
+            self._connections.append(ours)
+            self._processes.append(process)
 
     def _stop(self) -> None:
-        for connection, process in zip(self.connections, self.processes, strict=True):
+        for connection, process in zip(self._connections, self._processes, strict=True):
             process.kill()
             process.join()
             connection.close()
+        self._connections, self._processes = [], []
 
     def run(
         self, function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 120
     ) -> list[Any]:
         """Call `function(rank, world_size, store, *arguments)` on every rank; return the results by rank."""
+        self._start(world_size)
         store = str(Path(self.folder.name) / f"store{next(self._numbers)}")
-        for rank, connection in enumerate(self.connections[:world_size]):
+        for rank, connection in enumerate(self._connections[:world_size]):
             connection.send((function, (rank, world_size, store, *arguments)))
         try:
             return self._collect(world_size, timeout)
         except RankFailedError:  # the others may still wait for it: nobody's next answer could be trusted
             self._stop()
-            self._start()
             raise
 
     def _collect(self, world_size: int, timeout: float) -> list[Any]:
         results = []
-        for rank, connection in enumerate(self.connections[:world_size]):
+        for rank, connection in enumerate(self._connections[:world_size]):
             if not connection.poll(timeout):
                 raise RankFailedError(f"rank {rank} gave no answer in {timeout} s")
             kind, value = connection.recv()
@@ -84,10 +98,23 @@ class RankPool:
             results.append(value)
         return results
 
+    def start(self, function: Callable[..., None], *arguments: Any, **how: Any) -> Program:
+        """Call a function in a process of its own, which it may end as it likes; `how` as in `Program`."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder.name))
+        return Program(self._context, folder, function, *arguments, **how)
+
+    def reftrain(self, *arguments: object, **how: Any) -> Program:
+        """Start the command `reftrain`."""
+        return self.start(reftrain, [str(argument) for argument in arguments], **how)
+
+    def script(self, path: Path, *arguments: object, **how: Any) -> Program:
+        """Start a Python file as `python PATH ARGUMENTS` does."""
+        return self.start(script, str(path), [str(argument) for argument in arguments], **how)
+
     def close(self) -> None:
-        for connection in self.connections:
+        for connection in self._connections:
             connection.send(None)
-        for process in self.processes:
+        for process in self._processes:
             process.join(5)
         self._stop()
         self.folder.cleanup()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.analysis.slowrank.causes import explain
+from tracekit.analysis.slowrank.explain import explain
 from tracekit.tables.features import Features
 
 MS = 1_000_000.0

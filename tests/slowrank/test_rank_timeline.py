@@ -1,15 +1,21 @@
 """What a rank posts and needs: false needs left out, what queued behind a late rank put where it was ready."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, matched, step
-from tracekit.analysis.slowrank.lanes import NEED, POST, _busiest, _really_needed, queue_of
-from tracekit.tables.clock import align
+from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.measured import measure_run
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
+from tracekit.store import Run
 from tracekit.tables.steps import measure
-from tracekit.tables.waits import measure_waits
 
 US = 1000.0
+RUN = Run(Path(), (), (), (), (), 2)
 
 
 @pytest.mark.parametrize(
@@ -47,10 +53,7 @@ def test_a_collective_queued_behind_lateness_was_ready_before():
         {0: [*first, comm(540, 320, 0)], 1: [*late, comm(840, 20, 0)]},
         group(0, 0, 1),
     )
-    clocks = align(ops)
-    waits = measure_waits(ops, clocks, eager=False)
-    steps = measure(ops, None)
-    queue = queue_of(ops, waits, steps)
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
     assert queue.before.tolist() == [-1, 0, 1]
     mine = ops.of(0)
     _, second, _ = queue.ready[mine]

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.slowrank.statistics import Z_LIMIT, confidence, excess, median_of_others, spread
+from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others, spread
+from tracekit.thresholds import Z_LIMIT
 
 ALL = [np.arange(4)]
 

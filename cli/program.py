@@ -1,0 +1,121 @@
+"""The one `main` of the three programs: a list of commands, run and reported in the same way.
+
+A program is data: its help, and one `Command` for each command with the line that the program's `--help` shows. The
+module of a command is imported when the command is called, so that `--help` loads no library.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from . import exit_codes
+
+DEBUG = "TRACEKIT_DEBUG"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a program; `module` of this package holds it under its own name."""
+
+    name: str
+    module: str
+    summary: str
+
+    def load(self) -> click.Command:
+        """The click command; imports its module."""
+        found: click.Command = getattr(import_module(f"{__package__}.{self.module}"), self.name)
+        return found
+
+
+class Program(click.Group):
+    """A group of commands that are imported when they are called.
+
+    polite: SIGTERM cleans up as Ctrl-C does. `reftrain` leaves SIGTERM alone: a rank that waits inside a collective
+    would not see the signal, and whoever started the ranks counts on it.
+    """
+
+    def __init__(self, *, entries: Sequence[Command] = (), polite: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.entries = {entry.name: entry for entry in entries}
+        self.polite = polite
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands, sorted."""
+        del ctx
+        return sorted(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None; imports its module."""
+        del ctx
+        return self.entries[cmd_name].load() if cmd_name in self.entries else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line a command without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.entries[name].summary) for name in self.list_commands(ctx)])
+
+
+def program(*entries: Command, polite: bool = True) -> Callable[[Callable[[], None]], Program]:
+    """Decorate the function whose docstring is the help of a program."""
+
+    def decorate(function: Callable[[], None]) -> Program:
+        group = click.group(
+            cls=Program,
+            entries=entries,
+            polite=polite,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        return group(click.version_option(package_name="tracekit4d")(function))
+
+    return decorate
+
+
+def run(group: Program) -> NoReturn:
+    """Run a program with the arguments of this process and leave with its exit code."""
+    if group.polite:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with reported(str(group.name)):
+        result: Any = group.main(prog_name=group.name, standalone_mode=False)
+        sys.exit(result if isinstance(result, int) else exit_codes.OK)
+    raise AssertionError  # `reported` always leaves
+
+
+@contextmanager
+def reported(name: str) -> Iterator[None]:
+    """Turn every exception into one sentence on stderr and its exit code (`exit_codes.of_error`)."""
+    try:
+        yield
+    except BrokenPipeError as error:  # the reader left: there is nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(exit_codes.of_error(error))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(exit_codes.of_error(error))
+    except (KeyboardInterrupt, Exception) as error:
+        code = exit_codes.of_error(error)
+        if code == exit_codes.FAULT and os.environ.get(DEBUG):
+            raise
+        click.echo(f"{name}: {_sentence(error, code)}", err=True)
+        sys.exit(code)
+
+
+def _sentence(error: BaseException, code: int) -> str:
+    """What the user is told of an error, without control characters that a terminal would obey."""
+    from tracekit.text import plain
+
+    if code == exit_codes.INTERRUPTED:
+        return "interrupted"
+    if code == exit_codes.FAULT:
+        told = f"{type(error).__name__}: {error}"
+        return plain(f"a fault of ours, please report it: {told} ({DEBUG}=1 shows where)")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return plain(f"{where}{error.strerror or error}; name another file or folder")
+    return plain(str(error))

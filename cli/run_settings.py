@@ -1,0 +1,58 @@
+"""Reads the configuration of a run from the flags that several commands of `reftrain` share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reftrain.errors import ConfigError
+from tracekit.axes import AXES
+from tracekit.mesh import parse_sizes
+
+Tables = dict[str, dict[str, Any]]
+"""Values by table and field, as `reftrain.config.file.load` takes them."""
+
+
+def tables_of(preset: str | None, mesh: str | None, settings: Sequence[str]) -> Tables:
+    """Tables that `--preset`, `--mesh` and `--set` give; raises ConfigError or UsageError for what is none."""
+    tables: Tables = {}
+    for setting in settings:
+        table, field, value = parse_setting(setting)
+        tables.setdefault(table, {})[field] = value
+    if preset:
+        tables.setdefault("model", {})["preset"] = preset
+    if mesh:
+        tables.setdefault("mesh", {}).update(mesh_table(mesh))
+    return tables
+
+
+def mesh_table(text: str) -> dict[str, Any]:
+    """The table `mesh` from `tp=2,pp=2`: sizes of the axes named, and the order with all others outside them."""
+    sizes = parse_sizes(text)
+    return {**sizes, "order": [*sizes, *(axis for axis in AXES if axis not in sizes)]}
+
+
+def parse_steps(text: str) -> list[int]:
+    """The steps that `3` or `2:4` (end excluded) names; raises ConfigError where it names none."""
+    first, colon, end = text.partition(":")
+    if not first.isdigit() or (colon and not end.isdigit()) or (colon and int(end) <= int(first)):
+        raise ConfigError("--trace", f"{text!r} is no step or range", "write for example 3 or 2:4")
+    return list(range(int(first), int(end) if colon else int(first) + 1))
+
+
+def parse_setting(text: str) -> tuple[str, str, Any]:
+    """Table, field and value of `table.field=value`; the value is TOML, and text where it is not.
+
+    Raises ConfigError where the table, the field or the equals sign is missing.
+    """
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    table, dot, field = name.partition(".")
+    if not equals or not dot:
+        raise ConfigError(
+            "--set", f"{text!r} is no table.field=value", "write for example optimizer.clip_norm=0.5"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    return table, field, parsed

@@ -1,0 +1,180 @@
+"""Collectives and messages of simulated pipeline ranks: when each begins and ends on every member.
+
+The kernel of a collective first waits for the compute queued before it. It begins on each member when that member
+comes, and ends on all together, one transfer after the last one came. A message is a rendezvous of a send and a
+receive; receives are posted ahead. A call that is left out or contradicts the others has an infinite begin, so that
+whoever waits for it waits for ever.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from reftrain.errors import ScheduleError
+from reftrain.simulate.conditions import HostCosts
+from reftrain.simulate.grid import F64, Grid
+from reftrain.simulate.pipeline_rank import Channel, PipelineRank, Post
+from reftrain.simulate.program import Kind, Op
+
+
+class Communication:
+    """Runs the communication of all pipeline ranks; puts those that it frees into `ready`."""
+
+    def __init__(self, grid: Grid, host: HostCosts, ready: deque[PipelineRank]) -> None:
+        self.grid, self.host, self._ready = grid, host, ready
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._joint: dict[tuple[object, ...], list[Post]] = {}  # collectives that wait for pipeline ranks
+        self._numbers: dict[tuple[object, ...], int] = {}  # calls so far of a pipeline rank in a joint group
+
+    def collective(self, rank: PipelineRank, op: Op) -> None:
+        """Call a collective; over several pipeline ranks it ends when the last of them has called it."""
+        row = rank.row
+        arrive = self._arrival(rank, op)
+        before = rank.streams.get(op.stream)
+        if before is not None:
+            arrive = np.maximum(arrive, before)
+        took = self._transfer_ns(rank, op)
+        rank.times.start[row] = arrive
+        post = self._disturbed(Post(rank, rank.at, row, rank.step, arrive, took))
+        if op.members or op.group == "world":
+            self._join(op, post)
+        else:
+            self._finish_collective(post, op, self._together([post], op))
+
+    def send(self, rank: PipelineRank, op: Op) -> None:
+        """Send a message to the pipeline rank `op.peer`."""
+        self._post(rank, op, (rank.number, op.peer))
+
+    def receive(self, rank: PipelineRank, op: Op) -> None:
+        """Post the receive of a message from the pipeline rank `op.peer`."""
+        self._post(rank, op, (op.peer, rank.number))
+
+    def _arrival(self, rank: PipelineRank, op: Op) -> F64:
+        """Issue the operation; return when its kernel begins: after the compute queued before it and all of `after`."""
+        rank.host = rank.host + self.host.collective
+        row = rank.row
+        rank.times.issued[row] = rank.host
+        ready = np.maximum(rank.host + self.host.latency, rank.free)
+        for index in op.after:
+            ready = np.maximum(ready, rank.ended(index))
+        return ready
+
+    def _transfer_ns(self, rank: PipelineRank, op: Op) -> F64 | float:
+        took: F64 | float = op.ns
+        noise = rank.transfer_noise
+        if noise is not None:
+            took = took * noise[rank.order[rank.at]].astype(np.float64)
+        return took
+
+    @staticmethod
+    def _disturbed(post: Post) -> Post:
+        """Return the call as its partners see it: one that is left out or contradicts theirs never comes."""
+        conditions = post.rank.conditions
+        post.left_out = [place for place, index in conditions.skips if index == post.index]
+        never = post.left_out + [place for place, index in conditions.breaks if index == post.index]
+        if never:
+            post.ready = post.ready.copy()
+            post.ready[never] = np.inf
+        return post
+
+    def _join(self, op: Op, post: Post) -> None:
+        """Add a call to a collective over several pipeline ranks; the last one gives all of them its end."""
+        members = op.members or tuple(range(self.grid.stages))
+        base = (op.group, op.label, members, post.step)
+        nth = self._numbers[*base, post.rank.number] = self._numbers.get((*base, post.rank.number), 0) + 1
+        key = (*base, nth)
+        posts = self._joint.setdefault(key, [])
+        posts.append(post)
+        post.rank.streams[op.stream] = None
+        if len(posts) < len(members):
+            return
+        del self._joint[key]
+        end = self._together(posts, op)
+        for each in posts:
+            self._finish_collective(each, op, end)
+
+    def _together(self, posts: Sequence[Post], op: Op) -> F64:
+        """Return when a collective is done, ns, (width,): the last member's begin and one transfer."""
+        shape, dims = self.grid.shape, self.grid.over(op.group)
+        latest = np.full((1, 1, 1), -np.inf)
+        for post in posts:
+            link = post.rank.conditions.link
+            latest = np.maximum(latest, post.ready.reshape(shape).max(axis=dims, keepdims=True))
+            if link is not None:
+                extra = link.reshape(shape).max(axis=dims, keepdims=True)
+                post.ns = np.asarray(post.ns + np.broadcast_to(extra, shape).reshape(-1))
+        took: F64 | float = posts[0].ns
+        for post in posts[1:]:
+            took = np.maximum(took, post.ns) if post.rank.conditions.link is not None else took
+        if isinstance(took, np.ndarray):
+            first = tuple(slice(0, 1) if i in dims else slice(None) for i in range(3))
+            took = took.reshape(shape)[first]
+        return np.asarray(np.broadcast_to(latest + took, shape).reshape(-1))
+
+    def _finish_collective(self, post: Post, op: Op, end: F64) -> None:
+        arrived = post.rank.times.start[post.row].copy()
+        post.rank.streams[op.stream] = self._end(post, arrived, end)
+
+    def _post(self, rank: PipelineRank, op: Op, way: tuple[int, int]) -> None:
+        """Post one end of a message; `way` is (sender, receiver). Every pair of ends that is there is delivered."""
+        if op.kind is Kind.RECV:  # posted ahead of the compute queued before it
+            rank.host = rank.host + self.host.collective
+            rank.times.issued[rank.row] = rank.host
+            ready = rank.host + self.host.latency
+        else:
+            ready = self._arrival(rank, op)
+        post = Post(rank, rank.at, rank.row, rank.step, ready, self._transfer_ns(rank, op))
+        rank.times.start[rank.row] = ready
+        post = self._disturbed(post)
+        if rank.conditions.link is not None:
+            post.ns = post.ns + rank.conditions.link
+        channel = self._channels.setdefault(way, Channel())
+        (channel.sends if op.kind is Kind.SEND else channel.receives).append(post)
+        while channel.sends and channel.receives:
+            self._deliver(channel, channel.sends.popleft(), channel.receives.popleft())
+
+    def _deliver(self, channel: Channel, send: Post, receive: Post) -> None:
+        """End a message on both sides, one transfer after the later side and the message before it."""
+        a, b = send.rank.program.ops[send.index], receive.rank.program.ops[receive.index]
+        if (a.micro_batch, a.backward) != (b.micro_batch, b.backward):
+            raise ScheduleError(
+                "schedule",
+                f"pipeline rank {receive.rank.number} receives micro-batch {b.micro_batch} where "
+                f"rank {send.rank.number} sends {a.micro_batch}",
+                "receive in the order of the sends",
+            )
+        sent = np.maximum(send.ready, channel.sent)
+        received = np.maximum(receive.ready, channel.received)
+        took = np.maximum(send.ns, receive.ns) if receive.rank.conditions.link is not None else send.ns
+        end = np.maximum(sent, received) + took
+        receive.rank.transfers[receive.index] = took
+        for post, before in ((send, channel.sent), (receive, channel.received)):
+            started = np.maximum(post.rank.times.start[post.row], before)
+            post.rank.times.start[post.row] = started
+            self._end(post, started, end)
+        channel.sent = channel.received = end
+
+    def _end(self, post: Post, arrived: F64, end: F64) -> F64:
+        """Note the end of a communication; return it as the streams of the rank see it, ns.
+
+        A rank that left the call out goes on as if the call had been made and had ended.
+        """
+        tails = post.rank.leaving_ns
+        if tails is not None:
+            end = end + tails[post.row % len(tails)]
+        times = post.rank.times
+        if post.left_out:
+            end = end.copy()
+            end[post.left_out] = arrived[post.left_out]
+        post.rank.finish(post.index, post.row, end)
+        if post.left_out:
+            for table in (times.issued, times.start, times.end):
+                table[post.row, post.left_out] = np.inf
+        self._wake(post.rank)
+        return end
+
+    def _wake(self, rank: PipelineRank) -> None:
+        if rank.parked:
+            rank.parked = False
+            self._ready.append(rank)

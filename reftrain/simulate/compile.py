@@ -1,0 +1,136 @@
+"""Compiles a lowered schedule into one program a pipeline rank.
+
+The schedule orders forwards, backwards and messages; `ActionOperations` says of which kernels and collectives each
+consists: those of the model are in `model_operations`.
+"""
+
+from typing import Protocol
+
+from reftrain.errors import ScheduleError
+from reftrain.schedule.actions import RECEIVES, SENDS, Action, Schedule
+from reftrain.schedule.actions import Kind as Act
+from reftrain.simulate.grid import Grid
+from reftrain.simulate.program import Builder, Kind, Program
+
+
+class ActionOperations(Protocol):
+    """The operations of actions. Every method but `message` appends them to the builder."""
+
+    def begin(self, b: Builder) -> None:
+        """Append the start of a step: data, weights to gather."""
+
+    def forward(self, b: Builder, stage: int, micro_batch: int, *, again: bool) -> None:
+        """Append a forward of a micro-batch on a virtual stage; `again` where the backward recomputes it."""
+
+    def backward(self, b: Builder, stage: int, micro_batch: int, *, part: str, reduce: bool) -> None:
+        """Append a backward; `part` is all, input or weight; `reduce` where gradients are reduced after it."""
+
+    def message(self, stage: int, *, gradient: bool) -> tuple[float, int]:
+        """Return the transfer time (ns) and the elements of the message that leaves `stage`."""
+
+    def sync_replicas(self, b: Builder, stage: int, owners: tuple[int, ...]) -> int | None:
+        """Append the sum of a stage's gradients over the pipeline ranks that hold it; return the operation."""
+
+    def update(self, b: Builder, stage: int) -> None:
+        """Append an optimizer step of one stage in the middle of a step, as asynchronous schedules have it."""
+
+    def finish(self, b: Builder, stages: tuple[int, ...]) -> None:
+        """Append the end of a step: the optimizer of `stages`, and the host waiting for all operations."""
+
+    @property
+    def host_waits(self) -> bool:
+        """Whether the host waits for every message that arrives, as Megatron's pipeline does."""
+
+
+def compile_programs(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
+    """Return the programs of all pipeline ranks for one step of a lowered schedule.
+
+    Raises ScheduleError for an action that cannot be simulated.
+    """
+    return [_Compiler(schedule, Builder(rank, grid), operations).run() for rank in range(schedule.ranks)]
+
+
+_NEEDS = {
+    Act.FORWARD: Act.RECV_ACTIVATION,
+    Act.BACKWARD: Act.RECV_GRADIENT,
+    Act.BACKWARD_INPUT: Act.RECV_GRADIENT,
+    Act.RECOMPUTE: Act.RECV_GRADIENT,  # checkpointing begins once the gradient is there
+}
+_PARTS = {Act.BACKWARD: "all", Act.BACKWARD_INPUT: "input", Act.BACKWARD_WEIGHT: "weight"}
+_GRADIENT = frozenset({Act.SEND_GRADIENT, Act.RECV_GRADIENT, *_PARTS})
+_TIMELESS = frozenset({Act.REDUCE_GRADIENT, Act.STASH_WEIGHTS, Act.USE_WEIGHTS, Act.DROP_WEIGHTS, Act.FREE})
+
+
+class _Compiler:
+    """Turns one pipeline rank's actions into operations."""
+
+    def __init__(self, schedule: Schedule, builder: Builder, operations: ActionOperations) -> None:
+        self.schedule, self.b, self.operations = schedule, builder, operations
+        self.actions = schedule.actions[builder.rank]
+        self.reduced = {
+            (a.stage, a.micro_batch, a.replica) for a in self.actions if a.kind is Act.REDUCE_GRADIENT
+        }
+        self.syncs: dict[int, list[int]] = {}  # stage: sums over replicas that its update must wait for
+
+    def run(self) -> Program:
+        """Return the program of a whole step."""
+        b = self.b
+        self.operations.begin(b)
+        for action in self.actions:
+            first = len(b.program.ops)
+            b.at(action.stage, action.micro_batch, backward=action.kind in _GRADIENT)
+            self.one(action)
+            b.program.actions.append((action, first, len(b.program.ops)))
+        b.at(-1, -1, backward=False)
+        for syncs in self.syncs.values():
+            b.wait(*syncs)
+        held = tuple(stage for _, stage in self.schedule.held_by(b.rank))
+        self.operations.finish(b, held if self.schedule.synchronous else ())
+        return b.program
+
+    def one(self, action: Action) -> None:
+        """Append the operations of one action."""
+        b, operations, kind = self.b, self.operations, action.kind
+        self.receive(action)
+        if kind in {Act.FORWARD, Act.RECOMPUTE}:
+            operations.forward(b, action.stage, action.micro_batch, again=kind is Act.RECOMPUTE)
+        elif kind in _PARTS:
+            key = (action.stage, action.micro_batch, action.replica)
+            reduce = key in self.reduced and kind is not Act.BACKWARD_INPUT
+            operations.backward(b, action.stage, action.micro_batch, part=_PARTS[kind], reduce=reduce)
+        elif kind in SENDS | RECEIVES:
+            self.message(action)
+        elif kind is Act.SYNC_REPLICAS:
+            index = operations.sync_replicas(b, action.stage, self.schedule.owners(action.stage))
+            if index is not None:
+                self.syncs.setdefault(action.stage, []).append(index)
+        elif kind is Act.OPTIMIZER_STEP:
+            if not self.schedule.synchronous:  # else all stages step together at the end
+                b.wait(*self.syncs.pop(action.stage, ()))
+                operations.update(b, action.stage)
+        elif kind not in _TIMELESS:
+            raise ScheduleError("schedule", f"{action} cannot be simulated", "choose another schedule")
+
+    def receive(self, action: Action) -> None:
+        """Make a computation wait for the message that it reads."""
+        if action.kind not in _NEEDS:
+            return
+        receipt = self.b.receipts.pop(action.of(_NEEDS[action.kind]), None)
+        if receipt is not None:
+            if self.operations.host_waits:
+                self.b.sync((receipt,), "wait")
+            self.b.wait(receipt)
+
+    def message(self, action: Action) -> None:
+        """Append a send or receive: an activation goes to the next stage, a gradient to the stage before."""
+        gradient = action.kind in _GRADIENT
+        sends = action.kind in SENDS
+        offset = 1 if sends != gradient else -1
+        peer = self.schedule.rank_of(action.stage + offset, action.replica)
+        ns, nelems = self.operations.message(
+            action.stage if sends else action.stage + offset, gradient=gradient
+        )
+        kind = Kind.SEND if sends else Kind.RECV
+        index = self.b.message(kind, "send" if sends else "recv", peer, ns, nelems)
+        if not sends:
+            self.b.receipts[action] = index

@@ -1,0 +1,121 @@
+"""State of one pipeline rank while the engine runs, and the ends of communications between pipeline ranks."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from reftrain.simulate.conditions import F32, Conditions
+from reftrain.simulate.grid import F64
+from reftrain.simulate.program import Kind, Op, Program
+
+WAITS: Final = ("tp", "cp", "dp", "pp", "bubble", "world", "host")
+"""Causes for which the compute stream of a rank stands still; `pp` is the transfer of messages, `bubble` the wait for
+a message that has not been sent."""
+
+
+@dataclass
+class StageTimes:
+    """Times of one pipeline rank, ns from the job's begin, infinite for an operation that never happened.
+
+    Rows are operations, step after step; columns are the ranks in array order. The start of a merged compute operation
+    is its end less the time of its kernels.
+    """
+
+    issued: F64
+    start: F64
+    end: F64
+    waits: dict[str, F64]  # (steps, width) ns by WAITS
+    bounds: F64  # (steps + 1, width): begin, and end of each step on its host
+
+
+class PipelineRank:
+    """State of one pipeline rank while its program runs: clocks of host and streams, and the times so far."""
+
+    def __init__(self, number: int, program: Program, width: int, steps: int) -> None:
+        """Start before the first operation; `width` is the number of its ranks."""
+        self.number, self.program = number, program
+        self.count = len(program.ops)
+        self.step = self.at = 0
+        self.host = np.zeros(width)
+        self.free = np.zeros(width)  # end of the last kernel of the compute stream
+        self.streams: dict[str, F64 | None] = {}  # end of each stream, None while it is unknown
+        self.ends: list[F64 | None] = [None] * self.count
+        self.transfers: dict[int, F64 | float] = {}  # of receives, to tell transfer from bubble
+        self.parked = False
+        self.segments = 0
+        self.launched = 0  # kernels on the compute stream so far
+        self.queued: deque[tuple[int, F64]] = deque()  # launches up to an operation, and its start
+        rows = steps * self.count
+        self.times = StageTimes(
+            np.full((rows, width), np.inf),
+            np.full((rows, width), np.inf),
+            np.full((rows, width), np.inf),
+            {name: np.zeros((steps, width)) for name in WAITS},
+            np.zeros((steps + 1, width)),
+        )
+        self.kernel_noise: F32 | None = None
+        self.transfer_noise: F32 | None = None
+        self.leaving_ns: F32 | None = None
+        self.load_noise: F64 | None = None
+        self.conditions = Conditions()
+        self.order = positions(program.ops)
+
+    def ended(self, index: int) -> F64:
+        """Return the end of an operation of this step; it is known, or the rank would be parked."""
+        end = self.ends[index]
+        if end is None:
+            raise AssertionError("a pipeline rank is parked until it is known")
+        return end
+
+    def finish(self, index: int, row: int, end: F64) -> None:
+        """Note the end of an operation; those of a step before have no `ends` any more."""
+        self.times.end[row] = end
+        if row >= self.step * self.count:
+            self.ends[index] = end
+
+    @property
+    def row(self) -> int:
+        """Row of the present operation."""
+        return self.step * self.count + self.at
+
+
+def positions(ops: Sequence[Op]) -> list[int]:
+    """Return how many operations of its kind (kernel or communication) stand before each operation."""
+    compute = transfer = 0
+    out = []
+    for op in ops:
+        if op.kind is Kind.COMPUTE:
+            out.append(compute)
+            compute += 1
+        elif op.kind in (Kind.COLLECTIVE, Kind.SEND, Kind.RECV):
+            out.append(transfer)
+            transfer += 1
+        else:
+            out.append(0)
+    return out
+
+
+@dataclass
+class Post:
+    """One rank's part in a communication: its operation, and when it could begin."""
+
+    rank: PipelineRank
+    index: int
+    row: int
+    step: int
+    ready: F64
+    ns: F64 | float
+    left_out: list[int] = field(default_factory=list)  # places whose ranks never make the call
+
+
+@dataclass
+class Channel:
+    """Messages from one pipeline rank to another, matched in order."""
+
+    sends: deque[Post] = field(default_factory=deque)
+    receives: deque[Post] = field(default_factory=deque)
+    sent: F64 | float = 0.0  # end of the last one
+    received: F64 | float = 0.0

@@ -1,0 +1,128 @@
+"""The public API: names, signatures and fields of what programs import; a change here is a change for users."""
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import tracekit
+
+ROOT = Path(__file__).parents[2]
+
+NAMES = {
+    "DumpSet", "HangFinding", "InputError", "MeshError", "Run", "SlowRankFinding", "TracekitError", "UsageError",
+    "findings", "hang", "load", "load_dumps", "slowrank",
+}  # fmt: skip
+SIGNATURES = {
+    "load": ["inputs", "out=None", "jobs=1", "progress=None"],
+    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False"],
+    "hang": ["dumps", "mesh=None", "order=None"],
+}
+FINDINGS = {
+    "SlowRankFinding": ("ranks mesh steps verdict cause reason path suspects what_if quality notes"),
+    "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence",
+    "Evidence": "what value peers_median unit",
+    "PathLevel": "dim index lag_ms",
+    "StepsFinding": "analysed median_ms",
+    "WhatIf": "step_ms without_suspects_ms slowdown",
+    "HangFinding": ("ranks mesh verdict reason culprits first_group victims quality groups last_done notes"),
+    "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides",
+    "GroupRef": "name desc dim ranks",
+    "CallRef": "op seq input_sizes dtype",
+    "Side": "ranks text",
+    "GroupFrontier": "group enqueued completed waiting behind missing",
+    "LastDone": "rank group op seq",
+    "RankCoverage": "expected read missing rejected",
+    "Rejected": "path reason rank",
+    "MeshFinding": "order sizes source",
+    "Quality": "kind path count detail kept_events",
+}
+CHOICES = {
+    "Verdict": {"healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"},
+    "HangVerdict": {"hang", "mismatch", "none", "inconclusive"},
+    "CulpritKind": {"host_stalled", "device_stalled", "mismatched_call", "missing_dump"},
+    "MeshSource": {"process_groups", "flag", "manifest", "flat_world"},
+    "Cause": {
+        "gpu_compute", "cpu_launch", "host_stall", "dataloader", "network", "data_imbalance", "stage_imbalance",
+        "memory", "unknown",
+    },
+}  # fmt: skip
+
+
+def signature(function):
+    """Parameters as `name` or `name=default`."""
+    return [
+        name if parameter.default is parameter.empty else f"{name}={parameter.default!r}"
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+
+
+def python(text):
+    return subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120
+    ).stdout
+
+
+def test_names_are_frozen():
+    assert set(tracekit.__all__) == set(dir(tracekit)) == NAMES
+    assert all(getattr(tracekit, name) is not None for name in NAMES)
+    with pytest.raises(AttributeError, match="has no attribute 'slow_rank'"):
+        _ = tracekit.slow_rank
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_frozen_and_documented(name):
+    function = getattr(tracekit, name)
+    assert signature(function) == SIGNATURES[name]
+    documented = inspect.getdoc(function)
+    assert "Raises " in documented
+    assert [
+        word.partition("=")[0] for word in SIGNATURES[name][1:] if word.partition("=")[0] not in documented
+    ] == []
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_fields_of_findings_are_frozen(name):
+    kind = getattr(tracekit.findings, name)
+    assert [field.name for field in dataclasses.fields(kind)] == FINDINGS[name].split()
+    assert kind.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_words_of_findings_are_frozen(name):
+    assert set(get_args(getattr(tracekit.findings, name))) == CHOICES[name]
+
+
+def test_every_finding_is_listed():
+    assert set(tracekit.findings.__all__) == set(FINDINGS) | set(CHOICES)
+
+
+def test_import_of_tracekit_is_light():
+    loaded = set(python("import sys, tracekit; print(*sys.modules)").split())
+    assert {name for name in loaded if name.startswith("tracekit.")} == {"tracekit.errors"}
+    assert loaded & {"numpy", "pyarrow", "scipy"} == set()
+
+
+def test_functions_stay_functions_after_every_import():
+    for module in pkgutil.walk_packages(tracekit.__path__, "tracekit."):
+        importlib.import_module(module.name)
+    assert all(inspect.isfunction(getattr(tracekit, name)) for name in SIGNATURES)
+    rooms = {module.name for module in pkgutil.iter_modules(tracekit.__path__)}
+    assert rooms & (NAMES - {"findings"}) == set()
+
+
+def test_readme_snippet_runs(tmp_path, monkeypatch):
+    (snippet,) = re.findall(
+        r"```python\n(import tracekit\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert "sample_traces/slow_compute" in snippet
+    output = python(snippet)
+    assert output.splitlines()[0].startswith("slow_rank ")

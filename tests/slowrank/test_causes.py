@@ -1,0 +1,52 @@
+"""The table of causes agrees with the contract, the analysis and the documentation."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.contract.test_slowrank import CAUSES as CONTRACT
+from tracekit.causes import ALWAYS, CAUSES, Order, Quantity
+from tracekit.findings import Cause
+from tracekit.tables.features import Features
+
+METHOD = Path(__file__).parents[2] / "docs" / "method.md"
+
+
+def documented():
+    """The table of docs/method.md, one line a cause."""
+    lines = ["| cause | what decides it | what to do |", "|---|---|---|"]
+    for entry in CAUSES.values():
+        signs = "; or ".join(sign.says for sign in entry.signs) or "no sign holds"
+        lines.append(f"| `{entry.name}`: {entry.meaning} | {signs} | {entry.next_step or '–'} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_table_type_and_contract_name_the_same_causes():
+    assert set(CAUSES) == set(get_args(Cause)) == CONTRACT
+
+
+def test_the_documentation_shows_the_table():
+    assert documented() in METHOD.read_text(encoding="utf-8"), documented()
+
+
+def test_every_known_cause_has_signs_and_advice():
+    for entry in CAUSES.values():
+        assert bool(entry.signs) == bool(entry.next_step) == (entry.name != "unknown")
+
+
+@pytest.mark.parametrize("entry", CAUSES.values(), ids=lambda e: e.name)
+def test_signs_name_a_test_or_an_existing_function(entry):
+    for sign in entry.signs:
+        assert (sign.order == Order.VERDICT) == isinstance(sign.decides, str)
+        if isinstance(sign.decides, str):
+            module, function = sign.decides.split(":")
+            assert callable(getattr(import_module(f"tracekit.{module}"), function))
+
+
+def test_evidence_rows_show_measured_quantities():
+    measured = set(Features.__dataclass_fields__) | {"longest_gap"}
+    assert set(get_args(Quantity)) <= measured
+    rows = [row for entry in CAUSES.values() for sign in entry.signs for row in sign.rows]
+    assert {row.quantity for row in (*ALWAYS, *rows)} <= {*get_args(Quantity), None}

@@ -1,0 +1,150 @@
+"""What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.collective_queue import CollectiveQueue
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import F64
+from tracekit.thresholds import ANSWER_NS, NO_WORK_NS, STEP_PARTS
+
+NEED: Final = 0
+"""The rank goes on when an operation ends. At one moment ends go before begins, because streams run back to back."""
+POST: Final = 1
+"""The rank begins an operation."""
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """One rank in one run of steps: events in the order in which they happened; own time in ns."""
+
+    row: int  # of the rank in Steps
+    kinds: list[int]  # POST or NEED
+    readings: npt.NDArray[np.float64]  # own time of each event
+    events: list[int]  # operation of each event
+    knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
+    blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
+    posts: F64  # the same, each step cut at each operation of the rank's busiest channel
+    starts: npt.NDArray[np.int64]  # where each step begins in `posts`
+    start: float  # aligned wall time at the begin of the run
+
+
+def runs_of(run: Measured) -> list[tuple[int, ...]]:
+    """Columns of analysed steps, in groups that follow each other without a gap."""
+    steps = run.steps
+    if not steps.labelled:
+        return [tuple(range(len(steps.numbers)))] if steps.numbers else []
+    every = sorted({int(n) for n in np.unique(run.ops.step)})
+    whole = np.isfinite(steps.own)
+    runs: list[list[int]] = []
+    for column, number in enumerate(steps.numbers):
+        before = steps.numbers[column - 1] if column else number
+        follows = number == before + 1 and every.index(number) == every.index(before) + 1
+        if column and follows and (whole[:, column] == whole[:, column - 1]).all():
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+    return [tuple(r) for r in runs]
+
+
+def timeline_of(
+    run: Measured, queue: CollectiveQueue, rank: int, columns: tuple[int, ...]
+) -> RankTimeline | None:
+    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole."""
+    ops, steps = run.ops, run.steps
+    row = steps.row(rank)
+    if not np.isfinite(steps.own[row, list(columns)]).all():
+        return None
+    where = ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
+    kind, reading, event = _events(ops, queue, rows)
+    begins = steps.begin[row, list(columns)]
+    knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
+    knots = np.maximum.accumulate(knots)
+    posts, every = (
+        [ops.at_start[r[labels[r - where.start] == steps.numbers[c]]] for c in columns]
+        for r in (_busiest(ops, rows), rows)
+    )
+    parts = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
+    return RankTimeline(
+        row,
+        kind.tolist(),
+        reading,
+        event.tolist(),
+        knots,
+        blocks=_cut(knots, parts),
+        posts=_cut(knots, posts),
+        starts=np.cumsum([0, *(len(p) + 1 for p in posts[:-1])]),
+        start=_begin_wall(run, rank, rows, knots[0]),
+    )
+
+
+def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
+    """(kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
+    needed = rows[ops.exposed[rows] > 0]
+    event = np.concatenate([rows, needed])
+    kind = np.concatenate([np.full(len(rows), POST), np.full(len(needed), NEED)])
+    wall = np.concatenate([ops.start[rows], ops.end[needed]]).astype(np.float64)
+    reading = np.concatenate([ops.at_start[rows], ops.at_end[needed]]).astype(np.float64)
+    recorded = np.lexsort((kind, wall))
+    moved = np.flatnonzero(queue.ready[rows] < reading[: len(rows)])
+    wall[moved] = np.interp(queue.ready[rows][moved], reading[recorded], wall[recorded])
+    reading[moved] = queue.ready[rows][moved]
+    order = np.lexsort((kind, wall))
+    event, kind, reading = event[order], kind[order], reading[order]
+    kept = _really_needed(kind, reading, wall[order], ops.start[event].astype(np.float64))
+    return kind[kept], reading[kept], event[kept]
+
+
+def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64) -> npt.NDArray[np.bool_]:
+    """Whether each event counts: not the end of an operation while the rank stood still for another one.
+
+    An operation held nobody up if it ended while another one was outstanding, no work was done until that one ended,
+    and nothing was posted in answer. As a need it would hold the rank up wherever the other one comes sooner.
+    `posted` is when the operation of each event was posted; all times ns, events in order.
+    """
+    kept = np.ones(len(kind), bool)
+    following, answer = -1, np.inf  # the next need that counts; the next post
+    for i in range(len(kind) - 1, -1, -1):
+        if kind[i] == POST:
+            answer = wall[i]
+            continue
+        idle = following >= 0 and reading[following] - reading[i] <= NO_WORK_NS
+        if idle and posted[following] <= wall[i] and answer - wall[i] > ANSWER_NS:
+            kept[i] = False
+        else:
+            following = i
+    return kept
+
+
+def _busiest(ops: Operations, rows: I64) -> I64:
+    """The operations among `rows` (of one rank) that the busiest channel carries: in the same order on every rank.
+
+    Across channels the order of starts differs from rank to rank where one of them runs behind compute.
+    """
+    channel = ops.channel[rows]
+    known = channel[channel >= 0]
+    return rows[channel == np.argmax(np.bincount(known))] if len(known) else rows
+
+
+def _cut(knots: F64, cuts: Sequence[I64]) -> F64:
+    """`knots` with every step cut at its `cuts` as well."""
+    parts = [
+        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
+        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
+    ]
+    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
+
+
+def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:
+    """Aligned wall time (ns) at which the rank's own time read `reading`, just before its first operation `rows[0]`."""
+    first = int(rows[0])
+    lead = max(float(run.ops.at_start[first]) - reading, 0.0)
+    return float(run.clocks.align(rank, run.ops.start[first : first + 1])[0]) - lead

@@ -1,0 +1,223 @@
+"""The causes of slowness as data: what each is called, what decides it, what shows it, and what to do about it.
+
+The analysis, the report and docs/method.md read this table. To add a cause, add an entry here and its name to
+`findings.Cause`, and run the tests: they compare the table with the contract and with the documentation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal
+
+from tracekit.findings import Cause
+from tracekit.thresholds import KERNELS_SHOWN, MAJORITY
+
+Quantity = Literal[
+    "own", "busy", "gap", "attention", "matmul", "loader", "collector", "allocator", "longest_gap"
+]
+"""Times that a rank and its peers are compared by: own time, compute, gaps without compute, compute in attention
+and in matrix products, data loading, garbage collection, memory allocation (all a step), and the longest gap."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One rank beside the median of its peers; ns."""
+
+    on_gpu: bool
+    mine: Mapping[Quantity, float]
+    peers: Mapping[Quantity, float]
+    gaps: float  # by how much the rank's gaps exceed the peers', over all analysed steps
+    pauses: float  # the part of it that stands in few long gaps, PAUSES_A_STEP at most
+
+    def over(self, quantity: Quantity) -> float:
+        """By how much the rank exceeds its peers, ns."""
+        return float(self.mine[quantity] - self.peers[quantity])
+
+    def explains(self, quantity: Quantity) -> bool:
+        """Whether the rank's excess in one quantity is at least half of its excess of own time."""
+        return self.over(quantity) >= MAJORITY * self.over("own")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of evidence: a quantity of the suspect beside its peers."""
+
+    what: str  # {device} and {stage} are filled in
+    quantity: Quantity | None = None  # None: measured by the function that decides
+    least_share: float | None = None  # shown only where it exceeds this share of the excess
+
+
+class Order(IntEnum):
+    """When a sign is looked for: spans with a name explain gaps before the shape of the gaps does."""
+
+    NAMED_SPANS = 0
+    COMPUTE = 1
+    SHAPE_OF_GAPS = 2
+    VERDICT = 3
+
+
+@dataclass(frozen=True)
+class Sign:
+    """What decides a cause: a test of the suspect's time, or a function that compares more than ranks."""
+
+    order: Order
+    says: str
+    decides: Callable[[Comparison], bool] | str  # a test, or "module:function" of tracekit
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True)
+class CauseEntry:
+    """One cause."""
+
+    name: Cause
+    meaning: str  # completes "the suspect is slow because …" in the report
+    next_step: str | None
+    signs: tuple[Sign, ...]
+    on_host: bool = False  # the host's doing, which the job's design may explain
+
+
+ALWAYS: Final = (
+    Row("own time a step (not waiting for others)", "own"),
+    Row("{device} compute a step", "busy"),
+    Row("gaps without compute a step", "gap"),
+)
+"""Evidence of every slow rank; the rows of the sign that decided follow."""
+
+_LONGEST = (Row("longest gap", "longest_gap"),)
+
+
+def _spans_explain(quantity: Quantity) -> Callable[[Comparison], bool]:
+    """The test that gaps make up half of the excess, and spans of one kind do."""
+    return lambda rank: rank.explains(quantity) and rank.explains("gap")
+
+
+_ENTRIES = (
+    CauseEntry(
+        "dataloader",
+        "it waits for its data loader",
+        "look at storage and loader workers of that rank",
+        (
+            Sign(
+                Order.NAMED_SPANS,
+                "at least half of the excess is gaps, and as much is data loading",
+                _spans_explain("loader"),
+                (Row("data loading a step", "loader"),),
+            ),
+        ),
+        on_host=True,
+    ),
+    CauseEntry(
+        "host_stall",
+        "its process pauses",
+        "look for garbage collection, checkpointing, logging or swapping on that host",
+        (
+            Sign(
+                Order.NAMED_SPANS,
+                "at least half of the excess is gaps, and as much is garbage collection",
+                _spans_explain("collector"),
+                (Row("garbage collection a step", "collector"),),
+            ),
+            Sign(
+                Order.SHAPE_OF_GAPS,
+                "at least half of the excess is gaps, and half of those are few long ones",
+                lambda rank: rank.explains("gap") and rank.pauses >= MAJORITY * rank.gaps,
+                _LONGEST,
+            ),
+        ),
+        on_host=True,
+    ),
+    CauseEntry(
+        "memory",
+        "it spends its time allocating memory",
+        "look at allocator retries and fragmentation on that rank",
+        (
+            Sign(
+                Order.NAMED_SPANS,
+                "at least half of the excess is gaps, and as much is calls that allocate memory",
+                _spans_explain("allocator"),
+                (Row("memory allocation calls a step", "allocator"),),
+            ),
+        ),
+    ),
+    CauseEntry(
+        "gpu_compute",
+        "its compute takes longer than its peers'",
+        "check clocks, temperature and ECC of that device; run a matrix product on it alone",
+        (
+            Sign(
+                Order.COMPUTE,
+                "at least half of the excess is compute",
+                lambda rank: rank.explains("busy"),
+                (
+                    Row("matrix products on the {device} a step", "matmul", KERNELS_SHOWN),
+                    Row("attention on the {device} a step", "attention", KERNELS_SHOWN),
+                ),
+            ),
+        ),
+    ),
+    CauseEntry(
+        "cpu_launch",
+        "its host launches work too slowly",
+        "profile that host's Python process; look for other load, a slow CPU governor or a debug build",
+        (
+            Sign(
+                Order.SHAPE_OF_GAPS,
+                "at least half of the excess is gaps, most of them in many short ones",
+                lambda rank: rank.explains("gap"),
+                _LONGEST,
+            ),
+        ),
+        on_host=True,
+    ),
+    CauseEntry(
+        "network",
+        "its transfers are slow",
+        "check cables, link counters and the NIC between these ranks",
+        (
+            Sign(
+                Order.VERDICT,
+                "transfers take longer than their peers' though everybody arrived in time",
+                "analysis.slowrank.slow_link:slow_link",
+                (Row("transfer of one message, all members present"),),
+            ),
+        ),
+    ),
+    CauseEntry(
+        "data_imbalance",
+        "work follows the data and is dealt unevenly",
+        "balance documents by attention cost, not by tokens",
+        (
+            Sign(
+                Order.VERDICT,
+                "the longest rank changes from step to step, and attention varies more than the other compute",
+                "analysis.slowrank.data_imbalance:uneven_data",
+            ),
+        ),
+    ),
+    CauseEntry(
+        "stage_imbalance",
+        "its pipeline stage has more work than the others",
+        "move a layer from this stage to another",
+        (
+            Sign(
+                Order.VERDICT,
+                "all ranks of one pipeline stage work longer than the other stages",
+                "analysis.slowrank.candidates:long_stage",
+                (Row("own time of stage {stage} a step"),),
+            ),
+        ),
+    ),
+    CauseEntry("unknown", "cause not determined", None, ()),
+)
+
+CAUSES: Final[Mapping[str, CauseEntry]] = {entry.name: entry for entry in _ENTRIES}
+"""Every cause by name, in the order in which signs of equal order are looked for."""
+
+SIGNS: Final = tuple(
+    sorted(
+        ((entry, sign) for entry in _ENTRIES for sign in entry.signs if sign.order < Order.VERDICT),
+        key=lambda pair: pair[1].order,
+    )
+)
+"""(cause, sign) that decide why one rank is slow, in the order in which they are looked for: the first that holds."""

@@ -1,0 +1,63 @@
+"""Which events communicate and which compute, and when the rank computed.
+
+On a GPU trace both are kernels. On a CPU trace communication is an annotated host span and compute an operator.
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.tables.event_columns import Mask, Values, present, truth
+from tracekit.tables.intervals import I64, Intervals, union
+from tracekit.thresholds import RESULT_COPY_SHARE
+
+_COMM_KERNEL = re.compile(
+    r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
+)
+_GLOO = re.compile(r"^gloo:")
+_NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
+_COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
+    """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace."""
+    annotated = present(events, "collective")
+    if on_gpu:
+        return kernel & (annotated | truth(events, "name", _COMM_KERNEL))
+    if annotated.any():
+        return annotated
+    return truth(events, "name", _GLOO)
+
+
+def compute_intervals(
+    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, *, on_gpu: bool
+) -> Intervals:
+    """When the rank computed, ns: device work on a GPU trace, operators on a CPU trace."""
+    if on_gpu:
+        rows = np.isin(cat, _COMPUTE_CATS) & ~comm
+        return union(start[rows], end[rows])
+    rows = (cat == "cpu_op") & ~comm & ~truth(events, "name", _NOT_COMPUTE)
+    return union(*_without_wrappers(start[rows], end[rows], start[comm], end[comm]))
+
+
+def _without_wrappers(start: I64, end: I64, comm_start: I64, comm_end: I64) -> tuple[I64, I64]:
+    """Starts and ends of the operators that are compute.
+
+    An operator that contains a whole communication span is left out: the wait inside is no compute. So is a short
+    operator at the end of a span, which copies the result (Gloo's reduce-scatter takes its slice on the calling
+    thread after the wait); it would make the whole wait look hidden behind compute.
+    """
+    if not len(comm_start):
+        return start, end
+    order = np.argsort(comm_start, kind="stable")
+    begin, finish = comm_start[order], comm_end[order]
+    soonest = np.minimum.accumulate(finish[::-1])[::-1]  # earliest end among spans that start later
+    place = np.searchsorted(begin, start, side="left")
+    wrapper = (place < len(begin)) & (soonest[np.minimum(place, len(begin) - 1)] <= end)
+    before = np.maximum(np.searchsorted(begin, start, side="right") - 1, 0)
+    longest = RESULT_COPY_SHARE * (finish[before] - begin[before])
+    inside = (begin[before] <= start) & (finish[before] >= end)
+    copy = inside & (end - start <= longest) & (finish[before] - end <= longest)
+    keep = ~(wrapper | copy)
+    return start[keep], end[keep]

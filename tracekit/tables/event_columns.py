@@ -1,0 +1,53 @@
+"""Columns of an event table as numpy arrays and lists."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.tables.intervals import I64
+
+Mask = npt.NDArray[np.bool_]
+Values = npt.NDArray[np.object_]
+
+
+def ints(events: pa.Table, column: str, null: int) -> I64:
+    """The integers of a column, one entry a row; `null` stands for missing values."""
+    values = events.column(column)
+    if values.null_count:
+        values = pc.fill_null(values, null)
+    return np.asarray(values.to_numpy(), np.int64)
+
+
+def strings(column: pa.ChunkedArray) -> list[str | None]:
+    """The texts of a column, one entry a row; None for missing values."""
+    return [str(v) if v is not None else None for v in column.to_pylist()]
+
+
+def present(events: pa.Table, column: str) -> Mask:
+    """Whether each row has a value in a column."""
+    return np.asarray(pc.is_valid(events.column(column)).to_numpy(zero_copy_only=False), bool)
+
+
+def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
+    """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value."""
+    values = events.column(column).combine_chunks()
+    if not pa.types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.unify_dictionaries().combine_chunks()
+    table = np.empty(len(values.dictionary) + 1, np.object_)  # the last entry stands for null
+    for place, value in enumerate(values.dictionary.to_pylist()):
+        table[place] = of(value)
+    index = np.asarray(pc.fill_null(values.indices, len(table) - 1).to_numpy(zero_copy_only=False), np.int64)
+    result: Values = table[index]
+    return result
+
+
+def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
+    """Whether each row of a dictionary column matches `pattern`."""
+    found = matches(events, column, lambda v: bool(v and pattern.search(v)))
+    return np.asarray([bool(v) for v in found.tolist()], bool)

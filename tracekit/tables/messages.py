@@ -1,0 +1,15 @@
+"""The two ends of every message: the one place where sends and receives are paired."""
+
+import numpy as np
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.operation_names import MESSAGES
+
+
+def message_ends(ops: Operations) -> tuple[I64, I64]:
+    """(sends, receives): rows of `ops` with the two ends of each message seen on both ranks, in order of instance."""
+    rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), MESSAGES))
+    rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # "recv" sorts before "send"
+    first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
+    return rows[first + 1], rows[first]

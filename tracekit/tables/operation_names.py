@@ -1,0 +1,46 @@
+"""One name for each kind of communication, whatever library or kernel carried it out."""
+
+import re
+from typing import Final
+
+_OPS = (
+    ("all_to_all", r"all_?to_?all|a2a"),
+    ("reduce_scatter", r"reduce_?scatter"),
+    ("all_gather", r"all_?gather"),
+    ("all_reduce", r"all_?reduce|cross_device_reduce"),
+    ("send_recv", r"send_?recv"),
+    ("broadcast", r"broadcast"),
+    ("barrier", r"barrier"),
+    ("scatter", r"scatter"),
+    ("gather", r"gather"),
+    ("reduce", r"reduce"),
+    ("send", r"send"),
+    ("recv", r"recv"),
+)
+_OP_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _OPS)
+ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
+"""Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
+MESSAGES: Final = ("send", "recv")
+"""Operations between two ranks that name each other."""
+
+
+def canonical_op(text: str) -> str:
+    """The operation's one name: `_allgather_base` and `ncclDevKernel_AllGather_RING_LL` are `all_gather`."""
+    return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), "other")
+
+
+def directed(op: str, src: int, dst: int, rank: int) -> str:
+    """`send` or `recv` for a message of `rank` that names its peer; a message without a peer is `send_recv`.
+
+    `src` and `dst` are global ranks, -1 where the recording does not name them. Collectives keep their name.
+    """
+    if op in {"send", "recv", "send_recv"}:
+        if src == rank and dst not in {-1, rank}:
+            return "send"
+        if dst == rank and src not in {-1, rank}:
+            return "recv"
+        if op == "send" and dst in {-1, rank}:
+            return "send_recv"
+        if op == "recv" and src in {-1, rank}:
+            return "send_recv"
+    return op

@@ -1,0 +1,62 @@
+"""The profiler's step marks: which step each operation belongs to.
+
+An operation belongs to the step in which the host launched it, so that a device that runs behind its host does not
+smear steps.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.tables.event_columns import Values, ints, matches
+from tracekit.tables.intervals import I64
+
+I32 = npt.NDArray[np.int32]
+NO_STEP: Final = -1
+"""Step of an operation outside every marked step."""
+
+_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+_STEPS_END: Final = 2**31
+"""Step numbers are held in 32 bits; marks with larger numbers are ignored."""
+
+
+def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
+    """Host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
+    number = matches(events, "name", lambda v: int(m.group(1)) if v and (m := _STEP.match(v)) else None)
+    spans: dict[int, tuple[int, int]] = {}
+    for row in np.flatnonzero((number != None) & (cat != "gpu_user_annotation")):  # noqa: E711
+        step = int(number[row])
+        if step < _STEPS_END:
+            old = spans.get(step, (int(start[row]), int(end[row])))
+            spans[step] = min(old[0], int(start[row])), max(old[1], int(end[row]))
+    return dict(sorted(spans.items()))
+
+
+def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
+    """The step of each time (ns); NO_STEP before the first and after the last.
+
+    Time between two steps belongs to the earlier one.
+    """
+    if not steps:
+        return np.full(len(times), NO_STEP, np.int32)
+    numbers = sorted(steps, key=lambda s: steps[s][0])
+    index = np.searchsorted([steps[s][0] for s in numbers], times, side="right") - 1
+    inside = (index >= 0) & (times <= steps[numbers[-1]][1])
+    return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
+
+
+def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
+    """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
+    correlation = ints(events, "correlation", -1)
+    hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
+    times = start[rows].copy()
+    if len(hosts):
+        hosts = hosts[np.argsort(correlation[hosts], kind="stable")]
+        wanted = correlation[rows]
+        place = np.minimum(np.searchsorted(correlation[hosts], wanted), len(hosts) - 1)
+        found = (correlation[hosts[place]] == wanted) & (wanted >= 0)
+        times[found] = start[hosts[place[found]]]
+    return times
