@@ -52,9 +52,8 @@ def hang(
     """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
-    folders, globs or
-    fsspec URLs. Ranks may be missing; files that cannot be used are listed with the reason. Pickles run
-    no code here.
+    folders, globs or fsspec URLs. Ranks may be missing; files that cannot be used are listed with the
+    reason. Pickles run no code here.
 
     \b
     tracekit hang dumps/

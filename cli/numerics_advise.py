@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from numerics.precision.advise import BUDGET
 from numerics.precision.advise import advise as judge
 from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
+from numerics.thresholds import BUDGET
 
 from .output import emit
 

@@ -27,7 +27,7 @@ from tracekit.errors import UsageError
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) -> int:
-    """Run CMD, whose trainer calls numerics.record.watch, with capture on; without this command the call does nothing.
+    """Run CMD, whose trainer calls numerics.watch, with capture on; without this command the call does nothing.
 
     \b
     numerics capture --out run_a -- torchrun --nproc-per-node 4 train.py
@@ -42,9 +42,7 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be started ({error.strerror or error})") from error
     if done.returncode == 0 and not (out / "capture").is_dir():
-        click.echo(
-            "numerics: the command recorded nothing; does its trainer call numerics.record.watch?", err=True
-        )
+        click.echo("numerics: the command recorded nothing; does its trainer call numerics.watch?", err=True)
         return 3
     sys.stdout.flush()
     return done.returncode if done.returncode >= 0 else 128 - done.returncode

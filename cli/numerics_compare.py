@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from numerics.compare.run import Options
-from numerics.compare.run import compare as compare_runs
-from numerics.order.replay import make_replay
+from numerics.comparison.compare import Options
+from numerics.comparison.compare import compare as compare_runs
+from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
@@ -51,8 +51,8 @@ def compare(
 ) -> int:
     """Say whether a run differs from a baseline by the order of its sums alone, or by a bug, and prove it.
 
-    Both folders hold a capture (reftrain run --capture digest, or numerics.record.capture in any trainer). Their meshes
-    may differ. The proof is the matched replay: one process that repeats the run's own order of sums.
+    Both folders hold a capture (reftrain run --capture digest, or numerics.Recorder in any trainer). Their meshes may
+    differ. The proof is the matched replay: one process that repeats the run's own order of sums.
 
     \b
     numerics compare --parallel run_a --baseline run_b

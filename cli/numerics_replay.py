@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from numerics.order.differences import plan_finding
-from numerics.order.replay import make_replay
+from numerics.order.plan_finding import plan_finding
+from numerics.order.replayer import make_replay
 from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
 

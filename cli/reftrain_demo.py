@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from reftrain.errors import ConfigError
-from reftrain.train.demo import DEFAULT_FAULT, sixteen
+from reftrain.job.demo import DEFAULT_FAULT, demo_config
 
 
 @click.command()
@@ -27,8 +27,8 @@ def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
     Two ranks on each of tensor, context, pipeline and data parallelism; communication is real, computing is
     emulated so that two cores suffice. `tracekit slowrank DEMO_RUN` then says who was slow.
     """
-    from reftrain.faults.planted import read_faults
-    from reftrain.train.launcher import launch
+    from reftrain.faults.registry import read_faults
+    from reftrain.job.launcher import launch
 
     from .reftrain_progress import Progress
 
@@ -38,7 +38,7 @@ def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
         "run": {"seed": seed},
         "data": {"seed": seed + 1},
     }
-    config = sixteen(folder, steps, [] if fault == "none" else [fault], given)
+    config = demo_config(folder, steps, [] if fault == "none" else [fault], given)
     read_faults(config)
     clear(folder)
     launch(config, lambda rank: [Progress()] if rank == 0 and not quiet else [])

@@ -9,19 +9,20 @@ import click
 
 def describe() -> list[dict[str, Any]]:
     """All kinds and bugs: name, axis, what, where it shows first, fields, magnitudes."""
-    from reftrain.config.fault_spec import WHAT, fields_of
+    from reftrain.config.fault_kinds import FAULT_KINDS
+    from reftrain.config.fault_spec import fields_of
     from reftrain.faults.bugs import catalogue
 
     rows: list[dict[str, Any]] = [
         {
-            "name": kind,
+            "name": kind.name,
             "axis": None,
-            "what": what,
+            "what": kind.behaviour,
             "shows": None,
-            "fields": {name: dataclasses.asdict(field) for name, field in fields_of(kind).items()},
+            "fields": {name: dataclasses.asdict(field) for name, field in fields_of(kind.name).items()},
             "magnitudes": [],
         }
-        for kind, what in WHAT.items()
+        for kind in FAULT_KINDS.values()
     ]
     rows += [
         {
@@ -31,12 +32,12 @@ def describe() -> list[dict[str, Any]]:
             "shows": bug.shows,
             "fields": {
                 name: {
-                    "meaning": knob.meaning,
-                    "default": knob.default,
+                    "meaning": field.meaning,
+                    "default": field.default,
                     "required": False,
-                    "choices": knob.choices,
+                    "choices": field.choices,
                 }
-                for name, knob in bug.fields.items()
+                for name, field in bug.fields.items()
             },
             "magnitudes": [dict(magnitude) for magnitude in bug.magnitudes],
         }

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from reftrain.rank.hooks import Hooks, StepMetrics
+from reftrain.rank.events import StepMetrics
+from reftrain.rank.hooks import Hooks
 
 
 class Progress(Hooks):

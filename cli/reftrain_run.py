@@ -94,19 +94,14 @@ def run(
     tables = tables_of(preset, mesh, settings)
     _put(tables, "run", steps=steps, out=out, compute=compute)
     _put(tables, "checkpoint", resume=resume or None)
-    _put(
-        tables,
-        "evidence",
-        faults=list(faults) or None,
-        trace_steps=parse_steps(trace) if trace else None,
-        flight_recorder=flight_recorder or None,
-        capture=capture,
-    )
+    traced = parse_steps(trace) if trace else None
+    _put(tables, "evidence", faults=list(faults) or None, trace_steps=traced, capture=capture)
+    _put(tables, "evidence", flight_recorder=flight_recorder or None)
     loaded = load(config, tables)
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from reftrain.train.launcher import launch
+    from reftrain.job.launcher import launch
 
     from .reftrain_progress import Progress, tell_lag
 

@@ -1,4 +1,4 @@
-"""`tracekit slowrank`: validate, analyse, render."""
+"""The command `tracekit slowrank`: validate, analyse, render."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .output import emit
 from .progress import reading
 
 _PARALLEL_FROM = 64_000_000
-"""Bytes of local input from which starting further processes pays."""
+"""Bytes of local input from which the time to start further processes pays."""
 
 
 @click.command()
@@ -54,7 +54,10 @@ def slowrank(
 
 
 def read(traces: Sequence[str], *, jobs: int | None, quiet: bool, out: Path | None = None) -> Run:
-    """Ingest with progress; several processes for large input only, unless told."""
+    """The ingested run, read with a progress line.
+
+    `jobs` is the number of processes; None takes one, or one a CPU where the local input is large.
+    """
     with reading(quiet=quiet) as progress:
         return load(traces, out=out, jobs=jobs or _jobs(traces), progress=progress)
 

@@ -1,22 +1,16 @@
-"""A capture as NumPy columns with names interned across runs, so that runs join on integers.
-
-Rows of several runs meet through 64-bit keys: hashes of the columns that make up an identity. A collision of two
-keys among a million rows has a chance of 1 in 10^7, and would show as a shape that does not fit, not as equality.
-"""
+"""A capture as NumPy columns. Names are numbered once for all runs compared, so that runs join on integers."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from numerics.record.digest import splitmix
-from numerics.schema import AXES, SKETCH
+from numerics.keys import Ints, Keys
+from numerics.schema import SKETCH
 from numerics.store import Capture
+from tracekit.axes import AXES
 from tracekit.errors import InputError
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 NAMED: Final = (
     "phase",
@@ -37,14 +31,14 @@ _REAL: Final = ("sum", "sum_squares", "abs_max", "min", "max")
 
 
 class Names:
-    """Strings by number, shared by the runs that are compared; -1 is null."""
+    """Numbers the strings of all runs that are compared; -1 stands for null."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self.texts: list[str] = []
 
     def number(self, text: str) -> int:
-        """Return the text's number, given on first sight."""
+        """Return the number of a text; a new text gets the next free number."""
         found = self._numbers.get(text)
         if found is None:
             found = self._numbers[text] = len(self.texts)
@@ -52,13 +46,17 @@ class Names:
         return found
 
     def text(self, number: int) -> str:
-        """Return the text of a number; null is empty."""
+        """Return the text of a number, "" for null."""
         return "" if number < 0 else self.texts[number]
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Columns of a capture: `ints` hold numbers and interned names, (rows,) int64; `reals` statistics, float64."""
+class Columns:
+    """Columns of a capture, each of shape (rows,).
+
+    `ints` holds whole numbers and numbered names (int64), `reals` the statistics (float64), `sketch` the projections,
+    (rows, SKETCH). Indexing with a column's name gives that column of `ints`.
+    """
 
     capture: Capture
     names: Names
@@ -67,7 +65,7 @@ class Frame:
     digest: Keys
     digest_nz: Keys
     lowbits: np.ndarray
-    sketch: np.ndarray  # (rows, SKETCH)
+    sketch: np.ndarray
 
     def __len__(self) -> int:
         return len(self.digest)
@@ -76,25 +74,21 @@ class Frame:
         return self.ints[column]
 
     def name(self, column: str, row: int) -> str:
-        """Text of a named column in a row; null is empty."""
+        """Return the text of a named column in a row, "" for null."""
         return self.names.text(int(self.ints[column][row]))
 
     def named(self, column: str, *texts: str) -> np.ndarray:
-        """Whether the column holds one of the texts, (rows,) bool."""
+        """Return whether the column holds one of the texts, (rows,) bool."""
         return np.isin(self.ints[column], [self.names.number(text) for text in texts])
 
-    def coords(self, row: int) -> dict[str, int]:
-        """Coordinates of the row's rank."""
-        return {axis: int(self.ints[axis][row]) for axis in AXES}
-
     def values_key(self, row: int) -> str | None:
-        """Key of the row's values, None where none were kept."""
+        """Return the key under which the row's values are stored; None where none were kept."""
         found = self.capture.table.column("values")[row].as_py()
         return None if found is None else str(found)
 
 
-def frame(capture: Capture, names: Names) -> Frame:
-    """Turn a capture's table into columns; InputError where a needed cell is empty."""
+def read_columns(capture: Capture, names: Names) -> Columns:
+    """Return the columns of a capture's table. InputError where a required cell is empty."""
     table = capture.table
     ints = {name: _coded(table.column(name), names) for name in NAMED}
     for name in _WHOLE:
@@ -103,7 +97,7 @@ def frame(capture: Capture, names: Names) -> Frame:
     flat = sketch.flatten() if sketch.null_count == 0 else None
     if flat is None or len(flat) != len(table) * SKETCH or flat.null_count:
         raise InputError(f"{capture.folder}: damaged rows (sketch); capture the run again")
-    return Frame(
+    return Columns(
         capture=capture,
         names=names,
         ints=ints,
@@ -131,33 +125,3 @@ def _coded(column: pa.ChunkedArray, names: Names) -> Ints:
         return np.asarray(known[indices.to_numpy(zero_copy_only=False)])
     filled = indices.fill_null(0).to_numpy(zero_copy_only=False)
     return np.where(indices.is_null().to_numpy(zero_copy_only=False), -1, known[filled])
-
-
-def keys_of(*columns: np.ndarray) -> Keys:
-    """Hash columns of equal length into one 64-bit key a row."""
-    key = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        key = splitmix(key ^ splitmix(column.astype(np.int64).view(np.uint64)))
-    return key
-
-
-def occurrence(keys: Keys, order: Ints) -> Ints:
-    """How often a key has come before within the same `order`ed sequence: 0 for its first row, then 1, …"""
-    by = np.lexsort((order, keys))
-    ordered = keys[by]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(keys) else np.zeros(0, np.int64)
-    lengths = np.diff(np.r_[starts, len(keys)])
-    counts = np.arange(len(keys)) - np.repeat(starts, lengths)
-    found = np.empty(len(keys), np.int64)
-    found[by] = counts
-    return found
-
-
-def join(left: Keys, right: Keys) -> Ints:
-    """Row of `right` (unique keys) for each row of `left`, -1 where there is none."""
-    if not len(right):
-        return np.full(len(left), -1, np.int64)
-    by = np.argsort(right, kind="stable")
-    at = np.searchsorted(right[by], left)
-    at[at == len(right)] = 0
-    return np.where(right[by][at] == left, by[at], -1)

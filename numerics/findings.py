@@ -1,4 +1,4 @@
-"""What a comparison says, as data: text, JSON and HTML come from these objects alone (`numerics.compare/1`)."""
+"""The answer of `numerics compare` as data: text, JSON and HTML come from these objects alone."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -20,10 +20,10 @@ Proof = Literal["matched_order", "infeasible_by_plan", "ladder", "invariant", "n
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first place where the run computed something else; None or empty where it does not apply.
+    """The first place where the run differs; a field that does not apply is None or empty.
 
-    `step` is -1 before the first step; `collective` reads axis/operation#label; `ranks` are the global ranks on
-    which this tensor differs; `evidence` says in words what was seen there.
+    `step` is -1 before the first step. `collective` reads axis/operation#label. `ranks` are the global ranks on which
+    the tensor differs. `evidence` says in words how the comparison saw it.
     """
 
     step: int
@@ -39,7 +39,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Counts:
-    """Global tensors compared; `explained` differ by order alone, `unexplained` differ from the replay too."""
+    """Numbers of global tensors: `explained` differ by order alone, `unexplained` differ from the replay as well."""
 
     compared: int = 0
     identical: int = 0
@@ -51,8 +51,11 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Worst:
-    """One of the tensors that differ most. `max_ulp` and `cosine` need values; `ratio` is <a,b>/<b,b>."""
+class TensorDifference:
+    """One of the tensors that differ most from the baseline's.
+
+    `rel` is |a - b| / |b|, `ratio` is <a,b>/<b,b>; `max_ulp`, `cosine` and `ratio` need the values (else None).
+    """
 
     tensor: str
     step: int
@@ -64,7 +67,10 @@ class Worst:
 
 @dataclass(frozen=True)
 class Cell:
-    """One field of the picture: a module at a step and phase, with the share of its tensors that differ."""
+    """One cell of the picture: a module at a step and phase, and how many of its tensors differ.
+
+    `rel` is the largest relative difference among them.
+    """
 
     module: str
     step: int
@@ -77,7 +83,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class CompareFinding:
-    """The answer of `numerics compare`. `against` says what was replayed, `reason` is one sentence for a reader."""
+    """The answer of `numerics compare` (JSON contract `numerics.compare/1`).
+
+    `reason` is the verdict in one sentence, `explanation` the relation of the first divergence to the right value.
+    `parallel`, `baseline` and `replay` are the run folders; `next` is a command that would decide more.
+    """
 
     verdict: Verdict
     proof: Proof
@@ -88,7 +98,7 @@ class CompareFinding:
     first_divergence: Divergence | None = None
     explanation: str | None = None
     tensors: Counts = Counts()
-    worst: tuple[Worst, ...] = ()
+    largest_differences: tuple[TensorDifference, ...] = ()
     invariants: tuple[str, ...] = ()  # broken ones, in words
     plan: tuple[str, ...] = ()  # differences between recorded and declared plan
     could_not_have_seen: tuple[str, ...] = ()

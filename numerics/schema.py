@@ -1,4 +1,4 @@
-"""The capture: one row for each recorded tensor and rank, as Parquet; the waist of `numerics`.
+"""The capture: one row for each recorded tensor and rank, as Parquet. Everything else of `numerics` meets here.
 
     RUN/capture/stamp.json                     "numerics.capture/1": world size, level, environment, configuration
     RUN/capture/rank00003.parquet              rows of ROWS, in execution order
@@ -15,12 +15,15 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from numerics.thresholds import MAX_DIMENSIONS
+from tracekit.axes import AXES
+
 CAPTURE_SCHEMA: Final = "numerics.capture/1"
 FOLDER: Final = "capture"
 STAMP: Final = "stamp.json"
 PARTIAL_SUFFIX: Final = ".partial"
 SKETCH: Final = 8
-AXES: Final = ("tp", "cp", "pp", "dp")
+"""Projections in a sketch."""
 
 Level = Literal["digest", "tensors"]
 Phase = Literal["init", "forward", "backward", "reduce", "step", "save"]
@@ -51,6 +54,9 @@ KINDS: Final = (
     "collective_in",
     "collective_out",
 )
+
+COLLECTIVES: Final = ("collective_in", "collective_out")
+"""Kinds of rows that collectives leave."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -88,7 +94,7 @@ ROWS: Final = pa.schema(
         pa.field("values", pa.string()),  # key in the safetensors file
     ]
 )
-"""One row a recorded tensor and rank, in the order in which the rank met them."""
+"""Columns of the capture: one row for each recorded tensor and rank, in the rank's execution order."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Box:
 
     @property
     def numel(self) -> int:
-        """Elements in the box."""
+        """Number of elements in the box."""
         count = 1
         for size in self.sizes:
             count *= size
@@ -113,33 +119,33 @@ def whole(shape: Sequence[int]) -> tuple[Box, ...]:
 
 
 def format_shape(shape: Sequence[int]) -> str:
-    """(12, 64) becomes "12x64"; a scalar's is empty."""
+    """Return a shape as text: (12, 64) becomes "12x64", a scalar's is empty."""
     return "x".join(str(int(size)) for size in shape)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Inverse of `format_shape`; ValueError where the text is none."""
+    """Return the shape that `format_shape` wrote. ValueError where the text is no shape."""
     if not text:
         return ()
     shape = tuple(int(part) for part in text.split("x"))
-    if any(size < 0 for size in shape) or len(shape) > 16:
+    if any(size < 0 for size in shape) or len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"{text[:40]!r} is no shape")
     return shape
 
 
 def format_boxes(boxes: Sequence[Box]) -> str:
-    """Offset and size by dimension, boxes in the order of the rank's own tensor: "0+4,8+16|0+4,56+16"."""
+    """Return boxes as text, offset+size by dimension, in the order of the rank's own tensor: "0+4,8+16|0+4,56+16"."""
     return "|".join(
         ",".join(f"{int(o)}+{int(n)}" for o, n in zip(box.offsets, box.sizes, strict=True)) for box in boxes
     )
 
 
 def parse_boxes(text: str) -> tuple[Box, ...]:
-    """Inverse of `format_boxes`; ValueError where the text is none."""
+    """Return the boxes that `format_boxes` wrote. ValueError where the text is no list of boxes."""
     boxes = []
     for part in text.split("|"):
         pairs = [item.partition("+") for item in part.split(",")] if part else []
-        if len(pairs) > 16 or not all(plus for _, plus, _ in pairs):
+        if len(pairs) > MAX_DIMENSIONS or not all(plus for _, plus, _ in pairs):
             raise ValueError(f"{text[:40]!r} is no list of boxes")
         box = Box(tuple(int(o) for o, _, _ in pairs), tuple(int(n) for _, _, n in pairs))
         if any(v < 0 for v in (*box.offsets, *box.sizes)):
@@ -149,10 +155,10 @@ def parse_boxes(text: str) -> tuple[Box, ...]:
 
 
 def rank_file(rank: int) -> str:
-    """Name of a rank's rows within the capture folder."""
+    """Return the name of the file with a rank's rows."""
     return f"rank{rank:05d}.parquet"
 
 
 def values_file(rank: int) -> str:
-    """Name of a rank's values within the capture folder."""
+    """Return the name of the file with a rank's values."""
     return f"values_rank{rank:05d}.safetensors"

@@ -1,7 +1,7 @@
-"""Reads a run's capture: finds its ranks, refuses what is damaged or foreign, and hands out one table.
+"""Reads a run's capture: finds its ranks, refuses damaged and foreign files, and returns one table.
 
-Input is untrusted: a capture may have been cut short by a crash, miss ranks, hold files of another run or no
-capture at all. All of that ends here with one sentence, so that no verdict ever rests on half a capture.
+Input is untrusted: a folder may hold a capture that a crash cut short, one that lacks ranks, files of another run, or
+no capture at all. Each case ends here with one sentence, so that no verdict ever rests on half a capture.
 """
 
 import json
@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from numerics.errors import CaptureError
-from numerics.record.values import ValuesFile
-from numerics.schema import AXES, CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, STAMP, values_file
+from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, STAMP, values_file
+from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE
+from numerics.values_file import ValuesFile
 from tracekit.errors import InputError
 
 RUN_SCHEMA: Final = "reftrain.run/1"
 _RANK_FILE: Final = re.compile(r"rank(\d{1,7})\.parquet")
-_MOST_JSON: Final = 64 << 20
 
 
 @dataclass(frozen=True)
 class Capture:
     """A whole capture of one run.
 
-    `folder` is the run folder as the user named it; `table` holds ROWS of all ranks, by rank and order, with
-    one dictionary a column. `config` is what the run computes (run.json's configuration, else the one in the
-    stamp), None where neither is there. `environments` are the distinct environments, with the ranks they hold for.
+    `folder` is the run folder as the user named it. `table` holds the ROWS of all ranks, by rank and order, with one
+    dictionary for each column. `config` is the configuration of run.json, else of the stamp; None where both lack it.
+    `environments` are the distinct environments, each with its ranks.
     """
 
     folder: Path
@@ -40,9 +40,7 @@ class Capture:
     source: str
     table: pa.Table
     config: dict[str, Any] | None
-    mesh_order: tuple[str, ...]
     environments: tuple[tuple[dict[str, Any], tuple[int, ...]], ...]
-    quality: tuple[str, ...] = ()
     values: dict[int, Path] = field(default_factory=dict)
 
     @property
@@ -51,7 +49,7 @@ class Capture:
         return self.environments[0][0] if self.environments else {}
 
     def read_values(self, rank: int, key: str) -> np.ndarray:
-        """Return flat values as float64-convertible numbers; InputError where the file is damaged."""
+        """Return the flat values under a key; bfloat16 is widened to float32. InputError where the file is damaged."""
         if rank not in self.values:
             raise InputError(f"{self.folder}: rank {rank} left no values; capture with level tensors")
         try:
@@ -68,20 +66,42 @@ def _open_values(path: Path) -> ValuesFile:
 
 
 def open_capture(folder: Path) -> Capture:
-    """Open the capture of a run folder, or of the capture folder itself.
+    """Return the capture of a run folder, or of the capture folder itself.
 
-    InputError, with the file, the reason and the remedy, where it is no capture, was cut short, misses ranks or
-    holds files of another run.
+    InputError, with the file, the reason and the remedy, where there is no capture, or it was cut short, lacks ranks
+    or holds files of another run.
     """
     root = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     if not root.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a run made with --capture")
     stamp = _stamp(folder, root)
     world = stamp.get("world_size")
-    if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= 1 << 20:
+    if not isinstance(world, int) or isinstance(world, bool) or not 1 <= world <= MAX_RANKS:
         raise InputError(f"{root / STAMP}: no sensible world size ({str(world)[:40]}); capture the run again")
     found = {int(m[1]): path for path in sorted(root.iterdir()) if (m := _RANK_FILE.fullmatch(path.name))}
     _refuse_broken(folder, root, found, world)
+    table, environments = _read_ranks(found, world, stamp)
+    if not table.num_rows:
+        raise InputError(
+            f"{root}: the capture holds no tensor; was --capture on, and did the run make a step?"
+        )
+    manifest = _manifest(root.parent if root.name == FOLDER else root)
+    return Capture(
+        folder=folder,
+        world_size=world,
+        level=str(stamp.get("level", "digest")),
+        source=str(stamp.get("source", "")),
+        table=table,
+        config=manifest if manifest is not None else _config(stamp),
+        environments=environments,
+        values={rank: root / values_file(rank) for rank in found if (root / values_file(rank)).is_file()},
+    )
+
+
+def _read_ranks(
+    found: dict[int, Path], world: int, stamp: dict[str, Any]
+) -> tuple[pa.Table, tuple[tuple[dict[str, Any], tuple[int, ...]], ...]]:
+    """Return the rows of all ranks as one table, and the distinct environments with their ranks."""
     tables: list[pa.Table] = []
     environments: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for rank in range(world):
@@ -89,27 +109,12 @@ def open_capture(folder: Path) -> Capture:
         tables.append(table)
         name = json.dumps({k: v for k, v in own.items() if k != "host"}, sort_keys=True)
         environments.setdefault(name, (own, []))[1].append(rank)
-    table = pa.concat_tables(tables).unify_dictionaries()
-    if not table.num_rows:
-        raise InputError(
-            f"{root}: the capture holds no tensor; was --capture on, and did the run make a step?"
-        )
-    manifest = _manifest(root.parent if root.name == FOLDER else root)
-    config, order = _config(manifest, stamp)
-    return Capture(
-        folder=folder,
-        world_size=world,
-        level=str(stamp.get("level", "digest")),
-        source=str(stamp.get("source", "")),
-        table=table,
-        config=config,
-        mesh_order=order,
-        environments=tuple((own, tuple(ranks)) for own, ranks in environments.values()),
-        values={rank: root / values_file(rank) for rank in found if (root / values_file(rank)).is_file()},
-    )
+    distinct = tuple((own, tuple(ranks)) for own, ranks in environments.values())
+    return pa.concat_tables(tables).unify_dictionaries(), distinct
 
 
 def _refuse_broken(folder: Path, root: Path, found: dict[int, Path], world: int) -> None:
+    """Raise InputError where a rank never finished, does not belong here, or is missing."""
     broken = sorted(
         int(m[1])
         for path in root.iterdir()
@@ -135,12 +140,14 @@ def _refuse_broken(folder: Path, root: Path, found: dict[int, Path], world: int)
 
 
 def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    shown = ", ".join(str(rank) for rank in ranks[:RANKS_IN_SENTENCE]) + (
+        ", …" if len(ranks) > RANKS_IN_SENTENCE else ""
+    )
     return f"rank{'s' * (len(ranks) > 1)} {shown}"
 
 
 def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _MOST_JSON:
+    if path.stat().st_size > MAX_JSON_BYTES:
         raise ValueError("too large")
     found = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(found, dict):
@@ -165,7 +172,7 @@ def _stamp(folder: Path, root: Path) -> dict[str, Any]:
 
 
 def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
-    """Rows of one rank and its environment; refuses a file of another kind, schema, rank or run."""
+    """Return the rows of one rank and its environment. InputError for a file of another kind, schema, rank or run."""
     try:
         table = pq.read_table(path, use_threads=False, page_checksum_verification=True)
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -193,7 +200,7 @@ def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, 
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:
-    """Read run.json without the planted faults, which no analysis may see."""
+    """Return run.json without the planted faults, which no analysis may see; None where it is of another schema."""
     path = folder / "run.json"
     if not path.is_file():
         return None
@@ -206,13 +213,6 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     return {name: value for name, value in manifest.items() if "fault" not in name}
 
 
-def _config(
-    manifest: dict[str, Any] | None, stamp: dict[str, Any]
-) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _config(stamp: dict[str, Any]) -> dict[str, Any] | None:
     config = stamp.get("config")
-    if not isinstance(config, dict):
-        config = None
-    mesh = (manifest or {}).get("mesh")
-    order = mesh.get("order") if isinstance(mesh, dict) else None
-    known = tuple(str(a) for a in order) if isinstance(order, list) and set(order) == set(AXES) else AXES
-    return (manifest if manifest is not None else config), known
+    return config if isinstance(config, dict) else None

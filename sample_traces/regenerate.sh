@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records the samples anew (about seven minutes on two cores); expected.json of each case stays as it is.
+# Records the samples anew (about nine minutes on two cores); expected.json of each case stays as it is.
 # Usage: sample_traces/regenerate.sh [CASE…]     PYTHON=… for another interpreter
 set -eu
 cd "$(dirname "$0")"
@@ -18,21 +18,18 @@ keep() { # CASE PART…: put the parts of the finished run into the case's folde
     done
 }
 
-demo() { # CASE FAULT: eight ranks that really compute
-    "$python" -m reftrain.demo --out "$scratch/$1" --steps 16 --fault "$2" --seed 1
-    keep "$1" trace run.json
-}
-
-sixteen() { # CASE FAULT…: sixteen ranks on four axes, computing emulated, three steps traced
+traced() { # CASE FAULT…: ranks of the demo's job, computing emulated, some steps traced; demo_… without cp
     "$python" - "$scratch/$1" "$@" <<'PROGRAM'
 import sys
 from pathlib import Path
 
-from reftrain.train.demo import LONG_SEQUENCES, sixteen
-from reftrain.train.launcher import launch
+from reftrain.job.demo import LONG_SEQUENCES, demo_config
+from reftrain.job.launcher import launch
 
 out, case, *faults = sys.argv[1:]
-launch(sixteen(Path(out), 3, faults, LONG_SEQUENCES if case == "data_imbalance" else {}), lambda rank: [])
+eight = case.startswith("demo_")
+overrides = LONG_SEQUENCES if case == "data_imbalance" else {"mesh": {"cp": 1}} if eight else {}
+launch(demo_config(Path(out), 4 if eight else 3, faults, overrides), lambda rank: [])
 PROGRAM
     keep "$1" trace run.json
 }
@@ -43,7 +40,7 @@ import sys
 
 from reftrain.config.file import load
 from reftrain.errors import RankDiedError
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
 
 out, fault = sys.argv[1:]
 mesh = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
@@ -59,12 +56,12 @@ PROGRAM
 for case in $cases; do
     echo "$case" >&2
     case $case in
-    demo_slow_tp) demo demo_slow_tp slow_compute:rank=5,factor=1.5 ;;
-    demo_healthy) demo demo_healthy none ;;
-    healthy) sixteen healthy ;;
-    slow_compute) sixteen slow_compute slow_compute:rank=5,factor=1.3 ;;
-    slow_link) sixteen slow_link slow_link:rank=10,delay_ms=20 ;;
-    data_imbalance) sixteen data_imbalance doc_imbalance:factor=12 ;;
+    demo_slow_tp) traced demo_slow_tp slow_compute:rank=5,factor=1.4 ;;
+    demo_healthy) traced demo_healthy ;;
+    healthy) traced healthy ;;
+    slow_compute) traced slow_compute slow_compute:rank=5,factor=1.3 ;;
+    slow_link) traced slow_link slow_link:rank=10,delay_ms=20 ;;
+    data_imbalance) traced data_imbalance doc_imbalance:factor=12 ;;
     hang_host_stall) hang hang_host_stall host_stall:rank=6,steps=2,axis=tp ;;
     *) echo "no such case: $case" >&2 && exit 2 ;;
     esac

@@ -23,8 +23,8 @@ from reftrain.config.run import RunConfig
 from reftrain.cost.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
 from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.cost.job import job_of_run
+from reftrain.job.launcher import launch
 from reftrain.plan.projection import project
-from reftrain.train.launcher import launch
 from studies.bisection import bisect
 
 LAYERS = 8

@@ -1,1 +1,1 @@
-"""The order of every sum of a run: as data, compared, and replayed."""
+"""The order of every sum of a run: its plan, how plans differ, and the replay in that order."""

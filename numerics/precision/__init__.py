@@ -1,1 +1,1 @@
-"""What precision costs: expected rounding, buffers that need FP32, and the precision ladder."""
+"""The cost of precision: expected rounding, buffers that need FP32, and the precision ladder."""

@@ -1,48 +1,33 @@
-"""Which gradient buffers need FP32: what BF16 accumulation costs each of them, measured in the run and predicted.
+"""Finds the gradient buffers that need FP32: the cost of BF16 accumulation, measured in the run and predicted.
 
-Reads run/shadow/rankNNNNN.json ("numerics.shadow/1"), which a trainer leaves that sums each micro-batch's gradient in
-BF16, FP32 and FP64 side by side. A buffer needs FP32 where its error exceeds that of a single rounding by the budget:
-less cannot be had in BF16 anyhow, more is the price of accumulating in it.
+A buffer needs FP32 where its error exceeds that of a single rounding by the budget: no BF16 buffer can err less than a
+single rounding, and the rest is the price of accumulating in BF16.
 """
 
-import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from numerics.precision.bound import running_sum_error
+from numerics.precision.rounding_error import running_sum_error
+from numerics.precision.shadow_sums import SHADOW_FOLDER, SQUARES, read_shadow_sums
+from numerics.thresholds import BUDGET
 from tracekit.errors import InputError
 
-SHADOW_SCHEMA: Final = "numerics.shadow/1"
 ADVICE_SCHEMA: Final = "numerics.advise/1"
-FOLDER: Final = "shadow"
-BUDGET: Final = 2.0
-"""Default: twice the error of a single rounding. Two addends cost 1.1 times, four 1.6, sixteen three times."""
-
-_FILE: Final = re.compile(r"rank(\d{1,7})\.json")
-_MOST_BYTES: Final = 256 << 20
-_WHOLE: Final = ("step", "micro_batches", "numel")
-_SQUARES: Final = (
-    "squares_of_sums",
-    "square_of_last",
-    "square",
-    "error_bfloat16",
-    "error_float32",
-    "error_rounded_once",
-)
+_BYTES_SAVED: Final = 2
+"""Bytes that an element costs less in BF16 than in FP32."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One gradient buffer over all ranks and steps. Errors are relative (norm over norm), to the sum in FP64.
+    """One gradient buffer over all ranks and steps. Errors are relative to the sum in FP64 (norm over norm).
 
-    `measured` is of the running sum in BF16, `predicted` what `bound.running_sum_error` expects of it, `in_fp32` of the
-    sum in FP32 and `rounded_once` of that sum rounded to BF16 at the end. `extra_bytes` is what FP32 costs on the rank
-    that holds most of it. `kept` is the format the run itself accumulated in.
+    `measured` is the error of the running sum in BF16, `predicted` the one that `running_sum_error` expects. `in_fp32`
+    is the error of the sum in FP32, `rounded_once` of that sum rounded to BF16 at the end. `extra_bytes` is the cost of
+    FP32 on the rank that holds most of the buffer. `kept` is the format in which the run itself accumulated.
     """
 
     tensor: str
@@ -62,7 +47,7 @@ class Buffer:
 
     @property
     def ratio(self) -> float:
-        """Measured error over that of a single rounding; infinite where that is exact and accumulation is not."""
+        """Measured error over that of a single rounding; infinite where only accumulation errs."""
         if self.rounded_once:
             return self.measured / self.rounded_once
         return math.inf if self.measured else 0.0
@@ -70,7 +55,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer of `numerics advise`: buffers from most to least in need, worst rank's cost in bytes."""
+    """The answer of `numerics advise`: buffers by need, and the cost of FP32 on the rank that holds most, in bytes."""
 
     run: str
     ranks: int
@@ -87,18 +72,19 @@ class Advice:
 
 
 def advise(run: Path, budget: float = BUDGET) -> Advice:
-    """Judge every gradient buffer of a run.
+    """Return which gradient buffers of a run need FP32.
 
-    InputError where the run left no shadow sums, ranks are missing, or a file is damaged.
+    `budget` is the error allowed to BF16, in errors of a single rounding, at least 1. InputError for another budget, or
+    where the run left no shadow sums, ranks are missing, or a file is damaged.
     """
     if not (math.isfinite(budget) and budget >= 1):
         raise InputError(
             f"a budget of {budget} is no factor of 1 or more; 2 allows twice a single rounding's error"
         )
-    documents = _documents(run)
-    rows = [(rank, row) for rank, document in documents.items() for row in _rows(run, rank, document)]
+    sums = read_shadow_sums(run)
+    rows = [(rank, row) for rank, own in sums.items() for row in own]
     if not rows:
-        raise InputError(f"{run / FOLDER}: holds no step; let the run make one")
+        raise InputError(f"{run / SHADOW_FOLDER}: holds no step; let the run make one")
     by_tensor: dict[str, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for rank, row in rows:
         by_tensor[row["tensor"]].append((rank, row))
@@ -108,78 +94,33 @@ def advise(run: Path, budget: float = BUDGET) -> Advice:
             key=lambda b: (not b.needs_fp32, -b.measured, b.tensor),
         )
     )
-    flagged = {b.tensor for b in buffers if b.needs_fp32}
-    cost: dict[int, int] = defaultdict(int)
-    first = min(row["step"] for _, row in rows)
-    for rank, row in rows:
-        if row["tensor"] in flagged and row["step"] == first:
-            cost[rank] += 2 * row["numel"]
     return Advice(
         run=str(run),
-        ranks=len(documents),
+        ranks=len(sums),
         steps=len({row["step"] for _, row in rows}),
         budget=budget,
         buffers=buffers,
-        extra_bytes=max(cost.values(), default=0),
+        extra_bytes=_extra_bytes(rows, {b.tensor for b in buffers if b.needs_fp32}),
         notes=tuple(_notes(buffers)),
     )
 
 
-def _documents(run: Path) -> dict[int, Mapping[str, Any]]:
-    folder = run / FOLDER
-    if not folder.is_dir():
-        raise InputError(
-            f"{run}: left no shadow sums ({FOLDER}/ is missing); run again with "
-            "--set evidence.shadow_gradients=true, or with a trainer that writes numerics.shadow/1"
-        )
-    found = {int(m[1]): path for path in sorted(folder.iterdir()) if (m := _FILE.fullmatch(path.name))}
-    documents = {rank: _document(path, rank) for rank, path in found.items()}
-    sizes = {document["world_size"] for document in documents.values()}
-    if len(sizes) > 1:
-        raise InputError(
-            f"{folder}: files of runs of {' and '.join(map(str, sorted(sizes)))} ranks; keep those of one"
-        )
-    missing = sorted(set(range(next(iter(sizes), 1))) - set(documents))
-    if missing:
-        raise InputError(
-            f"{folder}: rank {missing[0]} of {next(iter(sizes), 1)} left no file; copy it here or run again"
-        )
-    return documents
-
-
-def _document(path: Path, rank: int) -> Mapping[str, Any]:
-    try:
-        size = path.stat().st_size
-        found = json.loads(path.read_text(encoding="utf-8")) if size <= _MOST_BYTES else None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: unreadable ({str(error)[:200]}); run again") from error
-    if not isinstance(found, dict) or found.get("schema") != SHADOW_SCHEMA:
-        raise InputError(f"{path}: is no {SHADOW_SCHEMA}; remove the foreign file")
-    ranks = found.get("world_size")
-    if found.get("rank") != rank or not isinstance(ranks, int) or not rank < ranks <= 1 << 20:
-        said = f"rank {str(found.get('rank'))[:20]} of {str(ranks)[:20]}"
-        raise InputError(f"{path}: says it is {said}; copy the right file here")
-    return found
-
-
-def _rows(run: Path, rank: int, document: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    rows = document.get("rows")
-    for row in rows if isinstance(rows, list) else [None]:
-        if not isinstance(row, dict) or not (
-            isinstance(row.get("tensor"), str)
-            and isinstance(row.get("kept"), str)
-            and all(isinstance(row.get(name), int) and row[name] >= 0 for name in _WHOLE)
-            and all(isinstance(row.get(name), int | float) for name in _SQUARES)
-        ):
-            raise InputError(f"{run / FOLDER}: rank {rank} has a row without all its figures; run again")
-        yield row
+def _extra_bytes(rows: list[tuple[int, dict[str, Any]]], flagged: set[str]) -> int:
+    """Return the bytes that FP32 costs for the flagged buffers on the rank that holds most of them."""
+    cost: dict[int, int] = defaultdict(int)
+    first = min(row["step"] for _, row in rows)
+    for rank, row in rows:
+        if row["tensor"] in flagged and row["step"] == first:
+            cost[rank] += _BYTES_SAVED * row["numel"]
+    return max(cost.values(), default=0)
 
 
 def _buffer(tensor: str, rows: list[tuple[int, dict[str, Any]]], budget: float) -> Buffer:
-    total = {name: math.fsum(float(row[name]) for _, row in rows) for name in _SQUARES}
+    """Return the figures of one tensor's buffer, summed over its rows of all ranks and steps."""
+    total = {name: math.fsum(float(row[name]) for _, row in rows) for name in SQUARES}
     relative = {
         name: math.sqrt(total[name] / total["square"]) if total["square"] > 0 else 0.0
-        for name in _SQUARES
+        for name in SQUARES
         if name.startswith("error_")
     }
     measured, once = relative["error_bfloat16"], relative["error_rounded_once"]
@@ -193,7 +134,7 @@ def _buffer(tensor: str, rows: list[tuple[int, dict[str, Any]]], budget: float) 
         predicted=max(predicted, once) if not math.isnan(predicted) else math.nan,
         in_fp32=relative["error_float32"],
         rounded_once=once,
-        extra_bytes=2 * max(row["numel"] for _, row in rows),
+        extra_bytes=_BYTES_SAVED * max(row["numel"] for _, row in rows),
         needs_fp32=not finite or measured > budget * once,
     )
 

@@ -1,38 +1,31 @@
-"""The precision ladder: the same pair of runs in BF16, FP32 and FP64 tells rounding from a bug, without any order.
+"""The precision ladder: the same pair of runs in BF16, FP32 and FP64 tells rounding from a bug.
 
 Where two runs differ by rounding alone, their distance falls with the unit roundoff: a slope. Where one of them
-computes something else, the distance stays: a plateau. The ladder needs neither a replay nor an order plan, and it
-cannot see a bug of precision policy (that one falls too); `compare` with a matched replay sees those.
+computes something else, the distance stays: a plateau. The ladder needs neither a replay nor an order plan. It cannot
+see a wrong precision policy, which falls like rounding; `compare` with a matched replay sees that.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 
-from numerics.columns import Frame, Names, frame
-from numerics.compare.align import Status, by_tensor
-from numerics.compare.comparable import difference
-from numerics.order.replay import make_replay
-from numerics.precision.bound import unit_roundoff
+from numerics.columns import Columns, Names, read_columns
+from numerics.comparison.preconditions import why_incomparable
+from numerics.comparison.tensor_table import Status, by_tensor
+from numerics.formats import unit_roundoff
+from numerics.order.replayer import make_replay
 from numerics.schema import KINDS
 from numerics.store import Capture, open_capture
+from numerics.thresholds import FLOOR, LEAST_RATIO, STEEP
 from tracekit.errors import InputError
 
 LADDER_SCHEMA: Final = "numerics.ladder/1"
 POLICIES: Final = {"bf16": "bfloat16", "bf16_pure": "bfloat16", "fp32": "float32", "fp64": "float64"}
-"""Format a policy computes in; the ladder's rungs from coarse to fine."""
-
-STEEP: Final = 0.5
-"""Least slope of rounding: log of the distances' ratio over log of the roundoffs' ratio. Rounding has about 1 (0.87 to
-0.99 seen), a bug 0; half way lets rounding fall by its square root only, and finds a bug of that size in FP64."""
-
-FLOOR: Final = 1024
-"""A distance of so many roundoffs of the finest format is rounding, whatever the coarser rung says (a tensor may be
-equal there by accident): tens of roundoffs are seen in shallow models, and a bug is millions of them."""
+"""The format in which a policy computes; the ladder's rungs from coarse to fine."""
 
 Shape = Literal["equal", "slope", "plateau", "vanishing", "unknown"]
 Verdict = Literal["identical", "drift", "bug", "undecided"]
@@ -40,9 +33,10 @@ Verdict = Literal["identical", "drift", "bug", "undecided"]
 
 @dataclass(frozen=True)
 class Rung:
-    """One tensor's fate on the ladder: relative distance by policy (NaN: not comparable there).
+    """One tensor on the ladder: its relative distance by policy (NaN: not comparable there), slope and shape.
 
-    `vanishing` is a tensor that is zero but for rounding (its own size falls with the roundoff): it tells nothing.
+    The shape `vanishing` marks a tensor that is zero but for rounding: its own size falls with the roundoff, so its
+    distance says nothing.
     """
 
     step: int
@@ -67,13 +61,13 @@ class LadderFinding:
     notes: tuple[str, ...]
 
     def count(self, shape: Shape) -> int:
-        """Number of tensors of a shape."""
+        """Return the number of tensors of a shape."""
         return sum(rung.shape == shape for rung in self.rungs)
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """One policy's pair: distance, size and order of every tensor by (step, phase, kind, tensor)."""
+    """The pair of one policy: distance, sum of squares and order of every tensor by (step, phase, kind, tensor)."""
 
     policy: str
     distances: dict[tuple[int, str, str, str], float]
@@ -82,7 +76,7 @@ class _Pair:
 
 
 def policy_of(capture: Capture) -> str:
-    """Policy a run was made with; InputError where it is no rung."""
+    """Return the policy a run was made with. InputError where the ladder has no rung for it."""
     config = capture.config or {}
     numerics = config.get("numerics")
     policy = config.get("dtype_policy") or (numerics.get("policy") if isinstance(numerics, dict) else None)
@@ -95,9 +89,10 @@ def policy_of(capture: Capture) -> str:
 
 
 def ladder(pairs: Sequence[tuple[Path, Path]]) -> LadderFinding:
-    """Judge pairs (run, baseline), each pair of one policy.
+    """Return whether pairs (run, baseline), each of one policy, differ by rounding or by a bug.
 
-    InputError where a pair's runs have other policies, do not compute the same thing, or two rungs are missing.
+    InputError where the runs of a pair have different policies or do not compute the same thing, where there are fewer
+    than two rungs, or two pairs on one rung.
     """
     rungs = [_pair(left, right) for left, right in pairs]
     rungs.sort(key=lambda pair: -unit_roundoff(POLICIES[pair.policy]))
@@ -121,9 +116,10 @@ def ladder(pairs: Sequence[tuple[Path, Path]]) -> LadderFinding:
 def climb(
     parallel: Path, baseline: Path, out: Path, progress: Callable[[str], None] | None = None
 ) -> LadderFinding:
-    """Repeat a pair of runs in FP32 and FP64 (where they are not that already) by their trainer, and judge them.
+    """Return the ladder's answer on a pair of runs that their trainer repeats in FP32 and FP64.
 
-    The repeated runs stay in `out`. InputError where the trainer offers no replayer or cannot run.
+    A policy in which the pair ran already is not repeated. The repeated runs stay in `out`. InputError where the
+    trainer offers no replayer or cannot run.
     """
     own = POLICIES[policy_of(open_capture(parallel))]
     pairs = [(parallel, baseline)]
@@ -143,15 +139,16 @@ def climb(
 
 
 def _pair(left: Path, right: Path) -> _Pair:
+    """Join the two runs of one policy. InputError where they cannot be compared."""
     captures = open_capture(left), open_capture(right)
     policies = [policy_of(capture) for capture in captures]
     if policies[0] != policies[1]:
         raise InputError(f"{left} ran with {policies[0]}, {right} with {policies[1]}: a pair has one policy")
-    reason = difference(*captures)
+    reason = why_incomparable(*captures)
     if reason:
         raise InputError(f"{left} and {right} cannot be compared: {reason}")
     names = Names()
-    a, b = frame(captures[0], names), frame(captures[1], names)
+    a, b = read_columns(captures[0], names), read_columns(captures[1], names)
     table = by_tensor(a, b)
     pair = _Pair(policies[0], {}, _sizes(b), {})
     for entry in range(len(table.status)):
@@ -164,17 +161,17 @@ def _pair(left: Path, right: Path) -> _Pair:
         equal = table.status[entry] in {Status.EQUAL, Status.SIGNED_ZERO}
         distance = 0.0 if equal else float(table.relative[entry])
         pair.distances[key] = float(np.maximum(distance, pair.distances.get(key, 0.0)))  # keeps NaN
-        # The baseline's order: pipeline stages of the parallel run count each for itself.
+        # of the baseline: the parallel run's stages number their rows each for itself
         pair.orders[key] = min(int(b["order"][other]), pair.orders.get(key, 1 << 62))
     return pair
 
 
-def _key(of: Frame, row: int) -> tuple[int, str, str, str]:
+def _key(of: Columns, row: int) -> tuple[int, str, str, str]:
     return int(of["step"][row]), of.name("phase", row), of.name("kind", row), of.name("tensor", row)
 
 
-def _sizes(of: Frame) -> dict[tuple[int, str, str, str], float]:
-    """Sum of squares of every tensor, over its parts that count."""
+def _sizes(of: Columns) -> dict[tuple[int, str, str, str], float]:
+    """Return the sum of squares of every tensor, over its parts without copies."""
     counts = of["replica"] == 0
     columns = np.stack([of[name][counts] for name in ("step", "phase", "kind", "tensor")])
     _, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
@@ -184,15 +181,20 @@ def _sizes(of: Frame) -> dict[tuple[int, str, str, str], float]:
 
 
 def _slope(coarse: float, fine: float, units: tuple[float, float]) -> float:
-    """Power of the unit roundoff with which a distance falls; infinite where it falls to nothing."""
+    """Return the power of the unit roundoff with which a distance falls; infinite where it falls to 0."""
     if math.isnan(coarse) or math.isnan(fine):
         return math.nan
     if fine == 0:
         return math.inf
-    return math.log(max(coarse, fine * 1e-30) / fine) / math.log(units[0] / units[1]) if coarse else -math.inf
+    return (
+        math.log(max(coarse, fine * LEAST_RATIO) / fine) / math.log(units[0] / units[1])
+        if coarse
+        else -math.inf
+    )
 
 
 def _rung(key: tuple[int, str, str, str], pairs: Sequence[_Pair], units: Sequence[float]) -> Rung:
+    """Return one tensor's slope and shape, from the two finest rungs."""
     distances = tuple(pair.distances[key] for pair in pairs)
     steps = units[-2], units[-1]
     slope = _slope(distances[-2], distances[-1], steps)
@@ -213,37 +215,39 @@ def _rung(key: tuple[int, str, str, str], pairs: Sequence[_Pair], units: Sequenc
 
 
 def _judge(rungs: tuple[Rung, ...], policies: tuple[str, ...]) -> LadderFinding:
-    notes = ["a wrong precision policy falls like rounding: the ladder cannot see it, a matched replay can"]
-    if POLICIES[policies[-1]] != "float64":
-        notes.append("without FP64 a bug smaller than FP32's rounding is not seen")
-    metrics = [r for r in rungs if r.kind == "metric" and r.shape == "plateau"]
+    """Return the verdict: a plateau of a computed value is a bug, slopes alone are drift."""
+    notes = tuple(_notes(rungs, policies))
     plateaus = [r for r in rungs if r.kind != "metric" and r.shape == "plateau"]
-    unknown = sum(r.shape == "unknown" for r in rungs)
-    if unknown:
-        notes.append(
-            f"{unknown} tensors hold values that are no numbers, or no common part, on one of the rungs"
-        )
     if plateaus:
         first = plateaus[0]
         reason = (
             f"{len(plateaus)} tensors stay apart however fine the format: {first.tensor} ({first.phase}, step "
             f"{first.step}) first, at {first.distances[-1]:.1e} in {policies[-1]}"
         )
-        return LadderFinding("bug", reason, policies, rungs, first, tuple(notes))
-    if metrics:
-        notes.append(f"reported values stay apart ({metrics[0].tensor}), and nothing that is computed with")
+        return LadderFinding("bug", reason, policies, rungs, first, notes)
+    if all(r.shape == "unknown" for r in rungs):
+        reason = "no tensor can be compared on two rungs"
+        return LadderFinding("undecided", reason, policies, rungs, None, notes)
     slopes = [r for r in rungs if r.shape in {"slope", "vanishing"}]
-    if unknown == len(rungs):
-        return LadderFinding(
-            "undecided", "no tensor can be compared on two rungs", policies, rungs, None, tuple(notes)
-        )
     if not slopes:
-        return LadderFinding(
-            "identical", "all tensors are equal on every rung", policies, rungs, None, tuple(notes)
-        )
+        reason = "all tensors are equal on every rung"
+        return LadderFinding("identical", reason, policies, rungs, None, notes)
     worst = max(slopes, key=lambda r: r.distances[-1])
     reason = (
         f"every distance falls with the format: at most {worst.distances[0]:.1e} in {policies[0]} and "
         f"{worst.distances[-1]:.1e} in {policies[-1]} ({worst.tensor}); that is rounding"
     )
-    return LadderFinding("drift", reason, policies, rungs, None, tuple(notes))
+    return LadderFinding("drift", reason, policies, rungs, None, notes)
+
+
+def _notes(rungs: Sequence[Rung], policies: Sequence[str]) -> Iterator[str]:
+    """Yield the limits of the verdict."""
+    yield "a wrong precision policy falls like rounding: the ladder cannot see it, a matched replay can"
+    if POLICIES[policies[-1]] != "float64":
+        yield "without FP64 a bug smaller than FP32's rounding is not seen"
+    unknown = sum(r.shape == "unknown" for r in rungs)
+    if unknown:
+        yield f"{unknown} tensors hold values that are no numbers, or no common part, on one of the rungs"
+    plateaus = [r for r in rungs if r.shape == "plateau"]
+    if plateaus and all(r.kind == "metric" for r in plateaus):
+        yield f"reported values stay apart ({plateaus[0].tensor}), and nothing that is computed with"

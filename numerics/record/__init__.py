@@ -1,1 +1,1 @@
-"""The recorder: what a trainer calls to leave a capture behind."""
+"""Records captures: the recorder that a trainer calls, and hooks for whole PyTorch models."""

@@ -1,7 +1,7 @@
-"""Collectives of any trainer, recorded where they are called: `torch.distributed`'s functions, wrapped for a while.
+"""Records collectives of any trainer by wrapping functions of `torch.distributed` for a while.
 
-Covers what FSDP2, DDP's hooks and hand-written code call by `torch.distributed.NAME`; collectives that compiled code
-issues by itself are not seen. Of asynchronous calls only the input is recorded: the output is not there yet.
+This covers FSDP2, DDP's hooks and hand-written code, which call `torch.distributed.NAME`; it does not see collectives
+that compiled code issues by itself. Of an asynchronous call only the input is recorded: the output is not there yet.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ _FUNCTIONS: Final = {
     "all_gather_into_tensor": ("all_gather", 1, 0),
     "all_gather_single": ("all_gather", 1, 0),
 }
-"""Name of a function: the operation, and which of its first arguments are input and output."""
+"""By name of a function: the operation, and the positions of its input and output among the arguments."""
 
 Seen = Callable[[str, str, torch.Tensor, tuple[int, ...], int], None]
-"""Told of "collective_in" or "collective_out", the operation, the tensor, the group's ranks, and the call's number."""
+"""Receives "collective_in" or "collective_out", the operation, the tensor, the group's ranks, and the call's number."""
 
 
 class Collectives:
-    """Wraps the functions until `close`; calls are counted by operation and group, anew after `restart`."""
+    """Wraps the functions until `close`. Calls are numbered by operation and group, from 0 after each `restart`."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -39,7 +39,7 @@ class Collectives:
                 setattr(dist, name, self._wrapped(name, original))
 
     def restart(self) -> None:
-        """Count calls anew: a step begins."""
+        """Number calls from 0: a step begins."""
         self._count.clear()
 
     def close(self) -> None:
@@ -49,6 +49,7 @@ class Collectives:
         self._originals = {}
 
     def _wrapped(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that records input and output around the original."""
         op, given_at, got_at = _FUNCTIONS[name]
         keywords = ("tensor",) if op == "all_reduce" else ("output_tensor", "input_tensor")
         if op == "reduce_scatter":

@@ -1,4 +1,4 @@
-"""Which part of a global tensor a DTensor's local tensor is: boxes, copies and partial sums from its placements.
+"""Finds which part of a global tensor a DTensor's local tensor is: boxes, copies and partial sums.
 
 Placements are applied from the outermost mesh dimension inwards, as DTensor defines them: `Shard` cuts into even
 chunks (the last ones smaller or empty), `_StridedShard` cuts each of `split_factor` pieces (FSDP over tensor
@@ -18,7 +18,7 @@ from numerics.schema import Box, whole
 
 @dataclass(frozen=True)
 class Placed:
-    """A rank's part: the local tensor, the global shape, its boxes, number of the copy, name of the addend."""
+    """A rank's part: the local tensor, the global shape, its boxes, the copy's number, the addend's name."""
 
     local: torch.Tensor
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Placed:
 
 
 def placed(tensor: torch.Tensor) -> Placed:
-    """Where a tensor's local part lies; a plain tensor is its own whole. CaptureError for placements unknown here."""
+    """Return where a tensor's local part lies; a plain tensor is its own whole. CaptureError for unknown placements."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(tensor, DTensor):
@@ -61,7 +61,7 @@ def _cut_dimension(placement: Any, dims: int) -> int:
 
 
 def _chunk(indices: torch.Tensor, size: int, at: int, split: int) -> torch.Tensor:
-    """Part `at` of `size` even chunks, of each of `split` pieces."""
+    """Return part `at` of `size` even chunks, of each of `split` pieces."""
     parts = []
     for piece in torch.chunk(indices, split) if split > 1 else (indices,):
         chunks = torch.chunk(piece, size)
@@ -70,20 +70,23 @@ def _chunk(indices: torch.Tensor, size: int, at: int, split: int) -> torch.Tenso
 
 
 def boxes_of(kept: Sequence[torch.Tensor]) -> tuple[Box, ...]:
-    """Boxes of the product of index sets, one set a dimension, in the order of the local tensor.
+    """Return the boxes that a product of index sets covers, one set for each dimension, in the local tensor's order.
 
-    Only one dimension may consist of several runs: then the boxes stand one behind another along it.
+    Only one dimension may consist of several stretches; the boxes then follow one another along it. CaptureError
+    where two do.
     """
-    runs = [_runs(indices) for indices in kept]
-    if sum(len(r) > 1 for r in runs) > 1:
+    stretches = [_stretches(indices) for indices in kept]
+    if sum(len(s) > 1 for s in stretches) > 1:
         raise CaptureError(
             "a tensor cut with strides in two dimensions; declare its boxes with Recorder.record"
         )
-    return tuple(Box(tuple(o for o, _ in corner), tuple(n for _, n in corner)) for corner in product(*runs))
+    return tuple(
+        Box(tuple(o for o, _ in corner), tuple(n for _, n in corner)) for corner in product(*stretches)
+    )
 
 
-def _runs(indices: torch.Tensor) -> list[tuple[int, int]]:
-    """Consecutive stretches as (first, length)."""
+def _stretches(indices: torch.Tensor) -> list[tuple[int, int]]:
+    """Return the stretches of consecutive indices as (first, length)."""
     if not len(indices):
         return [(0, 0)]
     breaks = (torch.diff(indices) != 1).nonzero().reshape(-1) + 1

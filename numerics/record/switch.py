@@ -23,7 +23,7 @@ class Switch:
 
 
 def switched_on() -> Switch | None:
-    """What the environment asks for, None where it asks for nothing; CaptureError where it makes no sense."""
+    """Return what the environment asks for, None where it asks for nothing. CaptureError for an unknown level."""
     out = os.environ.get(OUT)
     if not out:
         return None

@@ -1,15 +1,15 @@
-"""Capture for any PyTorch trainer in a few lines: hooks on modules and on the optimiser do the rest.
+"""Records any PyTorch trainer through hooks on its modules and its optimiser.
 
-    from numerics.record.watch import watch
+    from numerics import watch
 
     watcher = watch(model, optimizer, dp=(rank, world_size))   # after FSDP2, DDP or DTensor have wrapped the model
     ...                                                        # the training loop, unchanged
     watcher.close()                                            # after the last step
 
-Run under `numerics capture --out RUN -- CMD`; without it (and without `out`) the calls do nothing. What is
-recorded: parameters before the first step; each module's output and the gradient of it; each parameter's gradient as
-the optimiser sees it; parameters and optimiser state after the step. DTensors say themselves which part of the
-global tensor they are; a plain activation is taken as this rank's sequences of the global batch (dimension 0).
+Run it under `numerics capture --out RUN -- CMD`; without that (and without `out`) the calls do nothing. The capture
+holds the parameters before the first step; each module's output and its gradient; each parameter's gradient as the
+optimiser sees it; parameters and optimiser state after each step. A DTensor's placements say which part of the global
+tensor it is; a plain activation is taken to be this rank's sequences of the global batch (dimension 0).
 """
 
 import re
@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.record.capture import Recorder
 from numerics.record.collectives import Collectives
 from numerics.record.placement import Placed, placed
+from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
 from numerics.schema import Box, Kind, Level, Phase
 
@@ -33,14 +33,14 @@ _WRAPPERS: Final = re.compile(
 )
 
 Batch = Callable[[int], tuple[int, int]]
-"""From a micro-batch's number to the index of its first sequence in the global batch, and the global batch's size."""
+"""Maps a micro-batch's number to (index of its first sequence in the global batch, size of the global batch)."""
 
 Place = Callable[[str, torch.Tensor], Placed | None]
-"""From an activation's name and value to its place in the global tensor; None leaves it to `watch`."""
+"""Maps an activation's name and value to its place in the global tensor; None leaves the choice to `watch`."""
 
 
 class Watcher:
-    """Hooks of one rank; `close` finishes the capture."""
+    """The hooks of one rank; `close` removes them and finishes the capture."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Watcher:
             return
         at = self._in_batch(placed(value), micro_batch, whole_batch=_spans_data(value))
         if not hasattr(value, "placements") and self._to.world_size > self._dp[1]:
-            at = replace(at, partial=f"rank={self._to.rank}")  # a copy or a part of it: nobody says
+            at = replace(at, partial=f"rank={self._to.rank}")  # a copy or a part: unknown
         self._record(tensor, at, phase, kind, module, micro_batch)
 
     def _record(
@@ -156,9 +156,9 @@ class Watcher:
             )
 
     def _in_batch(self, at: Placed, micro_batch: int, *, whole_batch: bool) -> Placed:
-        """Place an activation in the global batch; a scalar stays its rank's own.
+        """Return the place of an activation in the global batch; a scalar stays its rank's own.
 
-        `whole_batch`: its dimension 0 already spans data parallelism, and only micro-batches stand side by side.
+        `whole_batch` says that dimension 0 already spans data parallelism, so that only micro-batches are laid out.
         """
         if not at.shape:
             own = None if self._dp[1] == 1 else f"dp={self._dp[0]}"
@@ -182,7 +182,7 @@ class Watcher:
             self._record(clean, self._shared(parameter), phase, "param", clean.rpartition(".")[0], -1, step)
 
     def _shared(self, tensor: torch.Tensor) -> Placed:
-        """Place a parameter, gradient or moment; plain ones are copies on every data-parallel rank."""
+        """Return the place of a parameter, gradient or moment; plain ones are copies on every data-parallel rank."""
         at = placed(tensor)
         return at if hasattr(tensor, "placements") else Placed(at.local, at.shape, at.boxes, self._dp[0])
 
@@ -207,7 +207,7 @@ class Watcher:
             self._collectives.restart()
 
     def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
-        """Record something of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
+        """Record a tensor of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
         if self._to is not None:
             at = placed(value)
             given = {
@@ -222,7 +222,7 @@ class Watcher:
             self._to.record(tensor, at.local, step=self._step, **given)
 
     def close(self) -> None:
-        """Take the hooks off and finish the capture; to be called after the last step."""
+        """Remove the hooks and finish the capture. Call it after the last step."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -234,12 +234,12 @@ class Watcher:
 
 
 def clean_name(name: str) -> str:
-    """Name of a module or parameter without what wrappers add."""
+    """Return the name of a module or parameter without the parts that wrappers add."""
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
 def _spans_data(value: torch.Tensor) -> bool:
-    """Whether a DTensor lies on a mesh that has data parallelism among its dimensions."""
+    """Return whether a DTensor lies on a mesh with a data-parallel dimension."""
     mesh = getattr(value, "device_mesh", None)
     names = getattr(mesh, "mesh_dim_names", None) or ()
     return any(str(name).startswith(("dp", "fsdp", "data", "batch")) for name in names)
@@ -270,29 +270,31 @@ def watch(
     config: Mapping[str, Any] | None = None,
     collectives: bool = False,
 ) -> Watcher:
-    """Record what a model computes, step by step, until `close`.
+    """Record what a model computes, step by step, until the watcher's `close`.
 
-    `dp` is this rank's index and the size of data parallelism; `micro_batches` how many forwards make a step.
-    Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
-    together, micro-batch behind micro-batch; `batch` says it where that is otherwise. DTensors say themselves what part
-    of a tensor they are; where ranks of one data-parallel index hold plain tensors that are parts or copies,
-    `place` may say which, else they are compared with nothing but their own replay. `coords` are coordinates on
-    tp, cp, pp and dp for the report. `config` names what the run computes (model, data, seeds): comparisons
-    of runs that differ in it are refused. `collectives` records what collectives take and give as well (see
-    `watch_collectives`). `out` records without `numerics capture`.
+    `dp` is this rank's index and the number of data-parallel ranks; `micro_batches` is the number of forwards in a
+    step. Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
+    together, micro-batch after micro-batch. `batch` says it where that is otherwise. `place` says which part a plain
+    activation is where ranks of one data-parallel index hold parts or copies; without it these are compared with
+    nothing but their own replay. `coords` are coordinates on the mesh axes, for the report. `config` names what the
+    run computes (model, data, seeds); comparisons of runs that differ in it are refused. `collectives` also records
+    inputs and outputs of collectives. `out` records without `numerics capture`. CaptureError where a tensor or the
+    folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
-    if switch is None:
-        return Watcher(None, model, optimizer, dp, micro_batches, batch)
+    recorder = None if switch is None else _recorder(switch, coords or {"dp": dp[0]}, config)
+    return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)
+
+
+def _recorder(switch: Switch, coords: Mapping[str, int], config: Mapping[str, Any] | None) -> Recorder:
     distributed = dist.is_available() and dist.is_initialized()
-    recorder = Recorder(
+    return Recorder(
         switch.out,
         dist.get_rank() if distributed else 0,
         dist.get_world_size() if distributed else 1,
-        coords or {"dp": dp[0]},
+        coords,
         level=switch.level,
         names=switch.names,
         source="watch",
         config=config,
     )
-    return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)

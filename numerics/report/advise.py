@@ -10,7 +10,7 @@ _SHOWN = 20
 
 
 def advice_text(advice: Advice, *, verbose: bool = False) -> str:
-    """Lines for a terminal, with a newline at the end."""
+    """Return the advice as lines for a terminal, with a newline at the end."""
     flagged = advice.flagged
     rule = f"{advice.budget:g} times as much as one rounding does"
     lines = [
@@ -52,7 +52,7 @@ def _bytes(count: int) -> str:
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
-    """The advice as a JSON-ready dict; bytes in bytes."""
+    """Return the advice as a JSON-ready dict; memory in bytes."""
     return {
         "schema": ADVICE_SCHEMA,
         "run": advice.run,

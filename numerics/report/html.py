@@ -24,13 +24,13 @@ body{color:#e6e8ea;background:#15181b}.verdict,pre,code{background:#23272b}
 
 
 def compare_html(finding: CompareFinding) -> str:
-    """One page: verdict, where, picture of modules by step and phase, the worst tensors, what stayed unseen."""
+    """Return one page: verdict, place, picture of modules by step and phase, largest differences, blind spots."""
     title = f"numerics: {finding.verdict.replace('_', ' ')}"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<div class="verdict {finding.verdict}"><p>{escape(finding.reason)}</p>{_facts(finding)}</div>',
         _picture(finding.cells),
-        _worst(finding),
+        _largest(finding),
         _list("Broken invariants", finding.invariants),
         _list("Recorded plan against declared plan", finding.plan),
         _list("What this run could not have exposed", finding.could_not_have_seen),
@@ -72,7 +72,7 @@ def _facts(finding: CompareFinding) -> str:
 
 
 def _picture(cells: tuple[Cell, ...]) -> str:
-    """Modules downwards, steps and phases to the right; red: unexplained, amber: by order, green: equal."""
+    """Return the picture: modules downwards, steps and phases to the right; red: unexplained, amber: by order."""
     if not cells:
         return ""
     columns = sorted({(c.step, _PHASES.get(c.phase, 9), c.phase) for c in cells})
@@ -107,14 +107,14 @@ def _field(cell: Cell | None) -> str:
 
 
 def _exponent(value: float | None) -> float:
-    """Decimal exponent of a relative size, for the depth of a colour."""
+    """Return the decimal exponent of a relative size, for the depth of a colour."""
     if value is None or not 0 < value < float("inf"):
         return 0.0
     return float(f"{value:e}".partition("e")[2])
 
 
-def _worst(finding: CompareFinding) -> str:
-    if not finding.worst:
+def _largest(finding: CompareFinding) -> str:
+    if not finding.largest_differences:
         return ""
     rows = "".join(
         f"<tr><td><code>{escape(w.tensor)}</code></td><td class=n>{w.step}</td>"
@@ -123,7 +123,7 @@ def _worst(finding: CompareFinding) -> str:
             for v, spec in ((w.max_ulp, ".0f"), (w.rel, ".2e"), (w.cosine, ".6f"), (w.ratio, ".6f"))
         )
         + "</tr>"
-        for w in finding.worst
+        for w in finding.largest_differences
     )
     head = "".join(f"<th>{h}</th>" for h in ("tensor", "step", "max ulp", "rel", "cosine", "ratio"))
     return f"<h2>Differ most from the baseline</h2><table><tr>{head}</tr>{rows}</table>"

@@ -4,11 +4,11 @@ import json
 import math
 from typing import Any
 
-from numerics.findings import COMPARE_SCHEMA, Cell, CompareFinding, Divergence, Worst
+from numerics.findings import COMPARE_SCHEMA, Cell, CompareFinding, Divergence, TensorDifference
 
 
 def compare_document(finding: CompareFinding) -> dict[str, Any]:
-    """The finding as a JSON-ready dict."""
+    """Return the finding as a JSON-ready dict."""
     counts = finding.tensors
     return {
         "schema": COMPARE_SCHEMA,
@@ -26,7 +26,7 @@ def compare_document(finding: CompareFinding) -> dict[str, Any]:
             "only_in_one": counts.only_one,
         },
         "replayed_rows": {"compared": counts.rows_replayed, "different": counts.rows_different},
-        "worst": [_worst(row) for row in finding.worst],
+        "worst": [_difference(row) for row in finding.largest_differences],
         "invariants": list(finding.invariants),
         "plan": list(finding.plan),
         "could_not_have_seen": list(finding.could_not_have_seen),
@@ -52,7 +52,7 @@ def _divergence(found: Divergence | None) -> dict[str, Any] | None:
     }
 
 
-def _worst(row: Worst) -> dict[str, Any]:
+def _difference(row: TensorDifference) -> dict[str, Any]:
     return {
         "tensor": row.tensor,
         "step": row.step,
@@ -76,12 +76,12 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    """JSON knows no infinity; nine digits are more than a difference means."""
+    """Return a number for JSON: None for infinity and NaN, nine digits, which are more than a difference has."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.9g}")
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """JSON text, stable, ASCII, with a newline at the end."""
+    """Return a document as stable ASCII JSON, with a newline at the end."""
     return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"

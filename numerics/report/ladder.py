@@ -23,7 +23,7 @@ _SHOWN = 12
 
 
 def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
-    """Lines for a terminal, with a newline at the end."""
+    """Return the finding as lines for a terminal, with a newline at the end."""
     lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
     counts = ", ".join(
         f"{finding.count(shape)} {word}" for shape, word in _SHAPES.items() if finding.count(shape)
@@ -39,7 +39,7 @@ def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
 
 
 def _telling(finding: LadderFinding) -> list[Rung]:
-    """The first plateaus; without any, the tensors that are farthest apart on the finest rung."""
+    """Return the first plateaus; without any, the tensors that are farthest apart on the finest rung."""
     plateaus = [rung for rung in finding.rungs if rung.shape == "plateau"]
     if plateaus:
         return plateaus[:_SHOWN]
@@ -53,7 +53,7 @@ def _row(rung: Rung) -> str:
 
 
 def ladder_document(finding: LadderFinding) -> dict[str, Any]:
-    """The finding as a JSON-ready dict."""
+    """Return the finding as a JSON-ready dict."""
     return {
         "schema": LADDER_SCHEMA,
         "verdict": finding.verdict,
@@ -80,5 +80,5 @@ def _rung(rung: Rung) -> dict[str, Any]:
 
 
 def number(value: float) -> float | None:
-    """JSON knows neither infinity nor NaN."""
+    """Return a number for JSON: None for infinity and NaN."""
     return float(f"{value:.9g}") if math.isfinite(value) else None

@@ -4,14 +4,14 @@ from typing import Any, Final
 
 import msgspec
 
-from numerics.order.differences import PLAN_SCHEMA, PlanFinding, Reachable
+from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, TensorGroup
 from tracekit.text import plain
 
 _SHOWN: Final = 12
 
 
 def plan_text(finding: PlanFinding, *, verbose: bool = False) -> str:
-    """Lines for a terminal, with a newline at the end."""
+    """Return the finding as lines for a terminal, with a newline at the end."""
     most = len(finding.differences) if verbose else _SHOWN
     found = finding.differences
     lines = [
@@ -28,20 +28,20 @@ def plan_text(finding: PlanFinding, *, verbose: bool = False) -> str:
     return "".join(plain(line, "?") + "\n" for line in lines)
 
 
-def _row(row: Reachable, *, verbose: bool) -> str:
-    what = f"step {row.step} {row.phase} {row.kind}"
+def _row(row: TensorGroup, *, verbose: bool) -> str:
+    group = f"step {row.step} {row.phase} {row.kind}"
     count = len(row.may_differ)
     if not count:
-        return f"{what}: all {row.captured} must be equal"
+        return f"{group}: all {row.captured} must be equal"
     if count == row.captured:
-        return f"{what}: all {row.captured} may differ"
+        return f"{group}: all {row.captured} may differ"
     shown = row.may_differ if verbose else row.may_differ[:4]
     rest = f", … ({count})" if count > len(shown) else ""
-    return f"{what}: {count} of {row.captured} may differ: {', '.join(shown)}{rest}"
+    return f"{group}: {count} of {row.captured} may differ: {', '.join(shown)}{rest}"
 
 
 def plan_document(finding: PlanFinding) -> dict[str, Any]:
-    """The finding as a JSON-ready dict."""
+    """Return the finding as a JSON-ready dict."""
     return {
         "schema": PLAN_SCHEMA,
         "runs": [finding.run, finding.other],

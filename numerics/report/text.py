@@ -1,6 +1,7 @@
-"""The finding for a terminal: verdict first, then where, why, how much, and what could not have been seen."""
+"""The finding for a terminal: the verdict first, then place, explanation, counts and blind spots."""
 
-from numerics.findings import CompareFinding, Divergence, Worst
+from numerics.findings import CompareFinding, Divergence, TensorDifference
+from numerics.thresholds import RANKS_IN_TEXT
 from tracekit.text import plain
 
 _WORDS = {
@@ -16,7 +17,7 @@ _WORDS = {
 
 
 def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
-    """Lines for a terminal, with a newline at the end."""
+    """Return the finding as lines for a terminal, with a newline at the end."""
     lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
     if finding.proof != "none":
         lines.append(f"proof: {finding.proof.replace('_', ' ')}")
@@ -25,10 +26,10 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     if finding.explanation:
         lines.append(f"  explanation  {finding.explanation}")
     lines += _counts(finding)
-    shown = finding.worst if verbose else finding.worst[:3]
+    shown = finding.largest_differences if verbose else finding.largest_differences[:3]
     if shown:
         lines.append("differ most:" + " " * 33 + "step   max ulp        rel     cosine      ratio")
-        lines += [_worst(row) for row in shown]
+        lines += [_difference(row) for row in shown]
     lines += _listed("broken invariants", finding.invariants, verbose=verbose)
     lines += _listed("recorded plan against declared plan", finding.plan, verbose=verbose)
     lines += _listed("could not have seen", finding.could_not_have_seen, verbose=verbose)
@@ -51,7 +52,9 @@ def _divergence(found: Divergence, verdict: str) -> list[str]:
         lines.append(f"  collective   {found.collective}")
     if found.axis:
         lines.append(f"  axis         {found.axis}")
-    ranks = ", ".join(str(r) for r in found.ranks[:16]) + (", …" if len(found.ranks) > 16 else "")
+    ranks = ", ".join(str(r) for r in found.ranks[:RANKS_IN_TEXT]) + (
+        ", …" if len(found.ranks) > RANKS_IN_TEXT else ""
+    )
     lines.append(f"  ranks        {ranks}")
     if found.evidence:
         lines.append(f"  evidence     {found.evidence}")
@@ -74,7 +77,7 @@ def _counts(finding: CompareFinding) -> list[str]:
     return lines
 
 
-def _worst(row: Worst) -> str:
+def _difference(row: TensorDifference) -> str:
     ulp = "-" if row.max_ulp is None else f"{row.max_ulp:.0f}"
     rel, cosine, ratio = (
         "-" if v is None else f"{v:.{digits}}"

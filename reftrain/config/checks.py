@@ -3,18 +3,18 @@
 Called by `RunConfig.__post_init__`, so that no invalid configuration exists.
 """
 
-from reftrain.config.run import RunConfig
+from reftrain.config.tables import Tables
 from reftrain.errors import ConfigError
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.registry import SCHEMES
 
 
 def divisors(number: int) -> str:
-    """Divisors of a number as text for an error message, e.g. '1, 2, 4'."""
+    """Return the divisors of a number as text for an error message, e.g. '1, 2, 4'."""
     return ", ".join(str(d) for d in range(1, number + 1) if number % d == 0)
 
 
-def validate(config: RunConfig) -> None:
+def validate(config: Tables) -> None:
     """Raise `ConfigError` for the first contradiction between the tables."""
     _check_tensor_axis(config)
     _check_sequence(config)
@@ -27,7 +27,8 @@ def validate(config: RunConfig) -> None:
     _check_traced_steps(config)
 
 
-def _check_tensor_axis(config: RunConfig) -> None:
+def _check_tensor_axis(config: Tables) -> None:
+    """Refuse heads, widths and vocabularies that tp does not divide."""
     model, tp = config.model, config.mesh.tp
     if model.heads % tp:
         raise ConfigError(
@@ -64,7 +65,8 @@ def _check_tensor_axis(config: RunConfig) -> None:
             )
 
 
-def _check_sequence(config: RunConfig) -> None:
+def _check_sequence(config: Tables) -> None:
+    """Refuse sequences that cp and tp cannot cut, and kernels that cannot mask the pieces."""
     mesh, length = config.mesh, config.data.seq_len
     if mesh.cp > 1 and length % (2 * mesh.cp):
         raise ConfigError(
@@ -86,7 +88,7 @@ def _check_sequence(config: RunConfig) -> None:
         )
 
 
-def _check_batch(config: RunConfig) -> None:
+def _check_batch(config: Tables) -> None:
     data, dp = config.data, config.mesh.dp
     if data.batch_size % (dp * data.micro_batch_size):
         raise ConfigError(
@@ -103,8 +105,8 @@ def _check_batch(config: RunConfig) -> None:
         )
 
 
-def _check_shadow(config: RunConfig) -> None:
-    if config.evidence.shadow_gradients and config.mesh.zero >= 2:
+def _check_shadow(config: Tables) -> None:
+    if config.evidence.shadow_gradients and config.mesh.shards_gradients:
         raise ConfigError(
             "evidence.shadow_gradients",
             f"zero {config.mesh.zero} reduces before it accumulates: there is no whole buffer to shadow",
@@ -112,14 +114,14 @@ def _check_shadow(config: RunConfig) -> None:
         )
 
 
-def _check_shared_gpus(config: RunConfig) -> None:
+def _check_shared_gpus(config: Tables) -> None:
     if config.share_gpus and config.device == "cpu":
         raise ConfigError(
             "run.share_gpus", "device = cpu has no GPUs to share", "set it to false, or run.device = cuda"
         )
 
 
-def _check_snapshot(config: RunConfig) -> None:
+def _check_snapshot(config: Tables) -> None:
     if config.evidence.memory_snapshot and config.device == "cpu":
         raise ConfigError(
             "evidence.memory_snapshot",
@@ -128,8 +130,8 @@ def _check_snapshot(config: RunConfig) -> None:
         )
 
 
-def _check_traced_steps(config: RunConfig) -> None:
-    """Refuse what would leave no trace, or a part of one, without a word."""
+def _check_traced_steps(config: Tables) -> None:
+    """Refuse traced steps that the run does not have: they would silently leave a part of the trace out."""
     outside = [step for step in config.evidence.trace_steps if not 0 <= step < config.steps]
     if outside:
         raise ConfigError(
@@ -139,7 +141,8 @@ def _check_traced_steps(config: RunConfig) -> None:
         )
 
 
-def _check_stages(config: RunConfig) -> None:
+def _check_stages(config: Tables) -> None:
+    """Refuse unknown schedules and layers that do not fill the stages."""
     pipeline, stages, layers = config.pipeline, config.stages, config.model.layers
     if pipeline.schedule not in SCHEMES:
         raise ConfigError(
@@ -165,8 +168,8 @@ def _check_stages(config: RunConfig) -> None:
         )
 
 
-def _check_schedule(config: RunConfig) -> None:
-    """Let the scheme refuse what it cannot take; the flexible ones take everything."""
+def _check_schedule(config: Tables) -> None:
+    """Let the scheme refuse sizes that it has no meaning for; the flexible schemes take all sizes."""
     pipeline = config.pipeline
     scheme = SCHEMES[pipeline.schedule]
     if scheme.splits_backward and config.numerics.recompute != "none":
@@ -189,38 +192,23 @@ def _check_schedule(config: RunConfig) -> None:
         )
 
 
-def _check_asynchronous(config: RunConfig) -> None:
-    """Refuse what needs all stages to step together, or a moment when nothing is in flight."""
-    checkpoint = config.checkpoint
+def _check_asynchronous(config: Tables) -> None:
+    """Refuse settings that need all stages to step together, or a moment when nothing is in flight."""
+    checkpoint, evidence = config.checkpoint, config.evidence
     contradictions = (
-        (
-            bool(config.optimizer.clip_norm),
-            "optimizer.clip_norm",
-            "clips by a norm over all stages",
-            "set it to 0",
-        ),
+        (config.optimizer.clip_norm, "optimizer.clip_norm", "clips by a norm over all stages", "set it to 0"),
         (
             config.model.tied_embeddings,
             "model.tied_embeddings",
             "tie stages that step apart",
             "set it to false",
         ),
-        (bool(config.mesh.bucket_mb), "mesh.bucket_mb", "cannot wait for all gradients", "set it to 0"),
-        (bool(checkpoint.every), "checkpoint.every", "would miss the micro-batches in flight", "set it to 0"),
+        (config.mesh.bucket_mb, "mesh.bucket_mb", "cannot wait for all gradients", "set it to 0"),
+        (checkpoint.every, "checkpoint.every", "would miss the micro-batches in flight", "set it to 0"),
+        (checkpoint.resume, "checkpoint.resume", "cannot restore micro-batches in flight", "leave it out"),
+        (evidence.capture, "evidence.capture", "needs gradients that stand until a step ends", "unset it"),
         (
-            bool(checkpoint.resume),
-            "checkpoint.resume",
-            "cannot restore micro-batches in flight",
-            "leave it out",
-        ),
-        (
-            bool(config.evidence.capture),
-            "evidence.capture",
-            "needs gradients that stand until a step ends",
-            "unset it",
-        ),
-        (
-            config.evidence.shadow_gradients,
+            evidence.shadow_gradients,
             "evidence.shadow_gradients",
             "needs gradients that stay",
             "set it to false",
@@ -235,11 +223,11 @@ def _check_asynchronous(config: RunConfig) -> None:
             )
 
 
-def check_world(config: RunConfig, world_size: int) -> None:
+def check_world(config: Tables, world_size: int) -> None:
     """Raise `ConfigError` when a launcher started another number of ranks than the mesh has."""
     mesh = config.mesh
     if world_size != mesh.world_size:
-        sizes = " * ".join(f"{axis} {getattr(mesh, axis)}" for axis in mesh.order)
+        sizes = " * ".join(f"{axis} {mesh.sizes[axis]}" for axis in mesh.order)
         raise ConfigError(
             "mesh",
             f"{sizes} = {mesh.world_size} ranks, but {world_size} were started",

@@ -1,6 +1,6 @@
-"""What every table of the configuration is made of: fields with a meaning, and checks of one field.
+"""Fields with a meaning, and checks of one field: every table of the configuration is made of them.
 
-`config` and the hardware files of the simulator declare their fields with `knob`; the checks raise `ConfigError`
+`config` and the hardware files of the simulator declare their fields with `setting`; the checks raise `ConfigError`
 with the field's name as users write it.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 from reftrain.errors import ConfigError
 
 
-def knob(default: Any, meaning: str) -> Any:
+def setting(default: Any, meaning: str) -> Any:
     """Build a dataclass field whose unit and meaning travel with it (`reftrain run --help` shows them)."""
     return field(default=default, metadata={"meaning": meaning})
 

@@ -16,9 +16,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from reftrain.config.presets import preset_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_CONFIG_FILE
 
 RUN_TABLE = "run"
-MAX_BYTES = 1 << 20
 
 
 def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunConfig:
@@ -39,7 +39,7 @@ def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunCo
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """Read the tables of a TOML file; raise `ConfigError` when it is unreadable or no table of tables."""
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if path.stat().st_size > LARGEST_CONFIG_FILE:
             raise ConfigError(str(path), "is larger than 1 MiB", "give a configuration file")
         with path.open("rb") as stream:
             document = tomllib.load(stream)

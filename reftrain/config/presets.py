@@ -50,7 +50,7 @@ DATA_PRESETS: dict[str, dict[str, int | float]] = {
 
 
 def preset_tables(name: str, data: str = "") -> dict[str, dict[str, int | float | str]]:
-    """Tables of the configuration that a preset fills: model and data (of another preset when one is named).
+    """Return the tables that a preset fills: model, and data (of another preset where `data` names one).
 
     Raises `ConfigError` when there is no such preset.
     """

@@ -1,19 +1,25 @@
-"""The configuration of a run: every field with unit and meaning, validated when constructed.
+"""The configuration of a run: plain frozen data, validated when constructed.
 
-A `RunConfig` is plain frozen data; `config_file` reads it from TOML and flags, `validate` checks what
-involves more than one table (heads on tp, batch on micro-batches, layers on stages), `manifest` writes it
-into run.json.
+`file` reads it from TOML and flags, `checks` compares its tables (heads with tp, batch with micro-batches, layers
+with stages), `reftrain.record.manifest` writes it into run.json.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from reftrain.config.fault_spec import is_hang
-from reftrain.config.fields import check_at_least, check_choice, knob
-from reftrain.config.layout import AXES, MeshConfig, ModelConfig, PipelineConfig
+from reftrain.config.checks import validate
+from reftrain.config.fields import check_at_least, check_choice
+from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
+from reftrain.config.tables import (
+    CheckpointConfig,
+    DataConfig,
+    EvidenceConfig,
+    NumericsConfig,
+    OptimizerConfig,
+    Tables,
+)
 from reftrain.errors import ConfigError
 
 __all__ = [
-    "AXES",
     "CheckpointConfig",
     "DataConfig",
     "EvidenceConfig",
@@ -27,195 +33,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Packed documents, the same whatever the mesh."""
-
-    preset: str = knob("", "name of a preset the other fields start from, e.g. sensitive; empty: the model's")
-    source: str = knob("synthetic", "synthetic documents, or text: bytes of the files named")
-    files: tuple[str, ...] = knob((), "text files for source = text")
-    seq_len: int = knob(64, "tokens a sequence")
-    batch_size: int = knob(12, "sequences a step over all data-parallel ranks")
-    micro_batch_size: int = knob(1, "sequences a micro-batch")
-    micro_batches: int = knob(
-        0, "m: micro-batches a step and data-parallel rank; 0 means what the batch gives"
-    )
-    mean_document: int = knob(24, "mean length of a synthetic document in tokens")
-    padding: float = knob(0.25, "greatest share of a sequence left as padding (the share varies by sequence)")
-    seed: int = knob(1, "seed of the documents")
-
-    def __post_init__(self) -> None:
-        check_choice("data", self, "source", ("synthetic", "text"))
-        check_at_least("data", self, 2, "seq_len", "mean_document")
-        check_at_least("data", self, 1, "batch_size", "micro_batch_size")
-        check_at_least("data", self, 0, "micro_batches", "padding")
-        if self.padding >= 1:
-            raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
-        if self.source == "text" and not self.files:
-            raise ConfigError("data.files", "source = text names no file", "name at least one text file")
-
-
-@dataclass(frozen=True)
-class NumericsConfig:
-    """Number formats, attention and recomputation."""
-
-    policy: str = knob("bf16", "bf16 (FP32 masters, accumulation and reduction), bf16_pure, fp32 or fp64")
-    recompute: str = knob(
-        "none", "activations recomputed in backward: none, selective (attention core), full"
-    )
-    attention: str = knob(
-        "auto",
-        "attention kernel: auto, sdpa or math (mask tensor), documents (one by one: cost follows the mask), "
-        "flash (no document mask) or flex (CUDA)",
-    )
-    cp_method: str = knob("all_gather", "context parallelism: all_gather of keys and values, or ring")
-    document_mask: bool = knob(default=True, meaning="documents do not attend to each other")
-    tp_reduce: str = knob("compute", "format of sums over tp: compute, or fp32 (rounded once, after the sum)")
-    loss_log: str = knob(
-        "running", "logged loss: running sum of the micro-batches in FP64, or stacked, in FP32"
-    )
-    label_smoothing: float = knob(0.0, "share of the target spread evenly over the vocabulary")
-
-    def __post_init__(self) -> None:
-        check_choice("numerics", self, "policy", ("bf16", "bf16_pure", "fp32", "fp64"))
-        check_choice("numerics", self, "recompute", ("none", "selective", "full"))
-        check_choice("numerics", self, "attention", ("auto", "sdpa", "math", "documents", "flash", "flex"))
-        check_choice("numerics", self, "cp_method", ("all_gather", "ring"))
-        check_choice("numerics", self, "tp_reduce", ("compute", "fp32"))
-        check_choice("numerics", self, "loss_log", ("running", "stacked"))
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(
-                "numerics.label_smoothing", f"{self.label_smoothing} is no share", "give 0 up to below 1"
-            )
-        if self.attention == "flash" and self.document_mask:
-            raise ConfigError(
-                "numerics.attention",
-                "flash knows no document mask",
-                "choose flex or sdpa, or document_mask = false",
-            )
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """AdamW with a cosine schedule."""
-
-    learning_rate: float = knob(3e-4, "peak learning rate")
-    final_share: float = knob(0.1, "learning rate at the last step as a share of the peak")
-    warmup_steps: int = knob(2, "steps of linear warm-up")
-    decay_steps: int = knob(0, "step at which the cosine ends; 0 means the run's last")
-    weight_decay: float = knob(0.1, "decoupled weight decay of matrices (norms and biases have none)")
-    beta1: float = knob(0.9, "decay of the first moment")
-    beta2: float = knob(0.95, "decay of the second moment")
-    eps: float = knob(1e-8, "epsilon of AdamW")
-    clip_norm: float = knob(1.0, "greatest global gradient norm; 0 does not clip")
-    implementation: str = knob("foreach", "AdamW kernel: foreach, fused or single")
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer", self, "implementation", ("foreach", "fused", "single"))
-        check_at_least(
-            "optimizer", self, 0, "learning_rate", "final_share", "warmup_steps", "weight_decay", "clip_norm"
-        )
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When the state is saved and from where it starts."""
-
-    every: int = knob(0, "steps between checkpoints; 0 saves none")
-    keep: int = knob(2, "finished checkpoints kept")
-    asynchronous: bool = knob(default=True, meaning="write in the background while the next steps run")
-    resume: str = knob(
-        "", "folder to start from: a checkpoint, a checkpoint folder, or auto for this run's own latest"
-    )
-
-    def __post_init__(self) -> None:
-        check_at_least("checkpoint", self, 0, "every")
-        check_at_least("checkpoint", self, 1, "keep")
-
-
-@dataclass(frozen=True)
-class EvidenceConfig:
-    """What the run leaves behind besides run.json and metrics."""
-
-    trace_steps: tuple[int, ...] = knob((), "steps to trace with the profiler")
-    trace_nested: bool = knob(
-        default=True,
-        meaning="keep operators called by operators in traces; without them files are half as large",
-    )
-    timeout_s: float = knob(
-        0.0,
-        "seconds after which a collective that does not finish ends the run; 0 means 600, or 25 where a hang "
-        "is planted",
-    )
-    flight_recorder: bool = knob(
-        default=False,
-        meaning="keep a flight-recorder dump of each rank in fr/; always on with a planted hang",
-    )
-    memory_snapshot: bool = knob(
-        default=False,
-        meaning="on CUDA: keep the allocator's history with stacks in memory/, up to the last traced step",
-    )
-    shadow_gradients: bool = knob(
-        default=False,
-        meaning="sum gradients in BF16, FP32 and FP64 too and write the distances to shadow/ (zero 0 or 1)",
-    )
-    capture: str = knob(
-        "",
-        "record for numerics compare: digest (fingerprints of all tensors), tensors (values too), or nothing",
-    )
-    capture_names: tuple[str, ...] = knob(
-        (), "tensors whose values capture = tensors keeps, as glob patterns; none means all"
-    )
-    measure_lag: bool = knob(
-        default=True,
-        meaning="with planted slow faults, train again without them and write what they cost to run.json",
-    )
-    faults: tuple[str, ...] = knob((), "planted faults, e.g. slow_compute:rank=5,factor=1.5,steps=2:")
-
-    def __post_init__(self) -> None:
-        check_at_least("evidence", self, 0, "timeout_s")
-        check_choice("evidence", self, "capture", ("", "digest", "tensors"))
-
-    @property
-    def hang_planted(self) -> bool:
-        """Whether a planted fault will keep the run from its end."""
-        return any(is_hang(text) for text in self.faults)
-
-    @property
-    def waiting_s(self) -> float:
-        """Seconds that a collective may wait for its members."""
-        return self.timeout_s or (25.0 if self.hang_planted else 600.0)
-
-    @property
-    def records_flight(self) -> bool:
-        """Whether flight-recorder dumps are kept: a planted hang without them would show nothing."""
-        return self.flight_recorder or self.hang_planted
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """A whole run; the field names are the tables of the TOML file."""
-
-    model: ModelConfig = field(default_factory=ModelConfig)
-    mesh: MeshConfig = field(default_factory=MeshConfig)
-    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    numerics: NumericsConfig = field(default_factory=NumericsConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    evidence: EvidenceConfig = field(default_factory=EvidenceConfig)
-    steps: int = knob(4, "steps to train")
-    seed: int = knob(0, "seed of the weights")
-    out: str = knob("run", "folder the run is written to")
-    device: str = knob("auto", "cpu, cuda, or auto")
-    share_gpus: bool = knob(
-        False, "let ranks take turns on a GPU where they are more than the GPUs: slow, for tests and samples"
-    )
-    threads: int = knob(1, "CPU threads a rank")
-    compute: str = knob(
-        "real", "real, or emulated: every segment also sleeps its time on the emulated device"
-    )
-    emulated_gflops: float = knob(20.0, "speed of the emulated device in GFLOP/s")
-    peak_tflops: float = knob(0.0, "peak of a device in TFLOP/s for MFU; 0 means known devices only")
+class RunConfig(Tables):
+    """A whole run: its tables agree with one another, or `ConfigError` names the field and the remedy."""
 
     def __post_init__(self) -> None:
         check_at_least("run", self, 1, "steps", "threads")
@@ -226,21 +45,4 @@ class RunConfig:
             raise ConfigError(
                 "run.emulated_gflops", f"{self.emulated_gflops} is no speed", "give a positive number"
             )
-        from reftrain.config.checks import validate
-
         validate(self)
-
-    @property
-    def micro_batches(self) -> int:
-        """m: micro-batches a step and data-parallel rank."""
-        return self.data.batch_size // (self.mesh.dp * self.data.micro_batch_size)
-
-    @property
-    def stages(self) -> int:
-        """Virtual stages of the whole pipeline."""
-        return self.mesh.pp * self.pipeline.virtual_stages
-
-    @property
-    def consecutive(self) -> int:
-        """k: micro-batches that run consecutively on a virtual stage."""
-        return min(self.pipeline.consecutive or self.mesh.pp, self.micro_batches)

@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from reftrain.config.run import DataConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import LARGEST_TEXT_FILE, LEAST_VOCABULARY
 
 Tokens = npt.NDArray[np.int64]
 
 BYTE_EOS = 256
 BYTE_PAD = 257
-MAX_TEXT_BYTES = 1 << 30
 
 
 class Source(Protocol):
@@ -36,9 +36,11 @@ class SyntheticSource:
     """Random documents with something to learn: each token depends on the one before it."""
 
     def __init__(self, config: DataConfig, vocab_size: int) -> None:
-        if vocab_size < 16:
+        if vocab_size < LEAST_VOCABULARY:
             raise ConfigError(
-                "model.vocab_size", f"{vocab_size} is too small for documents", "give 16 or more"
+                "model.vocab_size",
+                f"{vocab_size} is too small for documents",
+                f"give {LEAST_VOCABULARY} or more",
             )
         self.config = config
         self.eos = vocab_size - 2
@@ -98,7 +100,7 @@ class TextSource:
 
 def _document(path: Path) -> Tokens:
     try:
-        if path.stat().st_size > MAX_TEXT_BYTES:
+        if path.stat().st_size > LARGEST_TEXT_FILE:
             raise ConfigError("data.files", f"{path} is larger than 1 GiB", "name smaller files")
         raw = path.read_bytes()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What drives a model through a step: the schedule, FSDP, the sums of gradients."""
+"""Executes a training step: the pipeline schedule, FSDP2, the sums of gradients."""

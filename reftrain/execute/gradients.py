@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from reftrain.execute.data import ShardedStage
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.parameters import Spec
 from reftrain.rank.comm import Axis
 
 
 def sum_partial_gradients(stages: Iterable[ShardedStage], axes: Mapping[str, Axis]) -> None:
-    """Sum over each axis the gradients whose spec names it: one buffer an axis, parameters in stage order."""
+    """Sum over each axis the gradients whose spec names it: one buffer per axis, parameters in stage order."""
     wanted: dict[str, list[torch.Tensor]] = {}
     for stage in stages:
         grads = stage.local_gradients()

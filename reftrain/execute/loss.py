@@ -10,7 +10,7 @@ from reftrain.rank.comm import Axis
 
 
 def step_loss(token_sum: torch.Tensor, valid_tokens: int) -> torch.Tensor:
-    """Share of a micro-batch in the step's loss, in nats a token."""
+    """Return a micro-batch's share of the step's loss, in nats per token."""
     return token_sum / valid_tokens
 
 

@@ -1,4 +1,4 @@
-"""Messages of one pipeline rank: what it receives into, what is under way, what neighbours on it hand over.
+"""Messages of one pipeline rank: receive buffers, messages under way, and tensors handed over on the same rank.
 
 Receive buffers come from a free list. An output that has been sent is released: backward needs only its
 place in the graph.
@@ -27,6 +27,12 @@ class BufferPool:
             return self._free.pop()
         self.made += 1
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all buffers made so far, in bytes."""
+        one = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        return self.made * one.numel() * one.element_size()
 
     def give(self, buffer: torch.Tensor) -> None:
         """Put back a buffer that nobody reads any more."""

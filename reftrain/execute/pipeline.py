@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from reftrain.execute.backward import SplitBackward, backward_through
-from reftrain.execute.data import ShardedStage
 from reftrain.execute.loss import step_loss
 from reftrain.execute.messages import BufferPool, Mailbox
 from reftrain.execute.replica_sums import ReplicaSums
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.model.batch import LocalBatch
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList
@@ -26,7 +26,7 @@ Key = tuple[int, int, int]
 
 @dataclass
 class _Forward:
-    """What a forward leaves for its backward; `output` is None where it is to be recomputed."""
+    """State that a forward leaves for its backward; `output` is None where it is to be recomputed."""
 
     inputs: torch.Tensor | None
     output: torch.Tensor | None
@@ -155,7 +155,7 @@ class PipelineExecutor:
         self.mail.send(action, self._input_grads.pop(key_of(action)), None)
 
     def _free(self, action: Action) -> None:
-        """Nothing is held: a forward that is recomputed built no graph."""
+        """Do nothing: a forward that is recomputed built no graph, so it holds no activations."""
         if self._forwards[key_of(action)].output is not None:
             raise AssertionError(f"{action} frees what nothing recomputes")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.execute.data import ShardedStage
 from reftrain.execute.pipeline import BufferPool, PipelineExecutor, key_of
-from reftrain.execute.versions import WeightVersions
+from reftrain.execute.sharded_stage import ShardedStage
+from reftrain.execute.weight_versions import WeightVersions
 from reftrain.model.batch import LocalBatch
 from reftrain.rank.comm import Axis
 from reftrain.rank.hooks import HookList

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reftrain.execute.data import ShardedStage
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.rank.comm import Axis, Message
 from reftrain.rank.mesh import Mesh
 from reftrain.schedule.actions import Schedule

@@ -13,19 +13,20 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
 from reftrain.rank.comm import Axis, reduction_name
-from reftrain.rank.hooks import CollectiveCall, Hooks
+from reftrain.rank.events import CollectiveCall
+from reftrain.rank.hooks import Hooks
 
 MIB = 1 << 20
 
 
 class AnnouncingDist:
-    """torch.distributed as FSDP2 sees it: `all_reduce` is announced for the unit that reduces just now."""
+    """torch.distributed as FSDP2 sees it: `all_reduce` is announced for the unit that is reducing."""
 
     def __init__(self) -> None:
         self._unit: tuple[Hooks, str, str] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        """Everything but all_reduce is torch's own."""
+        """Return torch's own attribute: all but all_reduce."""
         return getattr(dist, name)
 
     def reducing(self, hooks: Hooks, axis: str, label: str) -> None:

@@ -1,11 +1,22 @@
-"""The base of all planted faults: whether this rank and this step are meant."""
+"""The base of all planted faults: decides whether a fault strikes this rank in this step."""
+
+from typing import Any, Final
 
 from reftrain.config.fault_spec import FaultSpec
-from reftrain.rank.hooks import Hooks, RunContext, StepMetrics
+from reftrain.rank.events import StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext
+
+PLANTS: Final[dict[str, type["Fault"]]] = {}
+"""Hook class of each kind of `config.fault_kinds`; a subclass enters itself: `class Crash(Hang, kind="crash")`."""
 
 
 class Fault(Hooks):
     """Base of all faults: knows whether it strikes this rank in the current step."""
+
+    def __init_subclass__(cls, *, kind: str = "", **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if kind:
+            PLANTS[kind] = cls
 
     def __init__(self, spec: FaultSpec) -> None:
         self.spec = spec

@@ -7,11 +7,11 @@ import sys
 import time
 
 from reftrain.errors import ConfigError
-from reftrain.faults.calls import resize_next, skip_next
 from reftrain.faults.fault import Fault
-from reftrain.rank.hooks import CollectiveCall, RunContext
-
-FOREVER_S = 1 << 24
+from reftrain.faults.next_call import resize_next, skip_next
+from reftrain.rank.events import CollectiveCall
+from reftrain.rank.hooks import RunContext
+from reftrain.thresholds import FOREVER_S
 
 CALLS_OF = {"tp": {"tp", "kv"}, "cp": {"cp"}, "pp": {"pp", "embedding"}, "dp": {"dp", "dp_cp"}}
 """Names of `CollectiveCall.axis` that a fault's axis stands for: FSDP2's reductions are data parallel."""
@@ -28,7 +28,7 @@ class Hang(Fault):
         self._resumes = bool(context.config.checkpoint.resume)  # then the step may have been before
 
     def collective_begin(self, call: CollectiveCall) -> None:
-        """Strike, when it is time."""
+        """Strike at the first call that matches."""
         on_axis = self.axes is None or call.axis in self.axes
         if self.active and not self.struck and on_axis and self.spec.op in {None, call.op}:
             self.struck = True
@@ -47,11 +47,11 @@ class Hang(Fault):
             )
 
     def strike(self, call: CollectiveCall) -> None:
-        """Do what the kind does in place of, or before, this call."""
+        """Act as the kind does, in place of this call or before it."""
         raise NotImplementedError
 
 
-class HostStall(Hang):
+class HostStall(Hang, kind="host_stall"):
     """Never comes to the call: asleep on the host."""
 
     def strike(self, call: CollectiveCall) -> None:
@@ -60,25 +60,25 @@ class HostStall(Hang):
         time.sleep(FOREVER_S)
 
 
-class HoldGil(Hang):
+class HoldGil(Hang, kind="hold_gil"):
     """Never comes to the call: a library call keeps the interpreter's lock."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Sleep for good within a C function called with the lock held (`PyDLL`)."""
+        """Sleep for good in a C function that holds the interpreter's lock (`PyDLL`)."""
         del call
         ctypes.PyDLL(None).sleep(FOREVER_S)
 
 
-class Crash(Hang):
+class Crash(Hang, kind="crash"):
     """Dies before the call."""
 
     def strike(self, call: CollectiveCall) -> None:
-        """Die as by the out-of-memory killer."""
+        """Kill this process as the out-of-memory killer does."""
         del call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class SkipCollective(Hang):
+class SkipCollective(Hang, kind="skip_collective"):
     """Leaves the call out and goes on: a branch that the other ranks do not take."""
 
     def strike(self, call: CollectiveCall) -> None:
@@ -86,7 +86,7 @@ class SkipCollective(Hang):
         skip_next(call.op)
 
 
-class WrongSize(Hang):
+class WrongSize(Hang, kind="wrong_size"):
     """Makes the call with another size than its peers."""
 
     def strike(self, call: CollectiveCall) -> None:

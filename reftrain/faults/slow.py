@@ -1,19 +1,20 @@
 """Faults that make a rank late and let the run end: slow computing, pauses, a late loader, a slow link.
 
-`launch` holds the slow host, `imbalance` the longer documents.
+`launch_bound` holds the slow host, `doc_imbalance` the longer documents.
 """
 
 import time
 
 from reftrain.config.fault_spec import FaultSpec
-from reftrain.execute.emulate import compute
-from reftrain.faults.compute import ExtraWork
+from reftrain.execute.emulated_compute import compute
+from reftrain.faults.extra_work import ExtraWork
 from reftrain.faults.fault import Fault
-from reftrain.rank.hooks import CollectiveCall, RunContext, Segment
+from reftrain.rank.events import CollectiveCall, Segment
+from reftrain.rank.hooks import RunContext
 
 
-class SlowCompute(Fault):
-    """Multiplies the rank's own compute time: more matrix products, or, emulated, longer sleeps."""
+class SlowCompute(Fault, kind="slow_compute"):
+    """Multiplies the rank's own compute time: more matrix products, or longer emulated sleeps."""
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)
@@ -43,7 +44,7 @@ class SlowCompute(Fault):
             self._extra.end()
 
 
-class LongStage(SlowCompute):
+class LongStage(SlowCompute, kind="long_stage"):
     """Multiplies the compute time of every rank of a pipeline stage: that of `rank`, else the last."""
 
     def strikes(self, context: RunContext) -> bool:
@@ -53,8 +54,8 @@ class LongStage(SlowCompute):
         return mesh.coords["pp"] == stage
 
 
-class Pauses(Fault):
-    """Pauses the host once every so many segments, as a garbage collector does."""
+class Pauses(Fault, kind="pauses"):
+    """Pauses the host once in `every` segments, as a garbage collector does."""
 
     def __init__(self, spec: FaultSpec) -> None:
         super().__init__(spec)
@@ -69,7 +70,7 @@ class Pauses(Fault):
                 time.sleep(self.spec.values["pause_ms"] / 1e3)
 
 
-class LateData(Fault):
+class LateData(Fault, kind="late_data"):
     """Makes the data loader late."""
 
     def data_begin(self, step: int) -> None:
@@ -79,7 +80,7 @@ class LateData(Fault):
             time.sleep(self.spec.values["delay_ms"] / 1e3)
 
 
-class SlowLink(Fault):
+class SlowLink(Fault, kind="slow_link"):
     """Delays every message and collective of the rank, but not its computation."""
 
     def _delay(self) -> None:

@@ -1,1 +1,1 @@
-"""Tables that recorder and replay both read: which rank holds which part, and how a ring cuts a buffer."""
+"""Tables that recorder and replay both read: ranks, parameters, and the part of each tensor that a rank holds."""

@@ -1,9 +1,10 @@
-"""The run's ranks as coordinates in one process: which rank is where, and who reduces with whom."""
+"""The run's ranks as coordinates in one process, and the groups in which they reduce."""
 
 import itertools
 from dataclasses import dataclass
 
-from reftrain.config.run import AXES, MeshConfig
+from reftrain.config.run import MeshConfig
+from tracekit.axes import DESCENT
 
 
 @dataclass(frozen=True, order=True)
@@ -21,7 +22,7 @@ class Grid:
 
     def __init__(self, mesh: MeshConfig) -> None:
         self.mesh = mesh
-        self.sizes = {axis: int(getattr(mesh, axis)) for axis in AXES}
+        self.sizes = mesh.sizes
 
     def rank(self, seat: Seat) -> int:
         """Global rank of a seat: the first axis of the mesh's order is innermost."""
@@ -32,7 +33,7 @@ class Grid:
 
     def seats(self) -> list[Seat]:
         """All seats by global rank."""
-        spans = (range(self.sizes[axis]) for axis in ("dp", "pp", "cp", "tp"))
+        spans = (range(self.sizes[axis]) for axis in DESCENT)
         return sorted((Seat(*at) for at in itertools.product(*spans)), key=self.rank)
 
     def data_group(self, pp: int, tp: int) -> list[Seat]:
@@ -42,7 +43,7 @@ class Grid:
     def shard_groups(self, pp: int, tp: int) -> list[list[Seat]]:
         """Groups that shard each parameter among themselves: one, or with HSDP or ZeRO-0 several replicas."""
         group = self.data_group(pp, tp)
-        if self.mesh.zero == 0:
+        if self.mesh.replicates:
             return [[seat] for seat in group]
         ranks = self.mesh.dp_shard or self.mesh.dp
         replicas = self.mesh.dp // ranks

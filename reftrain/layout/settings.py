@@ -1,8 +1,4 @@
-"""What a replay is told beside the configuration: the order of accumulation, and a hypothesis about formats."""
-
-from dataclasses import dataclass
-
-import torch
+"""Settings that decide a rank's bits besides the reductions, as the recorded and the declared plan both list them."""
 
 from reftrain.config.run import RunConfig
 from reftrain.schedule.registry import SCHEMES
@@ -11,46 +7,8 @@ WHOLE_BACKWARD = frozenset(name for name, scheme in SCHEMES.items() if scheme.wh
 """Schedules in which each stage has one owner, rank after rank, and a backward is one piece."""
 
 
-@dataclass(frozen=True)
-class StageOrder:
-    """In which order a virtual stage added its micro-batches' gradients, and after which of them it reduced."""
-
-    backwards: tuple[int, ...]
-    reduce_after: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Formats:
-    """Number formats: of stored parameters, computation, accumulation over micro-batches, and reduction.
-
-    `rope` is the format in which the rotary table is rounded before use.
-    """
-
-    parameter: torch.dtype
-    compute: torch.dtype
-    accumulate: torch.dtype
-    reduce: torch.dtype
-    rope: torch.dtype
-
-    @property
-    def wide(self) -> torch.dtype:
-        """At least FP32."""
-        return torch.promote_types(self.compute, torch.float32)
-
-
-def formats_of(policy: str) -> Formats:
-    """Formats that a policy declares: bf16 keeps masters, sums and reductions in FP32."""
-    f64, f32, b16 = torch.float64, torch.float32, torch.bfloat16
-    return {
-        "bf16": Formats(f32, b16, f32, f32, f32),
-        "bf16_pure": Formats(b16, b16, b16, b16, f32),
-        "fp32": Formats(f32, f32, f32, f32, f32),
-        "fp64": Formats(f64, f64, f64, f64, f64),
-    }[policy]
-
-
 def local_settings(config: RunConfig) -> dict[str, str]:
-    """What besides reductions decides a rank's bits: shapes of a micro-batch, formats, kernels."""
+    """Return the settings that decide a rank's bits besides the reductions: micro-batch shapes, formats, kernels."""
     mesh, numerics = config.mesh, config.numerics
     settings = {
         "tp": mesh.tp,

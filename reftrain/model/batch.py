@@ -1,4 +1,4 @@
-"""What a rank computes on for one micro-batch: its tokens, targets, positions and attention mask.
+"""A rank's inputs for one micro-batch: its tokens, targets, positions and attention mask.
 
 The loader gives whole sequences; here they are cut for the context axis. Document masks are computed from
 the whole sequence, so that a document that spans chunks is one document.

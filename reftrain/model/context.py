@@ -1,4 +1,4 @@
-"""What every module of a rank's model shares: shapes, axes, formats, and how tensors are split over `tp`."""
+"""Settings that every module of a rank's model shares: shapes, axes, formats, and the split of tensors over `tp`."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from reftrain.model.parameters import Spec
 from reftrain.model.segments import Segments
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.comm import Axis
-from reftrain.rank.hooks import Segment
+from reftrain.rank.events import Segment
 
 NORMAL_STD = 0.02
 

@@ -1,4 +1,4 @@
-"""What a parameter is in the whole model: global name and shape, this rank's part, how its gradient sums.
+"""A parameter in the whole model: global name and shape, this rank's part, and the sums of its gradient.
 
 A module declares a `Spec` beside each parameter it makes. Initial values, the gradient's last reductions,
 the norm, the checkpoint and every comparison with another mesh read these specs and nothing else. Values

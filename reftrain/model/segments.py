@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from reftrain.parallel.autograd import call
-from reftrain.rank.hooks import HookList, Segment
+from reftrain.rank.events import Segment
+from reftrain.rank.hooks import HookList
 
 
 class _Mark(torch.autograd.Function):

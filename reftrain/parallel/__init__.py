@@ -1,1 +1,1 @@
-"""One file an axis: tensor, context, data and pipeline parallelism."""
+"""Parallel building blocks of a model: tensor and context parallelism, ring attention, the split cross-entropy."""

@@ -15,7 +15,8 @@ import torch
 
 from reftrain.parallel.autograd import call
 from reftrain.rank.comm import Axis
-from reftrain.rank.hooks import HookList, Phase, Segment
+from reftrain.rank.events import Phase, Segment
+from reftrain.rank.hooks import HookList
 
 
 @dataclass(frozen=True)

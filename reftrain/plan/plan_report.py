@@ -54,7 +54,7 @@ def _rejected(row: Rejected) -> dict[str, Any]:
 
 def table(plan: Plan) -> str:
     """The plan as text: choices by time, the meshes nearest to being chosen, and how many others fell why."""
-    head = ("mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", "tp", "cp", "pp", "dp", "net GB")
+    head = ("mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", *AXES, "net GB")
     rows = [head, *(_row(choice) for choice in plan.choices[:SHOWN_MESHES])]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = [

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from reftrain.rank.hooks import CollectiveCall, Hooks
+from reftrain.rank.events import CallListener, CollectiveCall
 
 # How torch before 2.13 calls the two; looked up at each call, so that whoever wraps the functions sees them.
 _GATHER: Final = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
@@ -43,7 +43,12 @@ class Axis:
     """
 
     def __init__(
-        self, name: str, index: int, ranks: Sequence[int], group: dist.ProcessGroup | None, hooks: Hooks
+        self,
+        name: str,
+        index: int,
+        ranks: Sequence[int],
+        group: dist.ProcessGroup | None,
+        hooks: CallListener,
     ) -> None:
         self.name = name
         self.index = index
@@ -168,15 +173,15 @@ def _wide(tensor: torch.Tensor) -> torch.dtype:
 class Message:
     """A message under way."""
 
-    def __init__(self, work: dist.Work, call: CollectiveCall, hooks: Hooks) -> None:
+    def __init__(self, work: dist.Work, call: CollectiveCall, hooks: CallListener) -> None:
         self._work, self._call, self._hooks = work, call, hooks
 
     def is_completed(self) -> bool:
-        """Whether it is known to have gone or come; on Gloo only a wait makes a send known."""
+        """Return whether the message is known to be complete; on Gloo only a wait makes a send known."""
         return self._work.is_completed()
 
     def wait(self) -> None:
-        """Wait until it has gone or come."""
+        """Wait until the message is complete."""
         self._hooks.wait_begin(self._call)
         self._work.wait()
         self._hooks.wait_end(self._call)

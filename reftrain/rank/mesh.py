@@ -1,4 +1,4 @@
-"""The rank grid: which rank has which coordinates, and the process groups of every axis.
+"""The rank grid: the coordinates of every rank, and the process groups of every axis.
 
 Ranks are numbered with the first axis of `mesh.order` innermost (neighbouring ranks). Groups are made by
 torch's DeviceMesh, so that their descriptions read `mesh_tp`, `mesh_cp`, `mesh_pp`, `mesh_dp`, `mesh_dp_cp`
@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from reftrain.config.run import MeshConfig
 from reftrain.rank.comm import Axis
-from reftrain.rank.hooks import Hooks
+from reftrain.rank.events import CallListener
 
 
 def coordinates(rank: int, sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
@@ -38,10 +38,12 @@ def rank_at(coords: Mapping[str, int], sizes: Mapping[str, int], order: Sequence
 class Mesh:
     """Axes, coordinates and process groups of this rank. Constructed on every rank at the same time."""
 
-    def __init__(self, config: MeshConfig, device: torch.device, hooks: Hooks, timeout_s: float) -> None:
+    def __init__(
+        self, config: MeshConfig, device: torch.device, hooks: CallListener, timeout_s: float
+    ) -> None:
         self.config = config
         self.rank = dist.get_rank()
-        self.sizes = {axis: int(getattr(config, axis)) for axis in ("tp", "cp", "pp", "dp")}
+        self.sizes = config.sizes
         self.coords = coordinates(self.rank, self.sizes, config.order)
         self._hooks = hooks
         self._flat: dict[str, DeviceMesh] = {}
@@ -76,12 +78,12 @@ class Mesh:
     def _split_dp(self) -> tuple[int, int]:
         """Sizes of dp_replicate and dp_shard; (1, dp) without HSDP, (dp, 1) for ZeRO-0."""
         dp = self.config.dp
-        shard = 1 if self.config.zero == 0 else (self.config.dp_shard or dp)
+        shard = 1 if self.config.replicates else (self.config.dp_shard or dp)
         return dp // shard, shard
 
     @property
     def _hybrid(self) -> bool:
-        return self.config.zero == 0 or self._split_dp()[0] > 1
+        return self.config.replicates or self._split_dp()[0] > 1
 
     def _dimensions(self) -> dict[str, int]:
         """DeviceMesh dimensions from outer to inner; axes of size 1 are left out unless FSDP2 needs them."""
@@ -113,7 +115,7 @@ class Mesh:
     def _fsdp_mesh(self) -> DeviceMesh:
         if not self._hybrid:
             return self._submesh(self._present("dp", "cp"), "dp_cp")
-        if self.config.zero == 0:
+        if self.config.replicates:
             replicate = self._submesh(self._present("dp_replicate", "cp"), "dp_cp")
             shard = self.device_mesh["dp_shard"]
         else:

@@ -1,7 +1,7 @@
-"""Forked processes, one a rank: started, watched, ended; how one died, as a sentence.
+"""Forked processes, one per rank: starts, watches and ends them, and says in a sentence how one died.
 
-`launcher` starts the ranks of a job here, the demo its own. A rank that fails reports why through a pipe; a rank that
-dies is named by its signal; the others are then ended.
+`job.launcher` starts the ranks of a job here. A rank that fails reports the reason through a pipe; a rank that dies
+is named by its signal; the others are then ended.
 """
 
 import ctypes
@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
+from reftrain.thresholds import DEATH_GRACE_S, END_S, GONE_S, LARGEST_REPORT, WATCH_S
 
-GRACE_S = 1.0  # after a first death: time in which the rank that caused it shows, where several die of it
-END_S = 3.0  # time for ranks to end when asked to, before they are killed
-GONE_S = 60.0  # time for killed ranks to be gone: none refuses, but a busy machine takes its time
 PR_SET_PDEATHSIG = 1
 REFUSALS = {
     errno.ENOSPC,
@@ -38,7 +36,7 @@ SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # what numpy says, w
 
 @dataclass(frozen=True)
 class Death:
-    """How a rank ended before its work did. `report` is what it said itself, if it could."""
+    """A rank's end before its work was done. `report` is its own (kind, sentence), or None where it gave none."""
 
     rank: int
     pid: int
@@ -68,7 +66,7 @@ class Ranks:
         self.living: set[int] = set()
 
     def fork(self, work: Callable[[], None]) -> None:
-        """Start the next rank. An interrupt waits until it is known: a rank that nobody knows would go on.
+        """Start the next rank. Interrupts wait until its process number is known, else the rank would outlive us.
 
         Raises `MachineError` when the machine gives no further process.
         """
@@ -100,12 +98,12 @@ class Ranks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def wait(self) -> None:
-        """Wait until all have ended well; raise when one has not."""
+        """Wait until all ranks have ended well; raise the error of the one that did not."""
         while self.living:
             deaths = self._deaths()
             if deaths:
                 raise self._error(deaths)
-            time.sleep(0.02)
+            time.sleep(WATCH_S)
 
     def _deaths(self) -> list[Death]:
         """Collect ranks that have ended, and return those that ended badly."""
@@ -121,7 +119,7 @@ class Ranks:
     def _report(self, rank: int) -> tuple[str, str] | None:
         try:
             if self.pipes[rank].poll():
-                kind, message = self.pipes[rank].recv_bytes(1 << 16).decode().split("\n", 1)
+                kind, message = self.pipes[rank].recv_bytes(LARGEST_REPORT).decode().split("\n", 1)
                 return kind, message
         except (EOFError, OSError, ValueError):
             pass
@@ -129,9 +127,9 @@ class Ranks:
 
     def _error(self, deaths: list[Death]) -> ReftrainError:
         """Name the rank that died of itself: killed before failed, own errors before lost peers."""
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + DEATH_GRACE_S
         while self.living and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(WATCH_S)
             deaths += self._deaths()
         others = len(self.living)
         self.end()
@@ -146,14 +144,14 @@ class Ranks:
         return kind(f"{first}; ended the other {others + len(deaths) - 1} ranks")
 
     def end(self) -> None:
-        """End all that live: asked first, killed after `END_S`."""
+        """End all living ranks: ask them first, kill them after `END_S`."""
         for sign, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, GONE_S)):
             for rank in self.living:
                 os.kill(self.pids[rank], sign)
             deadline = time.monotonic() + patience
             while self.living and time.monotonic() < deadline:
                 self._deaths()
-                time.sleep(0.02)
+                time.sleep(WATCH_S)
 
 
 def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
@@ -165,7 +163,7 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
         work()
         code = 0
     except BaseException as error:  # noqa: BLE001 - reported to the parent
-        pipe.send_bytes("\n".join(describe_error(error)).encode()[: 1 << 16])
+        pipe.send_bytes("\n".join(describe_error(error)).encode()[:LARGEST_REPORT])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -173,7 +171,7 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ctrl-C reaches the whole group, but it is the parent that ends the ranks; unblocks what `Ranks.fork` blocked."""
+    """Ignore Ctrl-C, because the parent ends the ranks, and unblock the signals that `fork` blocked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -188,7 +186,7 @@ def _die_with(parent: int) -> None:
 
 
 def refusal(error: OSError) -> str:
-    """Sentence about a disk or folder that refuses."""
+    """Return a sentence about a disk or folder that refuses, with the remedy."""
     where = f"{error.filename}: " if error.filename else ""
     if SHORT_WRITE.fullmatch(str(error)):
         return f"{where}a file could not be written whole; free space or choose another out"
@@ -197,7 +195,7 @@ def refusal(error: OSError) -> str:
 
 
 def describe_error(error: BaseException) -> tuple[str, str]:
-    """Kind and sentence of an error for the parent; other ranks' deaths show as lost connections."""
+    """Return kind and sentence of an error for the parent; the death of another rank shows as a lost connection."""
     if isinstance(error, ConfigError):
         return type(error).__name__, f"{error.field}\0{error.problem}\0{error.remedy}"
     if isinstance(error, ReftrainError):

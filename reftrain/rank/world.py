@@ -1,4 +1,4 @@
-"""Where a process stands among all ranks: as torchrun or Slurm describe it in the environment.
+"""The place of this process among all ranks, as torchrun or Slurm describe it in the environment.
 
 Needs no torch, so that a dry run answers at once.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from reftrain.config.checks import check_world
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from reftrain.thresholds import FIRST_SLURM_PORT, SLURM_PORTS
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class World:
 
 
 def world_from_environment(environment: Mapping[str, str]) -> World | None:
-    """Return the world that torchrun or Slurm describes, or None on a machine of one's own.
+    """Return the world that torchrun or Slurm describes, or None where neither started this process.
 
     Raises `ConfigError` when the variables are incomplete or no numbers.
     """
@@ -39,7 +40,7 @@ def world_from_environment(environment: Mapping[str, str]) -> World | None:
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS")
         rank, local, size = (_number(environment, name, None) for name in names)
         port = environment.get("MASTER_PORT") or str(
-            20000 + _number(environment, "SLURM_JOB_ID", "0") % 10000
+            FIRST_SLURM_PORT + _number(environment, "SLURM_JOB_ID", "0") % SLURM_PORTS
         )
         return World(rank, local, size, f"tcp://{_slurm_host(environment)}:{port}")
     return None
@@ -69,7 +70,7 @@ def _slurm_host(environment: Mapping[str, str]) -> str:
 
 
 def check_environment(config: RunConfig) -> str:
-    """Say what `launch` would start; raises `ConfigError` as it would."""
+    """Return a sentence about the ranks that `launch` would start; raises `ConfigError` as it would."""
     world = world_from_environment(os.environ)
     if world is None:
         return f"would fork {config.mesh.world_size} ranks on this machine"

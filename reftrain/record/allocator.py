@@ -1,4 +1,4 @@
-"""Keeps what CUDA's caching allocator did: run/memory/rankN.pickle, for pytorch.org/memory_viz.
+"""Keeps the history of CUDA's caching allocator: run/memory/rankN.pickle, for pytorch.org/memory_viz.
 
 Memory by kind (`reftrain.record.memory`) says how much is held; the snapshot says which call stack asked for it and
 how the segments are broken up. It begins before the model is built, so that weights have stacks too, and is written
@@ -8,19 +8,17 @@ at the end of the last traced step, else at the end of the run, and when an erro
 import errno
 import sys
 from pathlib import Path
-from typing import Final
 
 import torch
 
 from reftrain.errors import ConfigError
-from reftrain.rank.hooks import Hooks, RunContext, StepMetrics
-
-ENTRIES: Final = 200_000
-"""Newest allocations and frees that are kept; a few hundred bytes each in the file."""
+from reftrain.rank.events import StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext
+from reftrain.thresholds import ALLOCATOR_ENTRIES
 
 
 class AllocatorSnapshot(Hooks):
-    """Records the allocator's history and writes one snapshot. `last` is the step after which, None: at the end."""
+    """Records the allocator's history and writes one snapshot: after step `last`, or at the end where that is None."""
 
     def __init__(self, last: int | None) -> None:
         self._last = last
@@ -37,7 +35,7 @@ class AllocatorSnapshot(Hooks):
         folder = Path(context.config.out) / "memory"
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"rank{context.rank}.pickle"
-        torch.cuda.memory._record_memory_history(stacks="python", max_entries=ENTRIES)  # noqa: SLF001 - the documented way
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=ALLOCATOR_ENTRIES)  # noqa: SLF001 - the documented way
 
     def step_end(self, metrics: StepMetrics) -> None:
         """Write after the last traced step."""
@@ -45,7 +43,7 @@ class AllocatorSnapshot(Hooks):
             self._write()
 
     def close(self) -> None:
-        """Write what has not been written; an error that passes through stays the run's error."""
+        """Write the snapshot if none was written; an error that passes through stays the run's error."""
         failing = sys.exc_info()[0] is not None
         try:
             self._write()

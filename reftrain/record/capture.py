@@ -1,4 +1,4 @@
-"""`reftrain run --capture`: what every module, collective and reduction of a rank held, as capture rows.
+"""`reftrain run --capture`: values of every module, collective and reduction of a rank as capture rows.
 
 A hook like the others: it watches and changes nothing. Names and places are those the replay writes, so that a run
 and its matched baseline meet row by row. Under recomputation, what a module computes a second time is recorded as
@@ -15,17 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from numerics.record.capture import CaptureError, Recorder
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.schema import FOLDER, PARTIAL_SUFFIX, STAMP, Level, Phase, rank_file, values_file
 from reftrain.errors import MachineError
+from reftrain.layout.capture_rows import RankRows, on_gradient
 from reftrain.layout.grid import Seat
-from reftrain.layout.places import Places, is_activation, is_repeated
-from reftrain.layout.rows import RankRows, on_gradient
+from reftrain.layout.placement import Placements, is_activation, is_repeated
 from reftrain.model.batch import LocalBatch
-from reftrain.rank.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
-from reftrain.record.moments import moment
+from reftrain.rank.events import CollectiveCall, StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext
+from reftrain.rank.trainer_view import TrainerView
+from reftrain.record.call_phase import moment
 from reftrain.schedule.actions import COMPUTE, Action, Kind
-from reftrain.train.trainer import Trainer
 
 SOURCE = "reftrain"
 RANK = re.compile(r"rank(\d{5,7})\.")
@@ -41,7 +42,7 @@ class Capture(Hooks):
     def __init__(self, level: str, names: tuple[str, ...]) -> None:
         self.level = cast("Level", level)
         self.names = names
-        self._trainer: Trainer | None = None
+        self._trainer: TrainerView | None = None
         self._rows: RankRows | None = None
         self._action: Action | None = None
         self._begun = False
@@ -71,9 +72,9 @@ class Capture(Hooks):
             )
         except CaptureError as error:
             raise MachineError(str(error)) from error
-        self._rows = RankRows(recorder, Places(config), Seat(**coords))
+        self._rows = RankRows(recorder, Placements(config), Seat(**coords))
 
-    def built(self, trainer: Trainer) -> None:
+    def built(self, trainer: TrainerView) -> None:
         """Watch every module of every stage."""
         self._trainer = trainer
         schedule = trainer.schedule
@@ -154,7 +155,7 @@ class Capture(Hooks):
         self.rows.step = step
 
     @property
-    def _built(self) -> Trainer:
+    def _built(self) -> TrainerView:
         if self._trainer is None:
             raise AssertionError("built comes first")
         return self._trainer
@@ -224,7 +225,7 @@ class Capture(Hooks):
         trainer = self._built
         for name, shard in trainer.local_parameters().items():
             self.rows.shard(name, shard, "param", "step")
-        for kind, tensors in trainer.optimizer.state().items():
+        for kind, tensors in trainer.optimizer_state().items():
             for name, tensor in tensors.items():
                 self.rows.shard(name, tensor, "optimizer", "step", f".{kind}")
         self._whole = metrics.step + 1 == trainer.config.steps
@@ -236,7 +237,7 @@ class Capture(Hooks):
 
 
 def clear(run: Path, rank: int, world_size: int) -> None:
-    """Remove what an earlier run left in the folder: this rank's files, and of rank 0 what belongs to nobody."""
+    """Remove an earlier run's files from the folder: this rank's, and on rank 0 those of ranks that no longer exist."""
     folder = run / FOLDER
     own = {rank_file(rank), rank_file(rank) + PARTIAL_SUFFIX, values_file(rank)}
     if rank == 0:

@@ -40,7 +40,7 @@ Waited = Callable[[Any], None]
 
 @contextmanager
 def watch(numbers: Mapping[str, int], note: Note, made: Made, waited: Waited) -> Iterator[None]:
-    """Hand every collective to `note` before it is made, and its work, with the name of the group, to `made` after.
+    """Hand every collective to `note` before the call, and its work with the group's name to `made` after it.
 
     `numbers` are those of the last calls, by group name. `waited` gets every work whose `wait` has returned: on Gloo
     a reduce-scatter never says by itself that it is completed.

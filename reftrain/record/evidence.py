@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: run.json, metrics and profiler traces, written by hooks.
+"""Hooks that write a run's folder: run.json, metrics and profiler traces.
 
 The trace names every communication call with NCCL's arguments: a collective from its call to its return, a
 send when it is issued, a receive while the trainer waits for it. On CUDA, NCCL's own spans say it already.
@@ -15,13 +15,11 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
-from reftrain.config.fault_spec import FaultSpec
-from reftrain.config.run import RunConfig
-from reftrain.faults.bugs.bug import BugSpec
-from reftrain.rank.hooks import CollectiveCall, Hooks, RunContext, StepMetrics
+from reftrain.rank.events import CollectiveCall, StepMetrics
+from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
-from reftrain.record.manifest import fingerprint, versions, write_manifest
+from reftrain.record.manifest import Planted, describe, write_manifest
 from reftrain.record.memory import MemoryByKind
 from reftrain.record.spans import Span, arguments
 from reftrain.schedule.actions import COMPUTE, Action
@@ -38,7 +36,7 @@ NCCL_NAMES = {
 class Manifest(Hooks):
     """Writes run.json from rank 0 when the process groups exist."""
 
-    def __init__(self, faults: Sequence[FaultSpec | BugSpec]) -> None:
+    def __init__(self, faults: Sequence[Planted]) -> None:
         self.faults = faults
 
     def setup(self, context: RunContext) -> None:
@@ -47,38 +45,6 @@ class Manifest(Hooks):
         dist.all_gather_object(hosts, socket.gethostname())
         if context.rank == 0:
             write_manifest(Path(context.config.out), describe(context.config, hosts, self.faults))
-
-
-def describe(
-    config: RunConfig, hosts: Sequence[str], faults: Sequence[FaultSpec | BugSpec]
-) -> dict[str, Any]:
-    """Contents of run.json: the whole configuration, where it ran, and the planted faults (the truth)."""
-    mesh = config.mesh
-    return {
-        "mesh": {"order": list(mesh.order), "sizes": {axis: getattr(mesh, axis) for axis in mesh.order}},
-        "world_size": mesh.world_size,
-        "hosts": list(hosts),
-        "steps": config.steps,
-        "model": dataclasses.asdict(config.model),
-        "data": dataclasses.asdict(config.data),
-        "dtype_policy": config.numerics.policy,
-        "numerics": dataclasses.asdict(config.numerics),
-        "parallel": dataclasses.asdict(mesh),
-        "schedule": {
-            **dataclasses.asdict(config.pipeline),
-            "micro_batches": config.micro_batches,
-            "consecutive": config.consecutive,
-        },
-        "optimizer": dataclasses.asdict(config.optimizer),
-        "compute": config.compute,
-        "threads": config.threads,
-        "device": config.device,
-        "resumed": config.checkpoint.resume,
-        "seeds": {"weights": config.seed, "data": config.data.seed},
-        "versions": versions(),
-        "fingerprint": fingerprint(),
-        "faults": [fault.to_json() for fault in faults],
-    }
 
 
 class MetricsLog(Hooks):

@@ -1,4 +1,4 @@
-"""Flight-recorder dumps that analysers can read, of a job on Gloo: one file a rank, refreshed every second.
+"""Flight-recorder dumps of a job on Gloo that analysers can read: one file per rank, refreshed every second.
 
 torch records Gloo's collectives but writes nothing by itself, leaves sends and receives out, and leaves the
 list of process groups empty (`torchfrtrace` then fails with a KeyError). Here a thread completes the dump and
@@ -13,28 +13,22 @@ The recorder must be switched on before the process group exists: call `enable` 
 """
 
 import contextlib
-import functools
 import os
 import pickle
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from reftrain.record.collectives import watch
+from reftrain.record.flight_dump import complete, ended_well, oldest_pending_s, relative
 from reftrain.record.groups import pg_config
+from reftrain.record.last_calls import LastCalls, last_calls_of
 from reftrain.record.p2p import P2PRing, install
-from reftrain.record.tail import Tail, status, tail_of
-
-ENTRIES: Final = 2000
-WATCHER: Final = (
-    "reftrain/record/collectives.py"  # stands between the call and torch, and says nothing of the job
-)
-_KEEP_AFTER: Final = 0.6  # share of its timeout after which a pending call is taken for a hang
+from reftrain.thresholds import FLIGHT_ENTRIES, HANG_SHARE
 
 
 def enable(folder: Path) -> None:
@@ -42,7 +36,7 @@ def enable(folder: Path) -> None:
 
     On NCCL the watchdog's dump goes to `folder` too, and durations on the device are recorded.
     """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(ENTRIES))
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_ENTRIES))
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     prefix = f"{folder.absolute() / 'rank_'}"
@@ -60,8 +54,8 @@ class FlightRecorder:
         self.timeout_s = timeout_s
         self.every_s = every_s
         self._on_nccl = dist.get_backend() == "nccl"
-        self.ring = P2PRing(ENTRIES, self._note_p2p)
-        self.tail: Tail | None = None
+        self.ring = P2PRing(FLIGHT_ENTRIES, self._note_p2p)
+        self.last_calls: LastCalls | None = None
         self._before: dict[str, int] = {}  # newest collective by group name when the recording began
         self._noted: dict[str, int] = {}  # number of the newest collective's note by group name
         self._running: dict[int, tuple[int, Any]] = {}  # works of collectives by identity, with that number
@@ -79,7 +73,7 @@ class FlightRecorder:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self._on_nccl:
-            self.tail = Tail(tail_of(self.path))
+            self.last_calls = LastCalls(last_calls_of(self.path))
             for entry in _native().get("entries", []):
                 self._before[entry["process_group"][0]] = entry["collective_seq_id"]
             watching = watch(dict(self._before), self._note_collective, self._made, self._waited)
@@ -95,28 +89,28 @@ class FlightRecorder:
         """
         if peer is None:
             self._note_completed()
-        elif self.tail is not None and group is not None:
-            self.tail.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
+        elif self.last_calls is not None and group is not None:
+            self.last_calls.done(group.group_name, f"{op} {dist.get_group_rank(group, peer)}", newest=False)
 
     def _note_completed(self) -> None:
-        """Mark every collective that has ended well, whether or not anybody waited for it."""
-        if self.tail is None:
+        """Mark every collective that has ended well, also where no call waited for it."""
+        if self.last_calls is None:
             return
         for key, (number, work) in list(self._running.items()):
             if work.is_completed():
                 self._running.pop(key, None)
                 if ended_well(work):
-                    self.tail.mark(number)
+                    self.last_calls.mark(number)
 
     def _waited(self, work: Any) -> None:
         number, _ = self._running.pop(id(work), (0, None))
-        if number and self.tail is not None:
-            self.tail.mark(number)
+        if number and self.last_calls is not None:
+            self.last_calls.mark(number)
 
     def _note_collective(self, entry: dict[str, Any]) -> None:
         self._note_completed()
-        if self.tail is not None:
-            number = self.tail.add({**entry, "frames": relative(entry["frames"])}, "")
+        if self.last_calls is not None:
+            number = self.last_calls.add({**entry, "frames": relative(entry["frames"])}, "")
             self._noted[entry["process_group"][0]] = number
 
     def _made(self, group: str, work: Any) -> None:
@@ -126,17 +120,17 @@ class FlightRecorder:
 
     def _note_p2p(self, entry: dict[str, Any]) -> None:
         self._note_completed()
-        if self.tail is not None:
+        if self.last_calls is not None:
             direction, arrow = entry["profiling_name"].removeprefix("gloo:").split(" ")
             peer = arrow.replace("<-", "->").partition("->")[2]
             entry = {**entry, "frames": relative(entry["frames"]), "collective_seq_id": 0, "timeout_ms": 0}
-            self.tail.add(entry, f"{direction} {peer}")
+            self.last_calls.add(entry, f"{direction} {peer}")
 
     def stop(self, *, failed: bool = False) -> None:
         """End the thread and write a last time, unless a hang is kept.
 
         After a failure nothing is written, because torch counts calls that raised as completed; the ring of the
-        last calls stays beside the dump (see `tail.merge_tails`).
+        last calls stays beside the dump (see `last_calls.merge_last_calls`).
         """
         if self._thread.is_alive():
             self._ending.set()
@@ -145,8 +139,8 @@ class FlightRecorder:
         if failed or time.monotonic() < self._keep_until:
             return
         self._refresh()
-        if self.tail is not None:
-            self.tail.close()
+        if self.last_calls is not None:
+            self.last_calls.close()
 
     def write(self) -> None:
         """Write the dump now; the file appears whole or not at all. Raises OSError."""
@@ -175,7 +169,7 @@ class FlightRecorder:
         with self._writing:
             dump = self._dump()
             pending_s = oldest_pending_s(dump["entries"], time.time_ns())
-            if pending_s >= _KEEP_AFTER * self.timeout_s:
+            if pending_s >= HANG_SHARE * self.timeout_s:
                 # a job that recovers is recorded again when this call's timeout is surely over
                 self._keep_until = time.monotonic() + self.timeout_s
             try:
@@ -183,103 +177,6 @@ class FlightRecorder:
                 self.error = None
             except OSError as error:
                 self.error = error
-
-
-def complete(
-    native: dict[str, Any],
-    p2p: list[dict[str, Any]],
-    groups: list[dict[str, object]],
-    ended: dict[str, int] | None = None,
-) -> dict[str, Any]:
-    """Torch's dump with sends and receives, process groups and completion filled in.
-
-    `ended` has the number, by group name, up to which all collectives are known to have ended: on a busy machine torch
-    now and then forgets to retire one.
-    """
-    upto = ended or {}
-    collectives = [
-        {**entry, "state": "completed", "retired": True}
-        if entry["retired"] or entry["collective_seq_id"] <= upto.get(entry["process_group"][0], 0)
-        else entry
-        for entry in native.get("entries", [])
-    ]
-    ids = {entry["process_group"][0]: entry["pg_id"] for entry in collectives}
-    for row in groups:
-        ids.setdefault(str(row["pg_name"]), len(ids) + 1_000)  # no collective yet: any number that is free
-    entries = collectives + [
-        {
-            **entry,
-            "pg_id": ids.get(entry["process_group"][0], 0),
-            "collective_seq_id": 0,
-            "timeout_ms": 0,
-        }
-        for entry in p2p
-    ]
-    entries = [{**entry, "frames": relative(entry.get("frames", []))} for entry in entries]
-    entries.sort(key=lambda entry: entry["time_created_ns"])
-    for number, entry in enumerate(entries):
-        entry["record_id"] = number
-    return {
-        "version": native.get("version", "2.10"),
-        "comm_lib_version": native.get("comm_lib_version", ""),
-        "pg_config": {
-            str(row["pg_name"]): {
-                "name": str(row["pg_name"]),
-                "desc": str(row["pg_desc"]),
-                "ranks": str(row["ranks"]),
-            }
-            for row in groups
-        },
-        "pg_status": status(native.get("pg_status", {}), collectives),
-        "entries": entries,
-    }
-
-
-def ended_well(work: Any) -> bool:
-    """Whether a work that is completed has no error: one that raised counts as completed, too."""
-    try:
-        work.get_future().value()
-    except RuntimeError:
-        return False
-    return True
-
-
-def relative(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Frames with file names as Python imports them (`torch/…`, `reftrain/…`): shorter, and alike on all hosts."""
-    found = [
-        _frame(frame.get("name", ""), frame.get("filename", ""), frame.get("line", 0)) for frame in frames
-    ]
-    return found[1:] if found and found[0]["filename"] == WATCHER else found
-
-
-@functools.cache  # one object for each place, which the pickle then holds once
-def _frame(name: str, filename: str, line: int) -> dict[str, Any]:
-    # an editable install is on no path, hence the package's own parent
-    roots = {os.path.abspath(root or os.curdir) + os.sep for root in [*sys.path, os.curdir]}  # noqa: PTH100
-    roots.add(f"{Path(__file__).parents[2]}{os.sep}")
-    inside = [root for root in roots if filename.startswith(root)]
-    return {
-        "name": name,
-        "filename": filename.removeprefix(max(inside, key=len)) if inside else filename,
-        "line": line,
-    }
-
-
-def oldest_pending_s(entries: list[dict[str, Any]], now_ns: int) -> float:
-    """Seconds since the oldest call that is still pending was made.
-
-    A call with a completed successor in its group is done, whatever its own state says: torch forgets to retire
-    calls whose work was dropped.
-    """
-    done: set[tuple[str, bool]] = set()
-    oldest = now_ns
-    for entry in reversed(entries):
-        key = (entry["process_group"][0], entry["is_p2p"])
-        if entry["retired"]:
-            done.add(key)
-        elif key not in done:
-            oldest = min(oldest, entry["time_created_ns"])
-    return (now_ns - oldest) / 1e9
 
 
 def nccl_dump() -> dict[str, Any]:

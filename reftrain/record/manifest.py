@@ -1,23 +1,25 @@
-"""run.json, the manifest of a run folder: what ran, on what, and which faults were planted.
+"""run.json, the manifest of a run folder: configuration, machine, and planted faults.
 
 `reftrain.run/1` is documented with the run folder; the planted faults are the truth that no analysis may read.
 """
 
+import dataclasses
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
 import reftrain
+from reftrain.config.run import RunConfig
 
 SCHEMA: Final = "reftrain.run/1"
 
 
 def versions() -> dict[str, str]:
-    """Versions of what computed the run."""
+    """Return the versions of reftrain, torch and Python."""
     return {
         "reftrain": getattr(reftrain, "__version__", "0.1.0"),
         "torch": torch.__version__,
@@ -26,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint() -> dict[str, Any]:
-    """What the ranks computed on: processor, instruction set as torch uses it, GPUs."""
+    """Return the hardware of the ranks: processor, instruction set as torch uses it, GPUs."""
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "machine": platform.machine(),
@@ -47,6 +49,43 @@ def _processor() -> str:
     )
 
 
+class Planted(Protocol):
+    """A planted fault or bug, as run.json records it."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry in the manifest's list of faults."""
+
+
+def describe(config: RunConfig, hosts: Sequence[str], faults: Sequence[Planted]) -> dict[str, Any]:
+    """Return the contents of run.json: configuration, hosts and machine, and the planted faults (the truth)."""
+    mesh = config.mesh
+    return {
+        "mesh": {"order": list(mesh.order), "sizes": {axis: mesh.sizes[axis] for axis in mesh.order}},
+        "world_size": mesh.world_size,
+        "hosts": list(hosts),
+        "steps": config.steps,
+        "model": dataclasses.asdict(config.model),
+        "data": dataclasses.asdict(config.data),
+        "dtype_policy": config.numerics.policy,
+        "numerics": dataclasses.asdict(config.numerics),
+        "parallel": dataclasses.asdict(mesh),
+        "schedule": {
+            **dataclasses.asdict(config.pipeline),
+            "micro_batches": config.micro_batches,
+            "consecutive": config.consecutive,
+        },
+        "optimizer": dataclasses.asdict(config.optimizer),
+        "compute": config.compute,
+        "threads": config.threads,
+        "device": config.device,
+        "resumed": config.checkpoint.resume,
+        "seeds": {"weights": config.seed, "data": config.data.seed},
+        "versions": versions(),
+        "fingerprint": fingerprint(),
+        "faults": [fault.to_json() for fault in faults],
+    }
+
+
 def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
     """Write `folder`/run.json; the file appears whole or not at all."""
     temporary = folder / ".run.json.tmp"
@@ -55,7 +94,7 @@ def write_manifest(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of `folder`, or None where there is none of ours."""
+    """Return the manifest of `folder`, or None where it holds no manifest of reftrain."""
     try:
         found = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

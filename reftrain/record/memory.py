@@ -5,32 +5,29 @@ a forward times the forwards in flight. On CUDA the allocator's own peaks stand 
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from reftrain.rank.hooks import Hooks
+from reftrain.rank.trainer_view import StageView, TrainerView
 from reftrain.schedule.actions import Action, Kind
-
-if TYPE_CHECKING:
-    from reftrain.execute.data import ShardedStage
-    from reftrain.train.trainer import Trainer
 
 
 class MemoryByKind(Hooks):
     """Peaks of one step by kind; `figures` hands them out and starts anew."""
 
     def __init__(self) -> None:
-        self._trainer: Trainer | None = None
+        self._trainer: TrainerView | None = None
         self._saved: dict[int, int] = {}  # virtual stage: bytes that a forward leaves for its backward
         self._flying: dict[tuple[int, int], int] = {}
         self._watch: Any = None
         self._peaks: dict[str, int] = {}
 
-    def built(self, trainer: "Trainer") -> None:
-        """Remember whose memory it is."""
+    def built(self, trainer: TrainerView) -> None:
+        """Remember the trainer whose memory is measured."""
         self._trainer = trainer
 
     def action_begin(self, action: Action) -> None:
@@ -62,19 +59,17 @@ class MemoryByKind(Hooks):
             self._note("weights", self._weights())
 
     def figures(self) -> dict[str, int]:
-        """Bytes by kind at their peaks in the step; the optimiser's and the buffers' as they are now."""
+        """Return bytes by kind: peaks within the step, and the present size of optimiser state and buffers."""
         trainer = self._trainer
         if trainer is None:
             return {}
-        state = [t for kind in trainer.optimizer.state().values() for t in kind.values()]
-        pool = trainer.executor.pool
-        size = torch.empty(pool.shape, dtype=pool.dtype, device="meta")
+        state = [t for kind in trainer.optimizer_state().values() for t in kind.values()]
         found = {
             "weights": self._peaks.get("weights", 0),
             "gradients": self._peaks.get("gradients", 0),
             "optimizer": distinct(state),
             "activations": self._peaks.get("activations", 0),
-            "buffers": pool.made * size.numel() * size.element_size(),
+            "buffers": trainer.buffer_bytes(),
         }
         if trainer.device.type == "cuda":
             found["allocated"] = torch.cuda.max_memory_allocated(trainer.device)
@@ -99,7 +94,7 @@ class MemoryByKind(Hooks):
         return {t.untyped_storage().data_ptr() for t in self._tensors_of_weights()}
 
 
-def held_weights(stage: "ShardedStage") -> list[torch.Tensor]:
+def held_weights(stage: StageView) -> list[torch.Tensor]:
     """Shards of a stage's parameters, and the whole ones that FSDP2 holds beside them just now."""
     found = []
     for module in stage.module.modules():

@@ -10,33 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from numerics.order.plan import OrderPlan, Reduction, merged, write_plan
-from reftrain.execute.data import ShardedStage
+from numerics.order.order_plan import OrderPlan, Reduction, merged, write_plan
 from reftrain.execute.replicated import MIB, buckets
-from reftrain.layout.ring import chunk_bounds
 from reftrain.layout.settings import local_settings
-from reftrain.rank.hooks import CollectiveCall, Hooks, StepMetrics
-from reftrain.record.moments import moment
+from reftrain.rank.events import CollectiveCall, StepMetrics
+from reftrain.rank.hooks import Hooks
+from reftrain.rank.trainer_view import StageView, TrainerView
+from reftrain.record.call_phase import moment
+from reftrain.record.ring_bounds import ring_bounds
 from reftrain.schedule.actions import COMPUTE, Action, Kind
-from reftrain.train.trainer import Trainer
 
 Layout = tuple[tuple[str, int], ...]
 
 
 @dataclass
 class _Accumulation:
-    """What a virtual stage added up in this step."""
+    """Micro-batches that a virtual stage added up in this step, and the formats of the sums."""
 
     operands: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     formats: set[str] = field(default_factory=set)
 
 
-def parameter_groups(stage: ShardedStage) -> Iterator[tuple[str, FSDPParamGroup]]:
+def parameter_groups(stage: StageView) -> Iterator[tuple[str, FSDPParamGroup]]:
     """FSDP2's groups of a stage by the name under which they are reduced."""
     modules = sorted(stage.module.named_modules(), key=lambda named: not named[0])  # the root comes last
     for name, module in modules:
@@ -46,7 +47,7 @@ def parameter_groups(stage: ShardedStage) -> Iterator[tuple[str, FSDPParamGroup]
                 yield name or "stage", group
 
 
-def group_layout(stage: ShardedStage, group: FSDPParamGroup, ranks: int) -> Layout:
+def group_layout(stage: StageView, group: FSDPParamGroup, ranks: int) -> Layout:
     """Parameters in the group's flat buffer, in order, with the elements of one destination."""
     names = {id(parameter): name for name, parameter in stage.module.named_parameters()}
     layout = []
@@ -66,7 +67,7 @@ class OrderRecorder(Hooks):
     """Collects the reductions of this rank."""
 
     def __init__(self) -> None:
-        self._trainer: Trainer | None = None
+        self._trainer: TrainerView | None = None
         self._action: Action | None = None
         self._calls: dict[Reduction, list[int]] = {}
         self._sums: dict[int, _Accumulation] = {}
@@ -74,13 +75,13 @@ class OrderRecorder(Hooks):
         self._eras: list[tuple[int, int, tuple[Reduction, ...]]] = []
 
     @property
-    def _built(self) -> Trainer:
+    def _built(self) -> TrainerView:
         if self._trainer is None:
             raise AssertionError("built comes first")
         return self._trainer
 
-    def built(self, trainer: Trainer) -> None:
-        """Note what lies where in the buffers that hold several parameters."""
+    def built(self, trainer: TrainerView) -> None:
+        """Note the layout of the buffers that hold several parameters."""
         self._trainer = trainer
         ranks = trainer.mesh.shard_size
         for stage in trainer.stages.values():
@@ -100,7 +101,7 @@ class OrderRecorder(Hooks):
         size = next((local[name].numel() for name in ends if name in local), 0)
         self._layouts["tied_embedding.grad"] = tuple((name, size) for name in ends)
 
-    def _bucket_layouts(self, trainer: Trainer) -> None:
+    def _bucket_layouts(self, trainer: TrainerView) -> None:
         """Note the buckets of a replicated run."""
         most = trainer.config.mesh.bucket_mb
         if not most:
@@ -160,7 +161,7 @@ class OrderRecorder(Hooks):
             operands=(),
             reduction=call.reduction,
             elements=elements,
-            bounds=tuple(chunk_bounds(elements, call.tensor.element_size(), len(group))) if gloo else (),
+            bounds=tuple(ring_bounds(elements, call.tensor.element_size(), len(group))) if gloo else (),
             layout=layout,
         )
         self._calls.setdefault(key, []).append(number)
@@ -184,7 +185,7 @@ class OrderRecorder(Hooks):
         )
 
     def step_end(self, metrics: StepMetrics) -> None:
-        """Close the step: the same as the one before, or something new."""
+        """Close the step: extend the last era where it made the same reductions, else begin a new one."""
         found = [
             msgspec.structs.replace(key, operands=tuple(numbers)) for key, numbers in self._calls.items()
         ]
@@ -198,6 +199,17 @@ class OrderRecorder(Hooks):
         if step + 1 == self._built.config.steps:
             self._write()
 
+    def _observed(self) -> dict[str, str]:
+        """Return the settings that this process can be asked for, in place of what the configuration says."""
+        mesh, loader = self._built.mesh, self._built.loader
+        return {
+            "tp": str(mesh.tp.size),
+            "cp": str(mesh.cp.size),
+            "micro_batch_size": str(loader.config.micro_batch_size),
+            "threads": str(torch.get_num_threads()),
+            "backend": dist.get_backend(),
+        }
+
     def _write(self) -> None:
         """Join all ranks' parts and write them from rank 0."""
         config = self._built.config
@@ -209,12 +221,12 @@ class OrderRecorder(Hooks):
         parts: list[Any] = [None] * config.mesh.world_size
         dist.all_gather_object(parts, own)
         if self._built.mesh.rank == 0:
-            sizes = {axis: getattr(config.mesh, axis) for axis in config.mesh.order}
+            sizes = {axis: config.mesh.sizes[axis] for axis in config.mesh.order}
             plan = OrderPlan(
                 source="recorded",
                 world_size=config.mesh.world_size,
                 mesh=sizes,
-                local=local_settings(config) | {"backend": dist.get_backend()},
+                local=local_settings(config) | self._observed(),
                 reductions=merged(parts),
             )
             write_plan(Path(config.out), plan)

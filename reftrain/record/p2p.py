@@ -1,4 +1,4 @@
-"""Keeps what Gloo's flight recorder leaves out: sends and receives, newest last, in a ring.
+"""Keeps the sends and receives that Gloo's flight recorder leaves out, newest last, in a ring.
 
 `install` puts a recording wrapper around the process group's own `send` and `recv`, which every way of
 sending (`send`, `isend`, `batch_isend_irecv`) goes through. A call counts as completed when its work says so.

@@ -1,4 +1,4 @@
-"""The matched sequential baseline of a run: its arithmetic once more, in one process, without collectives.
+"""The matched sequential baseline: repeats a run's arithmetic in one process, without collectives.
 
 Written apart from the trainer, so that a fault in any file of the trainer is not in here: nothing of
 `reftrain.model`, `parallel`, `trainer`, `comm`, `loss`, `optim` or `schedule` is imported. What is shared is

@@ -1,4 +1,4 @@
-"""What each rank computes on: sequences of its micro-batches, cut for context parallelism, with table and mask.
+"""Inputs of each rank: sequences of its micro-batches, cut for context parallelism, with rotary table and mask.
 
 Only the sequences themselves come from `reftrain.data`; which of them a rank reads, what is a target and what a
 document are defined here once more.
@@ -10,7 +10,7 @@ import torch
 
 from reftrain.config.run import RunConfig
 from reftrain.data.sequences import Source, make_source, stack
-from reftrain.layout.settings import Formats
+from reftrain.replay.formats import Formats
 
 IGNORED = -100
 
@@ -46,7 +46,7 @@ class Reader:
         ]
 
     def _micro_batch(self, numbers: range) -> MicroBatch:
-        """Nothing is learned of what follows an end of document, nor of padding."""
+        """Return inputs and targets; targets after an end of document and padding are ignored."""
         sequences = torch.from_numpy(stack(self.source, numbers))
         tokens, following = sequences[:, :-1].contiguous(), sequences[:, 1:].contiguous()
         ends = (tokens == self.source.eos).long()

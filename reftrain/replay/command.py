@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from numerics.order.plan import OrderPlan, read_plan, write_plan
-from numerics.record.capture import CaptureError
+from numerics.order.order_plan import OrderPlan, read_plan, write_plan
+from numerics.record.recorder import CaptureError
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
@@ -23,7 +23,7 @@ REFUSED = 3
 
 
 def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
-    """Level and names of the run's own capture; digest where it has none."""
+    """Return level and names of the run's own capture; digest where it has none."""
     try:
         stamp = json.loads((run / FOLDER / STAMP).read_text(encoding="utf-8"))
         level, names = stamp["level"], stamp["names"]
@@ -40,10 +40,10 @@ def replay(
     """Replay a run folder into another; `ReplayError` where that is impossible."""
     import torch
 
-    from reftrain.layout.settings import formats_of
-    from reftrain.replay.declare import declared_plan, possible_order
+    from reftrain.replay.capture_writer import CaptureWriter
+    from reftrain.replay.declared_plan import declared_plan, possible_order
     from reftrain.replay.engine import Replay
-    from reftrain.replay.row_probe import RowProbe
+    from reftrain.replay.formats import formats_of
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
@@ -54,31 +54,28 @@ def replay(
         raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
     _check_plan(run, recorded, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
-    orders = {
-        stage: possible_order(recorded, stage, config.micro_batches, config.mesh.zero)
-        for stage in range(config.stages)
-    }
+    orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     out.mkdir(parents=True, exist_ok=True)
-    probe = RowProbe(config, out, level, names)
-    engine = Replay(config, orders, formats, probe)
+    observer = CaptureWriter(config, out, level, names)
+    engine = Replay(config, orders, formats, observer)
     for step in range(min(config.steps, steps or config.steps)):
         engine.apply(step, engine.gradients(step))
         print(f"step {step}", file=sys.stderr, flush=True)  # noqa: T201 - progress for who started this program
-    probe.close()
+    observer.close()
     write_plan(out, declared_plan(config, recorded))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
 
 
 def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:
     """Run the 2D baseline; the trainer is imported for this only."""
-    from reftrain.train.baseline import run_two_dimensional
+    from reftrain.job.baseline import run_two_dimensional
 
     run_two_dimensional(described(read_manifest(run), out), out, level, names)
 
 
 def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     """Run the same once more by the trainer, faults planted in it included."""
-    from reftrain.train.baseline import run_again
+    from reftrain.job.baseline import run_again
 
     manifest = read_manifest(run)
     changes = dict(text.partition("=")[::2] for text in variants)

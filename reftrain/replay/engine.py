@@ -1,4 +1,4 @@
-"""The whole run once more: step after step, data-parallel rank after rank, stage after stage.
+"""Repeats a whole run: step after step, data-parallel rank after rank, stage after stage.
 
 Forward and backward of the tensor and context ranks of a stage run in lock step; data-parallel ranks and
 pipeline stages only wait for each other, so that their order in time changes nothing.
@@ -11,21 +11,22 @@ import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
+from reftrain.layout.declaration import Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
-from reftrain.layout.ring import ring_sum
-from reftrain.layout.settings import Formats, StageOrder, formats_of
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, seats_along
-from reftrain.replay.lockstep import Lockstep, Ranks
+from reftrain.replay.first_values import local_values
+from reftrain.replay.formats import Formats, StageOrder, formats_of
+from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
+from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
-from reftrain.replay.parameters import Declaration, shard_rows
-from reftrain.replay.probe import Moment, Probe
+from reftrain.replay.scalar_sums import sum_losses, sum_valid
 from reftrain.replay.stage import backward, leaves, run_stage
+from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 
 @dataclass
 class StepResult:
-    """Loss in nats a token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
+    """Loss in nats per token, count of valid targets, gradient norm (1,), every rank's shards of gradients."""
 
     loss: float
     valid: int
@@ -34,8 +35,20 @@ class StepResult:
 
 
 @dataclass
+class _Passed:
+    """A stage that a micro-batch has passed forward: inputs (None for the first stage), outputs, and weight leaves.
+
+    Each holds one entry for every rank in lock step.
+    """
+
+    inputs: Ranks | None
+    outputs: Ranks
+    leaves: list[dict[str, Tensor]]
+
+
+@dataclass
 class _Stage:
-    """What a stage keeps between its micro-batches of one data-parallel rank."""
+    """State of a stage between its micro-batches of one data-parallel rank."""
 
     order: StageOrder
     accumulators: list[Accumulator]
@@ -51,20 +64,20 @@ class Replay:
         config: RunConfig,
         orders: Mapping[int, StageOrder],
         formats: Formats | None = None,
-        probe: Probe | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.config, self.orders = config, orders
         self.formats = formats or formats_of(config.numerics.policy)
-        self.probe = probe or Probe()
+        self.observer = observer or Observer()
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
-        self.reducer = Reducer(config, self.grid, self.declared, self.formats, self.probe)
+        self.reducer = Reducer(config, self.grid, self.declared, self.formats, self.observer)
         mesh = config.mesh
-        self.lockstep = Lockstep(
+        self.virtual_ranks = VirtualRanks(
             mesh.tp,
             mesh.cp,
             sequence_parallel=mesh.sequence_parallel,
             sums_wide=config.numerics.tp_reduce == "fp32",
-            probe=self.probe,
+            observer=self.observer,
         )
         self.reader = Reader(config)
         self.shards: Shards = {seat: {} for seat in self.grid.seats()}
@@ -78,14 +91,14 @@ class Replay:
         self.optimizers = {
             seat: ShardOptimizer(config.optimizer, shards, matrices) for seat, shards in self.shards.items()
         }
-        self.probe.shards("param", "", self.shards)
+        self.observer.shards("param", "", self.shards)
 
     def _first_values(self) -> None:
         mesh = self.config.mesh
         for stage in range(self.config.stages):
             for parameter in self.declared.in_order(stage):
                 for tp in range(mesh.tp):
-                    local = parameter.local_values(self.config.seed, tp, self.formats.parameter)
+                    local = local_values(parameter, self.config.seed, tp, self.formats.parameter)
                     for group in self.grid.shard_groups(stage % mesh.pp, tp):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)
@@ -107,12 +120,12 @@ class Replay:
     def gradients(self, step: int) -> StepResult:
         """Run a step up to the global norm."""
         config, mesh = self.config, self.config.mesh
-        now = self.probe.now = Moment(step, "forward")
+        now = self.observer.now = Moment(step, "forward")
         batches = [self.reader.micro_batches(step, dp) for dp in range(mesh.dp)]
         for dp, of_rank in enumerate(batches):
             tokens = torch.cat([batch.tokens for batch in of_rank])
-            self.probe.read(dp, tokens, torch.cat([batch.targets for batch in of_rank]))
-        valid = self._valid(batches)
+            self.observer.read(dp, tokens, torch.cat([batch.targets for batch in of_rank]))
+        valid = sum_valid(self.grid, batches, self.observer)
         weights = [self._weights(stage) for stage in range(config.stages)]
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
         losses: dict[Seat, Tensor] = {}
@@ -124,38 +137,13 @@ class Replay:
             last = number + 1 == len(self.orders[stage].reduce_after)
             for tp in range(mesh.tp):
                 self.reducer.reduce(stage, tp, whole, reduced, last=last)
-        finish(config, self.grid, self.declared, reduced, self.probe)
-        self.probe.shards("param_grad", ".grad", reduced)
-        norm = global_norm(config, self.grid, self.declared, reduced, self.probe)
-        loss = self._loss(losses, valid)
-        self.probe.scalar("grad_norm", norm)
-        self.probe.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
+        finish(config, self.grid, self.declared, reduced, self.observer)
+        self.observer.shards("param_grad", ".grad", reduced)
+        norm = global_norm(config, self.grid, self.declared, reduced, self.observer)
+        loss = sum_losses(self.grid, losses, self.observer) / valid
+        self.observer.scalar("grad_norm", norm)
+        self.observer.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
         return StepResult(loss, valid, norm, reduced)
-
-    def _valid(self, batches: Sequence[Sequence[MicroBatch]]) -> int:
-        """Count of valid targets of the step's whole batch, at least 1."""
-        counts = [torch.tensor([sum(batch.valid for batch in of_rank)]) for of_rank in batches]
-        total = ring_sum(counts)
-        for group in self._groups("dp"):
-            own = {seat: counts[seat.dp] for seat in group}
-            self.probe.reduction("dp", "all_reduce", "valid_tokens", own, dict.fromkeys(group, total))
-        valid = max(int(total.item()), 1)
-        self.probe.scalar("valid_tokens", torch.tensor(valid))
-        return valid
-
-    def _groups(self, *axes: str) -> list[list[Seat]]:
-        return seats_along(self.grid, *axes)
-
-    def _loss(self, losses: Mapping[Seat, Tensor], valid: int) -> float:
-        """Loss of the step in float64: over data and context ranks of the last stage, then over the pipeline."""
-        sums = {seat: losses.get(seat, torch.zeros(1, dtype=torch.float64)) for seat in self.grid.seats()}
-        for axes, axis in ((("dp", "cp"), "dp_cp"), (("pp",), "pp")):
-            for group in self._groups(*axes):
-                total = ring_sum([sums[seat] for seat in group])
-                after = dict.fromkeys(group, total)
-                self.probe.reduction(axis, "all_reduce", "loss", {s: sums[s] for s in group}, after)
-                sums |= after
-        return float(sums[self.grid.seats()[0]].item()) / valid
 
     def _data_rank(
         self,
@@ -165,10 +153,10 @@ class Replay:
         valid: int,
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
     ) -> dict[Seat, Tensor]:
-        """All micro-batches of a data-parallel rank; puts accumulated gradients into `taken`, returns loss sums."""
+        """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
         stages = [
-            _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.lockstep))])
+            _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
             for stage in range(self.config.stages)
         ]
         sums: dict[int, Ranks] = {}
@@ -178,7 +166,7 @@ class Replay:
             sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
         last = (self.config.stages - 1) % mesh.pp
         totals = {}
-        for place in range(len(self.lockstep)):
+        for place in range(len(self.virtual_ranks)):
             total = torch.zeros(1, dtype=torch.float64)
             if self.config.numerics.loss_log == "stacked":
                 total += torch.stack([sums[number][place] for number in sorted(sums)]).sum().double()
@@ -198,41 +186,50 @@ class Replay:
         stages: Sequence[_Stage],
         taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
     ) -> Ranks:
-        """Forward through all stages, backward through all; returns the loss sums of every rank."""
-        config, mesh, now = self.config, self.config.mesh, self.probe.now
+        """Run forward and backward through all stages; return the loss sums of every rank in lock step."""
+        now = self.observer.now
         now.dp, now.micro_batch = dp, number
-        passed: list[tuple[Ranks | None, Ranks, list[dict[str, Tensor]]]] = []
+        passed = self._forward(batch, weights)
+        sums = passed[-1].outputs
+        grads: Ranks | None = None
+        for stage in reversed(range(self.config.stages)):
+            here = passed.pop()
+            now.phase, now.stage = "backward", stage
+            if grads is None:
+                backward([total / valid for total in here.outputs], None)
+            else:
+                self.observer.message("pp", "G", stage + 1, stage, grads)
+                now.stage = stage
+                backward(here.outputs, grads)
+            grads = (
+                None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
+            )
+            self._accumulate(dp, stage, number, here.leaves, stages[stage], taken)
+        return [total.detach() for total in sums]
+
+    def _forward(
+        self, batch: Sequence[Share], weights: Sequence[Sequence[Mapping[str, Tensor]]]
+    ) -> list[_Passed]:
+        """Run the micro-batch forward through all stages; return what each stage's backward needs."""
+        config, now = self.config, self.observer.now
+        passed: list[_Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
             if outputs is not None:
-                self.probe.message("pp", "A", stage - 1, stage, outputs)
+                self.observer.message("pp", "A", stage - 1, stage, outputs)
                 now.stage = stage
-            self.probe.inputs(batch)
+            self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
             local = [
-                {n: w.detach().requires_grad_() for n, w in weights[stage][place % mesh.tp].items()}
-                for place in range(len(self.lockstep))
+                {n: w.detach().requires_grad_() for n, w in weights[stage][place % config.mesh.tp].items()}
+                for place in range(len(self.virtual_ranks))
             ]
-            self.probe.weights(local)
+            self.observer.weights(local)
             last = stage + 1 == config.stages
-            outputs = run_stage(config, self.lockstep, layers, inputs, local, batch, last=last)
-            passed.append((inputs, outputs, local))
-        sums = passed[-1][1]
-        grads: Ranks | None = None
-        for stage in reversed(range(config.stages)):
-            inputs, outputs, local = passed.pop()
-            now.phase, now.stage = "backward", stage
-            if grads is not None:
-                self.probe.message("pp", "G", stage + 1, stage, grads)
-                now.stage = stage
-            if grads is None:
-                backward([total / valid for total in outputs], None)
-            else:
-                backward(outputs, grads)
-            grads = None if inputs is None else [grad for t in inputs if (grad := t.grad) is not None]
-            self._accumulate(dp, stage, number, local, stages[stage], taken)
-        return [total.detach() for total in sums]
+            outputs = run_stage(config, self.virtual_ranks, layers, inputs, local, batch, last=last)
+            passed.append(_Passed(inputs, outputs, local))
+        return passed
 
     def _accumulate(
         self,
@@ -264,16 +261,18 @@ class Replay:
 
     def apply(self, step: int, result: StepResult) -> float:
         """Clip and update all shards; return the learning rate."""
-        self.probe.now = Moment(step, "step")
+        self.observer.now = Moment(step, "step")
         rate = learning_rate(self.config.optimizer, step, self.config.steps)
         clip = clip_factor(result.norm, self.config.optimizer.clip_norm)
-        self.probe.scalar("learning_rate", torch.tensor(rate, dtype=torch.float64))
+        self.observer.scalar("learning_rate", torch.tensor(rate, dtype=torch.float64))
         if clip is not None:
-            self.probe.scalar("clip", clip)
+            self.observer.scalar("clip", clip)
         for seat, optimizer in self.optimizers.items():
             optimizer.step(result.gradients[seat], rate, clip)
-        self.probe.shards("param", "", self.shards)
+        self.observer.shards("param", "", self.shards)
         moments = {seat: optimizer.moments() for seat, optimizer in self.optimizers.items()}
         for kind in ("exp_avg", "exp_avg_sq", "master"):
-            self.probe.shards("optimizer", f".{kind}", {seat: m.get(kind, {}) for seat, m in moments.items()})
+            self.observer.shards(
+                "optimizer", f".{kind}", {seat: m.get(kind, {}) for seat, m in moments.items()}
+            )
         return rate

@@ -4,17 +4,18 @@ Gradients are summed, never averaged. Everything is kept for every virtual rank 
 norm and the optimiser see shards.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from reftrain.config.run import RunConfig
+from reftrain.layout.declaration import Declaration, Parameter, shard_rows
 from reftrain.layout.grid import Grid, Seat
-from reftrain.layout.ring import ring_sum
-from reftrain.layout.settings import Formats
-from reftrain.replay.parameters import Declaration, Parameter, flat_buffer, shard_rows
-from reftrain.replay.probe import Probe
+from reftrain.replay.formats import Formats
+from reftrain.replay.observer import Observer
+from reftrain.replay.ring import ring_sum
+from tracekit.axes import DESCENT
 
 Shards = dict[Seat, dict[str, Tensor]]
 MIB = 1 << 20
@@ -41,14 +42,25 @@ class Accumulator:
         return sums
 
 
+def flat_buffer(tensors: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Tensor:
+    """Return gradients as one buffer to reduce, (ranks, n): for each destination its padded rows of every parameter."""
+    pieces = []
+    for tensor in tensors:
+        rows = -(-len(tensor) // ranks) * ranks
+        padded = torch.zeros((rows, *tensor.shape[1:]), dtype=dtype)
+        padded[: len(tensor)] = tensor
+        pieces.append(padded.view(ranks, -1))
+    return torch.cat(pieces, dim=1)
+
+
 class Reducer:
     """Sums a stage's gradients over data and context parallelism into shards."""
 
     def __init__(
-        self, config: RunConfig, grid: Grid, declared: Declaration, formats: Formats, probe: Probe
+        self, config: RunConfig, grid: Grid, declared: Declaration, formats: Formats, observer: Observer
     ) -> None:
         self.config, self.grid, self.declared, self.formats = config, grid, declared, formats
-        self.probe = probe
+        self.observer = observer
         self._replica_sums: dict[tuple[int, str, Seat], Tensor] = {}
 
     def reduce(
@@ -66,7 +78,7 @@ class Reducer:
                 total = ring_sum(list(buffers.values()))
                 after = {seat: total[index].clone() for index, seat in enumerate(group)}
                 inputs = {seat: buffer.view(-1) for seat, buffer in buffers.items()}
-                self.probe.reduction("dp_cp", "reduce_scatter", f"{unit}.grad", inputs, after)
+                self.observer.reduction("dp_cp", "reduce_scatter", f"{unit}.grad", inputs, after)
                 flats |= after
             if self._is_replicated:
                 flats = self._between_replicas(stage, unit, groups, flats, last=last)
@@ -98,7 +110,7 @@ class Reducer:
             total = ring_sum(list(before_sum.values()))
             after = {seat: total.clone() for seat in replicas}
             axis = between_replicas(self.config) or ""
-            self.probe.reduction(axis, "all_reduce", f"{unit}.grad", before_sum, after)
+            self.observer.reduction(axis, "all_reduce", f"{unit}.grad", before_sum, after)
             out |= after
         return out
 
@@ -123,7 +135,7 @@ class Reducer:
 def between_replicas(config: RunConfig) -> str | None:
     """Axis over which each unit is summed between its replicas; None where there are none, or it is done in buckets."""
     mesh = config.mesh
-    if mesh.zero == 0:
+    if mesh.replicates:
         return None if mesh.bucket_mb else "dp_cp"
     return "dp" if 0 < mesh.dp_shard < mesh.dp else None
 
@@ -146,27 +158,29 @@ def bucket_names(config: RunConfig, declared: Declaration, pp: int, size: int) -
     return buckets
 
 
-def sum_buckets(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
+def sum_buckets(
+    config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, observer: Observer
+) -> None:
     """Sum over data and context ranks bucket by bucket, as DistributedDataParallel does."""
     for group in seats_along(grid, "dp", "cp"):
         size = next(iter(shards[group[0]].values())).element_size()
         for number, names in enumerate(bucket_names(config, declared, group[0].pp, size)):
             ranks = {seat: shards[seat] for seat in group}
-            _sum_in_one_buffer(names, ranks, "dp_cp", f"bucket{number}.grad", probe)
+            _sum_in_one_buffer(names, ranks, "dp_cp", f"bucket{number}.grad", observer)
 
 
-def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> None:
+def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, observer: Observer) -> None:
     """Sum over tp, or over the copies of key/value heads, what data parallelism left partial; then tied ends."""
     if config.mesh.bucket_mb:
-        sum_buckets(config, grid, declared, shards, probe)
+        sum_buckets(config, grid, declared, shards, observer)
     for axis in ("kv", "tp"):
         for group in partial_groups(config, grid, axis):
             names = partial_names(config, declared, group[0], axis)
             if names and len(group) > 1:
                 ranks = {seat: shards[seat] for seat in group}
-                _sum_in_one_buffer(names, ranks, axis, f"{axis}.partial_gradients", probe)
+                _sum_in_one_buffer(names, ranks, axis, f"{axis}.partial_gradients", observer)
     if config.model.tied_embeddings:
-        _sum_tied(config, grid, shards, probe)
+        _sum_tied(config, grid, shards, observer)
 
 
 def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]:
@@ -184,17 +198,17 @@ def partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: st
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 
 
-def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, probe: Probe) -> None:
+def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, observer: Observer) -> None:
     buffers = {seat: torch.cat([rank[name].reshape(-1) for name in names]) for seat, rank in ranks.items()}
     total = ring_sum(list(buffers.values()))
-    probe.reduction(axis, "all_reduce", label, buffers, dict.fromkeys(buffers, total))
+    observer.reduction(axis, "all_reduce", label, buffers, dict.fromkeys(buffers, total))
     for rank in ranks.values():
         pieces = torch.split(total, [rank[name].numel() for name in names])
         for name, piece in zip(names, pieces, strict=True):
             rank[name] = piece.view(rank[name].shape).clone()
 
 
-def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, probe: Probe) -> None:
+def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, observer: Observer) -> None:
     """Both ends of a tied embedding get the sum of their gradients, over the first and last pipeline ranks."""
     first, last = "tok_embeddings.weight", "output.weight"
     for seat in grid.seats():
@@ -204,7 +218,7 @@ def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, probe: Probe) -> No
         total = ring_sum([shards[seat][first], shards[other][last]])
         if other != seat:
             ends = {seat: shards[seat][first], other: shards[other][last]}
-            probe.reduction(
+            observer.reduction(
                 "embedding", "all_reduce", "tied_embedding.grad", ends, dict.fromkeys(ends, total)
             )
         shards[seat][first], shards[other][last] = total, total.clone()
@@ -214,19 +228,21 @@ def seats_along(grid: Grid, *axes: str) -> list[list[Seat]]:
     """Groups of seats that differ in these axes only, each by global rank."""
     groups: dict[tuple[int, ...], list[Seat]] = {}
     for seat in grid.seats():
-        key = tuple(getattr(seat, axis) for axis in ("dp", "pp", "cp", "tp") if axis not in axes)
+        key = tuple(getattr(seat, axis) for axis in DESCENT if axis not in axes)
         groups.setdefault(key, []).append(seat)
     return list(groups.values())
 
 
-def global_norm(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, probe: Probe) -> Tensor:
+def global_norm(
+    config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, observer: Observer
+) -> Tensor:
     """Euclidean norm of the model's gradient (1,): squares by parameter, then over data, tensor, pipeline ranks."""
     squares = {seat: _squares(config, grid, declared, seat, shards[seat]) for seat in grid.seats()}
     for axes in (("dp", "cp"), ("tp",), ("pp",)):
         for group in seats_along(grid, *axes):
             before = {seat: squares[seat] for seat in group}
             after = dict.fromkeys(group, ring_sum(list(before.values())))
-            probe.reduction("_".join(axes), "all_reduce", "grad_norm", before, after)
+            observer.reduction("_".join(axes), "all_reduce", "grad_norm", before, after)
             squares |= after
     return squares[grid.seats()[0]].sqrt()
 

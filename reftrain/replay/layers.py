@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reftrain.config.run import ModelConfig, RunConfig
 from reftrain.replay.batch import Share
-from reftrain.replay.lockstep import Lockstep, Ranks
 from reftrain.replay.ring_attention import ring_attention
+from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
 Weights = Mapping[str, Tensor]
 
@@ -69,8 +69,8 @@ def _unflatten(x: Tensor, *sizes: int) -> Tensor:
 class Layers:
     """The computation between two stage boundaries, for the ranks in lock step."""
 
-    def __init__(self, config: RunConfig, lockstep: Lockstep) -> None:
-        self.config, self.model, self.lockstep = config, config.model, lockstep
+    def __init__(self, config: RunConfig, virtual_ranks: VirtualRanks) -> None:
+        self.config, self.model, self.virtual_ranks = config, config.model, virtual_ranks
         self.ring = config.numerics.cp_method == "ring" and config.mesh.cp > 1
 
     def norm(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
@@ -78,7 +78,7 @@ class Layers:
         out = [
             rms_norm(x, w[f"{name}.weight"], self.model.norm_eps) for x, w in zip(xs, weights, strict=True)
         ]
-        self.lockstep.probe.value(f"{name}.out", out)
+        self.virtual_ranks.observer.value(f"{name}.out", out)
         return out
 
     def layer(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], number: int) -> Ranks:
@@ -90,23 +90,23 @@ class Layers:
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
         branch = self.feed_forward(self.norm(xs, weights, f"{pre}.ffn_norm"), weights, f"{pre}.feed_forward")
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
-        self.lockstep.probe.value(f"{pre}.out", xs)
+        self.virtual_ranks.observer.value(f"{pre}.out", xs)
         return xs
 
     def attention(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], name: str) -> Ranks:
         """Grouped-query attention; (B, S or S/tp, D) to the same."""
-        whole = self.lockstep.enter(xs, f"{name}.qkv")
-        self.lockstep.probe.value(f"{name}.qkv.in", whole)
+        whole = self.virtual_ranks.enter(xs, f"{name}.qkv")
+        self.virtual_ranks.observer.value(f"{name}.qkv.in", whole)
         shown = [
             self._queries(x, w, share, f"{name}.qkv")
             for x, w, share in zip(whole, weights, batch, strict=True)
         ]
         for part in shown[0]:
-            self.lockstep.probe.value(f"{name}.qkv.{part}", [rank[part] for rank in shown])
+            self.virtual_ranks.observer.value(f"{name}.qkv.{part}", [rank[part] for rank in shown])
         queries, keys, values = ([rank[p] for rank in shown] for p in ("queries", "keys", "values"))
         attended = self._core(queries, keys, values, batch, name)
         inputs = [a.transpose(1, 2).flatten(2) for a in attended]
-        self.lockstep.probe.value(f"{name}.wo.in", inputs)
+        self.virtual_ranks.observer.value(f"{name}.wo.in", inputs)
         return self._row(inputs, weights, name, "wo")
 
     def _queries(self, x: Tensor, weights: Weights, share: Share, name: str) -> dict[str, Tensor]:
@@ -124,8 +124,8 @@ class Layers:
     def _core(self, queries: Ranks, keys: Ranks, values: Ranks, batch: Sequence[Share], name: str) -> Ranks:
         if self.ring:
             masks = [share.mask for share in batch]
-            return ring_attention(self.lockstep, queries, keys, values, masks, name)
-        keys, values = self.lockstep.gather_keys_values(keys, values, name)
+            return ring_attention(self.virtual_ranks, queries, keys, values, masks, name)
+        keys, values = self.virtual_ranks.gather_keys_values(keys, values, name)
         with sdpa_kernel(SDPBackend.MATH) if self.config.numerics.attention == "math" else nullcontext():
             return [
                 attend(q, k, v, share.mask)
@@ -134,8 +134,8 @@ class Layers:
 
     def feed_forward(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
         """w2(silu(w1 x) · w3 x); Shazeer 2020."""
-        whole = self.lockstep.enter(xs, f"{name}.w1")
-        self.lockstep.probe.value(f"{name}.w1.in", whole)
+        whole = self.virtual_ranks.enter(xs, f"{name}.w1")
+        self.virtual_ranks.observer.value(f"{name}.w1.in", whole)
         gates, ups, inputs = [], [], []
         for x, w in zip(whole, weights, strict=True):
             gates.append(linear(x, w, f"{name}.w1"))
@@ -143,17 +143,17 @@ class Layers:
             ups.append(linear(x, w, f"{name}.w3"))
             inputs.append(silu * ups[-1])
         for part, values in (("w1.out", gates), ("w3.out", ups), ("w2.in", inputs)):
-            self.lockstep.probe.value(f"{name}.{part}", values)
+            self.virtual_ranks.observer.value(f"{name}.{part}", values)
         return self._row(inputs, weights, name, "w2")
 
     def _row(self, inputs: Ranks, weights: Sequence[Weights], name: str, part: str) -> Ranks:
         """Products of weights cut by columns, summed over tp; then the bias, once."""
         partials = [F.linear(x, w[f"{name}.{part}.weight"]) for x, w in zip(inputs, weights, strict=True)]
-        self.lockstep.probe.value(f"{name}.{part}.out", partials)
-        out = self.lockstep.leave(partials, f"{name}.{part}")
+        self.virtual_ranks.observer.value(f"{name}.{part}.out", partials)
+        out = self.virtual_ranks.leave(partials, f"{name}.{part}")
         if self.model.bias:
             out = [x + w[f"{name}.{part}.bias"] for x, w in zip(out, weights, strict=True)]
-        self.lockstep.probe.value(f"{name}.out", out)
+        self.virtual_ranks.observer.value(f"{name}.out", out)
         return out
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reftrain.layout.ring import ring_sum
 from reftrain.replay.batch import IGNORED
-from reftrain.replay.lockstep import Lockstep, Ranks, joint
+from reftrain.replay.ring import ring_sum
+from reftrain.replay.virtual_ranks import Ranks, VirtualRanks, joint
 
 
 @dataclass
@@ -28,8 +28,8 @@ class _Shard:
 class ShardedCrossEntropy:
     """Token losses of every rank, (N,), from its logits (N, V_padded/tp) and targets (N,)."""
 
-    def __init__(self, lockstep: Lockstep, vocab_size: int, smoothing: float) -> None:
-        self.lockstep, self.vocab_size, self.smoothing = lockstep, vocab_size, smoothing
+    def __init__(self, virtual_ranks: VirtualRanks, vocab_size: int, smoothing: float) -> None:
+        self.virtual_ranks, self.vocab_size, self.smoothing = virtual_ranks, vocab_size, smoothing
         self._shards: list[_Shard] = []
         self._totals: Ranks = []
 
@@ -47,20 +47,22 @@ class ShardedCrossEntropy:
         return _Shard(wide, valid, column, mine, wide)
 
     def _reduced(self, label: str, parts: Ranks, *, greatest: bool = False) -> Ranks:
-        if self.lockstep.tp == 1:
+        if self.virtual_ranks.tp == 1:
             return parts
         if not greatest:
-            return self.lockstep.all_reduce("tp", label, parts)
+            return self.virtual_ranks.all_reduce("tp", label, parts)
         out = list(parts)
-        for group in self.lockstep.groups("tp"):
+        for group in self.virtual_ranks.groups("tp"):
             total = ring_sum([parts[r] for r in group], combine=torch.maximum)
             for r in group:
                 out[r] = total
-        self.lockstep.probe.collective("tp", "all_reduce", label, self.lockstep.groups("tp"), parts, out)
+        self.virtual_ranks.observer.collective(
+            "tp", "all_reduce", label, self.virtual_ranks.groups("tp"), parts, out
+        )
         return out
 
     def _there(self, logits: Ranks, targets: Ranks) -> Ranks:
-        ranks = self.lockstep.tp
+        ranks = self.virtual_ranks.tp
         self._shards = [
             self._shard(x, t, place % ranks) for place, (x, t) in enumerate(zip(logits, targets, strict=True))
         ]

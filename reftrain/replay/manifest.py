@@ -9,9 +9,9 @@ from reftrain.config.file import from_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ReftrainError
 from reftrain.layout.settings import WHOLE_BACKWARD
+from reftrain.thresholds import LARGEST_MANIFEST
 
 SCHEMA: Final = "reftrain.run/1"
-_MOST_BYTES: Final = 16 << 20
 _PIPELINE: Final = ("schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced")
 
 
@@ -23,7 +23,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
     """Return run.json of a run folder; `ReplayError` where it is none of ours."""
     path = run / "run.json"
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > LARGEST_MANIFEST:
             raise ReplayError(f"{path}: larger than 16 MiB; copy the run's manifest again")
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

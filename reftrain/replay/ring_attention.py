@@ -10,7 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from reftrain.replay.lockstep import Lockstep, Ranks, joint
+from reftrain.replay.virtual_ranks import Ranks, VirtualRanks, joint
+
+Masks = Sequence[Tensor | None]
+"""Which keys each rank in lock step may see, by source rank; None only where no ring runs."""
 
 
 @dataclass
@@ -65,21 +68,23 @@ def _forward(
     return _Forward(grouped, own[0], own[1], mask, out, lse)
 
 
-def _show_turns(lockstep: Lockstep, blocks: Ranks, label: str) -> None:
+def _show_turns(virtual_ranks: VirtualRanks, blocks: Ranks, label: str) -> None:
     """Show all turns but the last, after which a block would be home."""
-    for turn in range(lockstep.cp - 1):
-        _show_turn(lockstep, blocks, turn, label)
+    for turn in range(virtual_ranks.cp - 1):
+        _show_turn(virtual_ranks, blocks, turn, label)
 
 
-def _show_turn(lockstep: Lockstep, blocks: Ranks, turn: int, label: str, *, grouped: bool = False) -> None:
+def _show_turn(
+    virtual_ranks: VirtualRanks, blocks: Ranks, turn: int, label: str, *, grouped: bool = False
+) -> None:
     """Show one turn of the ring: blocks by their owner, or group after group if `grouped`."""
-    size, groups = lockstep.cp, lockstep.groups("cp")
+    size, groups = virtual_ranks.cp, virtual_ranks.groups("cp")
     sent, received = list(blocks), list(blocks)
     for number, group in enumerate(groups):
         own = blocks[number * size : (number + 1) * size] if grouped else [blocks[r] for r in group]
         for place, r in enumerate(group):
             sent[r], received[r] = own[(place - turn) % size], own[(place - 1 - turn) % size]
-    lockstep.probe.exchange("cp", label, groups, sent, received)
+    virtual_ranks.observer.exchange("cp", label, groups, sent, received)
 
 
 def _backward(
@@ -110,10 +115,10 @@ def _backward(
 
 
 def ring_attention(
-    lockstep: Lockstep, queries: Ranks, keys: Ranks, values: Ranks, masks: Sequence[Tensor | None], label: str
+    virtual_ranks: VirtualRanks, queries: Ranks, keys: Ranks, values: Ranks, masks: Masks, label: str
 ) -> Ranks:
     """Attend with each rank's (B, H, S/cp, D) queries to the keys and values of all context ranks."""
-    count, groups = len(lockstep), lockstep.groups("cp")
+    count, groups = len(virtual_ranks), virtual_ranks.groups("cp")
     kept: list[_Forward | None] = [None] * count
 
     def there(tensors: Ranks) -> Ranks:
@@ -127,14 +132,14 @@ def ring_attention(
                 made = _forward(group, place, q[r], kv, mask)
                 kept[r] = made
                 out[r] = made.out.flatten(1, 2).to(q[r].dtype)
-        _show_turns(lockstep, [torch.stack(pair) for pair in zip(k, v, strict=True)], f"{label}.kv")
+        _show_turns(virtual_ranks, [torch.stack(pair) for pair in zip(k, v, strict=True)], f"{label}.kv")
         return out
 
     def back(grads: Ranks) -> Ranks:
         out: list[Tensor] = [torch.empty(0)] * (3 * count)
         blocks = [torch.stack([f.keys, f.values]) for f in kept if f is not None]
-        _show_turns(lockstep, blocks, f"{label}.kv")
-        travelling: list[list[Tensor]] = [[] for _ in range(lockstep.cp)]
+        _show_turns(virtual_ranks, blocks, f"{label}.kv")
+        travelling: list[list[Tensor]] = [[] for _ in range(virtual_ranks.cp)]
         for group in groups:
             forwards = [f for r in group if (f := kept[r]) is not None]
             grad_queries, grad_blocks = _backward(forwards, [grads[r] for r in group], travelling)
@@ -143,7 +148,7 @@ def ring_attention(
                 out[r] = grad_q.flatten(1, 2).to(grads[r].dtype)
                 out[count + r], out[2 * count + r] = both[0], both[1]
         for turn, tensors in enumerate(travelling):
-            _show_turn(lockstep, tensors, turn, f"{label}.kv.grad", grouped=True)
+            _show_turn(virtual_ranks, tensors, turn, f"{label}.kv.grad", grouped=True)
         return out
 
     return joint(there, back, [*queries, *keys, *values])

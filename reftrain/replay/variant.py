@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from reftrain.layout.settings import Formats
+from reftrain.replay.formats import Formats
 from reftrain.replay.manifest import ReplayError
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}

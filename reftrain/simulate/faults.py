@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reftrain.config.fault_spec import HANGS, FaultSpec
+from reftrain.config.fault_kinds import HANGS
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.errors import ConfigError
 from reftrain.simulate.conditions import Conditions
 from reftrain.simulate.grid import F64, Grid

@@ -91,8 +91,7 @@ def write_folder(
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:
     """Write run.json as `reftrain run` does; `simulated` has the step times with and without the faults."""
-    from reftrain.record.evidence import describe  # imports torch, which nothing else here needs
-    from reftrain.record.manifest import write_manifest
+    from reftrain.record.manifest import describe, write_manifest  # these import torch
 
     simulation, setup = outcome.simulation, outcome.setup
     hosts = [simulation.host_name(rank) for rank in range(simulation.grid.world)]

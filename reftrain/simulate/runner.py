@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from reftrain.config.fault_spec import HANGS, FaultSpec
+from reftrain.config.fault_kinds import HANGS
+from reftrain.config.fault_spec import FaultSpec
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.errors import ConfigError

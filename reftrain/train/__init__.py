@@ -1,1 +1,1 @@
-"""A training job from launch to checkpoint."""
+"""One rank's training: the trainer, its optimiser and its checkpoints."""

@@ -13,7 +13,8 @@ from reftrain.execute.loss import global_loss
 from reftrain.execute.pipeline import BufferPool
 from reftrain.execute.pipeline_asynchronous import AsynchronousExecutor, Fed
 from reftrain.rank.comm import Axis
-from reftrain.rank.hooks import HookList, Segment
+from reftrain.rank.events import Segment
+from reftrain.rank.hooks import HookList
 from reftrain.schedule.registry import SCHEMES
 from reftrain.train.optimizer import learning_rate
 from reftrain.train.trainer import Gradients, Trainer

@@ -37,7 +37,7 @@ STEP_KEY = "meta.step"
 
 
 class Box(torch.Tensor):
-    """A local tensor that knows which box of a global tensor it is; torch.distributed.checkpoint asks it."""
+    """A local tensor with its box of the global tensor, in the form that torch.distributed.checkpoint asks for."""
 
     part: Part
     whole: tuple[int, ...]
@@ -115,7 +115,7 @@ def find(resume: str, own: Path) -> Path | None:
 
 
 class Checkpointer:
-    """Saves every so many steps in the background, keeps the last ones. Constructed on every rank."""
+    """Saves in the background every `checkpoint.every` steps and keeps the last ones. Constructed on every rank."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         self.trainer, self.folder = trainer, folder

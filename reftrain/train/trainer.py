@@ -4,6 +4,7 @@ A step is: data, global count of valid tokens, the pipeline schedule (forwards, 
 reductions), the last sums of partial gradients, global norm, clipping, AdamW.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +12,12 @@ import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.data.batches import Loader
-from reftrain.execute.data import ShardedStage, mixed_precision
 from reftrain.execute.gradients import global_norm, sum_partial_gradients, sum_tied_gradients
 from reftrain.execute.loss import global_loss, global_valid_tokens
 from reftrain.execute.pipeline import BufferPool, PipelineExecutor
 from reftrain.execute.replica_sums import ReplicaSums, replica_axes
 from reftrain.execute.replicated import sum_in_buckets
+from reftrain.execute.sharded_stage import ShardedStage, mixed_precision
 from reftrain.model.attention import choose_kernel
 from reftrain.model.batch import Cutter
 from reftrain.model.context import ModelContext
@@ -25,7 +26,8 @@ from reftrain.model.parameters import Part, Spec, shard_part
 from reftrain.model.segments import Segments
 from reftrain.parallel.tensor import TensorParallel
 from reftrain.rank.comm import Axis, WideAxis
-from reftrain.rank.hooks import HookList, RunContext, Segment
+from reftrain.rank.events import Segment
+from reftrain.rank.hooks import HookList, RunContext
 from reftrain.rank.mesh import Mesh
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.generators import make_schedule
@@ -46,7 +48,7 @@ class Formats:
 
     @property
     def wide(self) -> torch.dtype:
-        """Format of what is always computed at least in FP32."""
+        """Format of values that are always computed in FP32 or wider."""
         return torch.promote_types(self.compute, torch.float32)
 
 
@@ -60,7 +62,7 @@ POLICIES = {
 
 @dataclass(frozen=True)
 class Gradients:
-    """What a step gave: loss in nats a token, count of valid targets, global gradient norm (1,)."""
+    """Result of a step: loss in nats per token, count of valid targets, global gradient norm (1,)."""
 
     loss: float
     valid_tokens: int
@@ -129,7 +131,7 @@ class Trainer:
         )
 
     def model_context(self) -> ModelContext:
-        """Return what the layers of this rank need to know."""
+        """Return the settings that the layers of this rank share."""
         config, mesh = self.config, self.mesh
         return ModelContext(
             model=config.model,
@@ -155,7 +157,7 @@ class Trainer:
                 continue
             stage = Stage(context, layers, first=number == 0, last=number + 1 == config.stages)
             sharding = mesh.device_mesh["dp_shard"] if config.mesh.bucket_mb else mesh.fsdp_mesh
-            stages[number] = ShardedStage(stage, sharding, config.mesh.zero, policy, self.hooks)
+            stages[number] = ShardedStage(stage, sharding, config.mesh, policy, self.hooks)
             stages[number].materialise(self.device, config.seed, mesh.shard_size, mesh.shard_index)
         return stages
 
@@ -215,6 +217,14 @@ class Trainer:
     def local_gradients(self) -> dict[str, torch.Tensor]:
         """Return this rank's shard of every gradient by global name."""
         return {n: t for stage in self.stages.values() for n, t in stage.local_gradients().items()}
+
+    def optimizer_state(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """Return this rank's shards of the optimiser state by kind, then by global name."""
+        return self.optimizer.state()
+
+    def buffer_bytes(self) -> int:
+        """Return the size of the buffers made for messages between stages, in bytes."""
+        return self.executor.pool.bytes
 
     def compute_gradients(self, step: int) -> Gradients:
         """Run a step up to the global norm; the gradients stand in `local_gradients`."""

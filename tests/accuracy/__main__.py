@@ -21,7 +21,7 @@ HEALTHY_SEEDS = 5_000  # between a faulty seed and its healthy companion, so tha
 
 
 def plan(cases: int, seed: int, kinds: list[str] | None) -> list[tuple[int, str]]:
-    """Which kind each seed shows: drawn by weight from the seed, so that any range of seeds is a fair mix."""
+    """(seed, kind) of each case; kinds are drawn by weight from the seed, so that any range of seeds is a fair mix."""
     faulty = [k for k in WEIGHTS if not k.startswith("healthy")]
     healthy = [k for k in WEIGHTS if k.startswith("healthy")]
     out = []

@@ -1,4 +1,4 @@
-"""Marking one answer of `tracekit slowrank` against a generated case's truth."""
+"""Marks the answers of `tracekit slowrank` against the truth of generated cases."""
 
 import tempfile
 import time
@@ -27,7 +27,7 @@ OUTCOMES = (
 
 @dataclass
 class Mark:
-    """One case's outcome. `answer` and `truth` are texts for a reader; rates come from the other fields."""
+    """The outcome of one case. `answer` and `truth` are texts for a reader; rates come from the other fields."""
 
     seed: int
     kind: str
@@ -47,7 +47,7 @@ class Mark:
 
 
 def judge(truth: Truth, finding: SlowRankFinding) -> str:
-    """The outcome by the meanings of `tracekit.slowrank/1`: the suspect with most time lost is the answer."""
+    """The outcome in the terms of `tracekit.slowrank/1`: the suspect with most time lost is the answer."""
     if finding.verdict == "inconclusive":
         return "inconclusive"
     if truth.verdict == "healthy":
@@ -62,7 +62,7 @@ def judge(truth: Truth, finding: SlowRankFinding) -> str:
 
 
 def answer_case(case: Case) -> SlowRankFinding:
-    """Write the case to a folder of its own and analyse what was written."""
+    """The finding of the case, written to a folder of its own and read from there."""
     with tempfile.TemporaryDirectory(prefix="generated-") as folder:
         case.write(Path(folder))
         return analyse(load([folder]), mesh=None, order=None, steps=None)
@@ -84,7 +84,7 @@ def brief(finding: SlowRankFinding) -> str:
 
 
 def mark(seed: int, **overrides: object) -> Mark:
-    """Generate the case of `seed`, analyse it, mark the answer; tracekit's own errors are refusals."""
+    """The mark of the case of `seed`, generated and analysed; tracekit's own errors count as refusals."""
     case = generate(seed, **overrides)
     truth, began = case.truth, time.perf_counter()
     cause_right, claimed, detail = False, float("nan"), {}
@@ -126,7 +126,7 @@ def mark_planned(job: tuple[int, str]) -> Mark:
 
 
 def table(marks: list[Mark]) -> str:
-    """Outcomes per kind of fault, with the seeds that were not right."""
+    """A table of outcomes by kind of fault, with the seeds that were not answered right."""
     head = (
         f"{'kind':<16}{'cases':>6}"
         + "".join(f"{o.replace('_', ' '):>14}" for o in OUTCOMES)
@@ -144,9 +144,9 @@ def table(marks: list[Mark]) -> str:
 
 
 def rates(marks: list[Mark]) -> dict[str, float | int]:
-    """Top-1 over faulty cases that cost at least 10 % of the step, and false alarms over healthy ones.
+    """Shares of right answers among faults that cost at least 10 % of the step, and of alarms among healthy cases.
 
-    A price's error is that of the claimed excess of the step, as a share of the true one.
+    The error of a price is that of the claimed excess of the step, as a share of the true excess.
     """
     faulty = [m for m in marks if not m.kind.startswith("healthy") and m.slowdown >= 1.10]
     healthy = [m for m in marks if m.kind.startswith("healthy")]

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from reftrain.config.file import load
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
 
 STEPS = 7
 COMPARED = range(3, STEPS)  # the profiler starts in step 2

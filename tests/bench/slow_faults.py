@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from reftrain.errors import ReftrainError
-from reftrain.train.demo import LONG_SEQUENCES, WARM_UP, sixteen
-from reftrain.train.lag import step_ms
-from reftrain.train.launcher import launch
+from reftrain.job.demo import LONG_SEQUENCES, WARM_UP, demo_config
+from reftrain.job.lag import step_ms
+from reftrain.job.launcher import launch
 
 RANK = 5
 STEPS = {"emulated": 4, "real": 8}  # traced
@@ -97,7 +97,7 @@ def measured_lag(fault: str, overrides: dict[str, dict[str, Any]], pairs: int) -
     """Share of a step by which one with the fault is longer than the next one without it, and its standard error."""
     with tempfile.TemporaryDirectory(prefix="slow-faults-lag-") as folder:
         untraced = {**overrides, "evidence": {"measure_lag": False, "trace_steps": []}}
-        launch(sixteen(Path(folder), 2 * pairs, [f"{fault},steps={WARM_UP}::2"], untraced), lambda _: [])
+        launch(demo_config(Path(folder), 2 * pairs, [f"{fault},steps={WARM_UP}::2"], untraced), lambda _: [])
         times = step_ms(Path(folder), list(range(WARM_UP, WARM_UP + 2 * pairs)))
     slow, usual = times[0::2], times[1::2]
     differences = [a - b for a, b in zip(slow, usual, strict=True)]
@@ -117,7 +117,7 @@ def run_case(
     """One run and what slowrank says of it, and one by which its lag is measured."""
     faults = [] if fault is None else [fault]
     apart = {**overrides, "evidence": {"measure_lag": False}}
-    launch(sixteen(folder, STEPS[compute], faults, apart), lambda _: [])
+    launch(demo_config(folder, STEPS[compute], faults, apart), lambda _: [])
     lag = measured_lag(fault, overrides, PAIRS[compute]) if fault and lag_too else (None, None)
     program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
     command = [sys.executable, "-c", program, "slowrank", str(folder), "--json", "-", "--quiet"]

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.reftrain_faults import faults
 
-from reftrain.config.fault_spec import KINDS
+from reftrain.config.fault_kinds import FAULT_KINDS
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
 from reftrain.faults.bugs import catalogue, is_bug, read_bugs
-from reftrain.faults.planted import read_faults
+from reftrain.faults.registry import read_faults
 
 
 def configuration(*texts, **mesh):
@@ -22,7 +22,7 @@ def test_the_list_names_every_kind_and_bug():
     assert result.exit_code == 0
     for name, bug in catalogue().items():
         assert f"{name} [{bug.axis}]: {bug.what}; shows first: {bug.shows}" in result.output
-    assert all(f"\n{kind}: " in f"\n{result.output}" for kind in KINDS)
+    assert all(f"\n{kind}: " in f"\n{result.output}" for kind in FAULT_KINDS)
 
 
 def test_the_list_as_json(tmp_path):

@@ -1,4 +1,4 @@
-"""From a seed to a case: draw a job, plant a fault of known cost, capture it, and keep truth apart."""
+"""From a seed to a case: draws a job, plants a fault of known cost, captures the run, and keeps the truth apart."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,9 +10,10 @@ from tests.generator import faults
 from tests.generator.draw import draw_capture, draw_job
 from tests.generator.engine import Durations, Times, simulate, step_bounds
 from tests.generator.kineto import write_case
-from tests.generator.mesh import Groups, make_groups
+from tests.generator.mesh import Groups, Mesh, make_groups
 from tests.generator.program import SYNC, Program, build
 from tests.generator.spec import KINDS, Capture, Fault, Job, Truth
+from tracekit.axes import AXES
 
 WEIGHTS = {
     "slow_compute": 20,
@@ -75,7 +76,7 @@ def _mean_step(world: _World, times: Times, captured: tuple[int, ...]) -> tuple[
 
 
 def _groups_for(job: Job, style: str, naming: str) -> Groups:
-    kinds = ["tp", "cp", "pp", "dp"]
+    kinds = [*AXES]
     if style == "megatron":
         kinds += ["dp_cp", "tp_cp", "mp", "embd"]
     kinds += [job.dp_group] + ([job.grad_norm] if job.grad_norm == "mp" else [])
@@ -86,7 +87,10 @@ def _groups_for(job: Job, style: str, naming: str) -> Groups:
 def _planted(
     rng: np.random.Generator, base: _World, fault: Fault, captured: tuple[int, ...], seed: int, cost: tuple
 ) -> tuple:
-    """Scale the severity until the mean step pays within `cost`; gives (world, times, slowdown)."""
+    """(world, times, slowdown) with the fault as severe as `cost` asks; None where a fault that should be free is not.
+
+    `cost` is the least and the most slowdown of the mean step.
+    """
     healthy, _ = _mean_step(base, base.run(base.durations), captured)
     costless = fault.severity > 0
     goal = 1.0 if costless else float(rng.uniform(cost[0] + 0.3 * (cost[0] - 1), min(cost[1], 1.5)))
@@ -111,14 +115,40 @@ def _planted(
     return best if not costless else None
 
 
-def generate(seed: int, **overrides: Any) -> Case:
-    """The case of `seed`. Overrides: kind, world or mesh, steps (captured), ragged, cost (least and most
-    slowdown of a fault), and fields of Job or Capture.
+@dataclass
+class _Request:
+    """What `generate` was asked for, with everything else drawn that does not depend on the job."""
 
-    Deterministic: one seed and one set of overrides give the same case, and the same bytes when written.
+    seed: int
+    kind: str
+    mesh: Mesh | None
+    size: int  # ranks
+    total: int  # steps simulated
+    captured: tuple[int, ...]
+    ragged: bool
+    cost: tuple[float, float]  # least and most slowdown of a fault
+    job: dict[str, Any]  # fields of Job
+    capture: dict[str, Any]  # fields of Capture
+
+
+def generate(seed: int, **overrides: Any) -> Case:
+    """The case of `seed`.
+
+    Overrides: kind, world or mesh, steps (captured), ragged, cost (least and most slowdown of a fault), and fields of
+    Job or Capture. Deterministic: one seed and one set of overrides give the same case, and the same bytes when
+    written. Raises ValueError for an unknown kind, RuntimeError where no job of the seed could show it.
     """
-    overrides = dict(overrides)
     rng = np.random.default_rng([seed, 4242])
+    request = _requested(rng, seed, dict(overrides))
+    for _ in range(60):
+        case = _attempt(rng, request)
+        if case is not None:
+            return case
+    raise RuntimeError(f"seed {seed}: no job could show {request.kind}")
+
+
+def _requested(rng: np.random.Generator, seed: int, overrides: dict[str, Any]) -> _Request:
+    """Overrides where there are any, draws elsewhere; everything is drawn, so that later draws stay the same."""
     names = list(WEIGHTS)
     weights = np.array([WEIGHTS[k] for k in names], float)
     drawn = str(rng.choice(names, p=weights / weights.sum()))
@@ -135,53 +165,51 @@ def generate(seed: int, **overrides: Any) -> Case:
         steps = max(steps, 4)
     total = steps + 1 + 2 * ragged
     captured = tuple(range(1 + ragged, total - ragged))
-    job_fields = {k: overrides.pop(k) for k in list(overrides) if k in Job.__dataclass_fields__}
-    for _ in range(60):
-        job = replace(draw_job(rng, kind, size, total, mesh), **job_fields)
-        style = overrides.get("style", str(rng.choice(["megatron", "torchtitan", "undefined", "empty"])))
-        naming = overrides.get("naming", str(rng.choice(["global", "local"])))
-        groups = _groups_for(job, style, naming)
-        fault = faults.slack(rng, job, groups) if kind == "healthy_slack" else None
-        if kind not in ("healthy", "healthy_slack"):
-            fault = faults.draw_fault(rng, kind, job, groups, captured)
-            if fault is None:
-                continue
-        base = _world(job, groups, seed)
+    job = {k: overrides.pop(k) for k in list(overrides) if k in Job.__dataclass_fields__}
+    return _Request(seed, kind, mesh, size, total, captured, ragged, cost, job, overrides)
+
+
+def _attempt(rng: np.random.Generator, request: _Request) -> Case | None:
+    """A case of one drawn job; None where that job cannot show the fault at the cost that was asked for."""
+    kind, cost = request.kind, request.cost
+    job = replace(draw_job(rng, kind, request.size, request.total, request.mesh), **request.job)
+    style = request.capture.get("style", str(rng.choice(["megatron", "torchtitan", "undefined", "empty"])))
+    naming = request.capture.get("naming", str(rng.choice(["global", "local"])))
+    groups = _groups_for(job, style, naming)
+    fault = faults.slack(rng, job, groups) if kind == "healthy_slack" else None
+    if kind not in ("healthy", "healthy_slack"):
+        fault = faults.draw_fault(rng, kind, job, groups, request.captured)
         if fault is None:
-            found = (base, base.run(base.durations), 1.0)
-        else:
-            found = _planted(rng, base, fault, captured, seed, cost)
-            if found is None or (kind != "healthy_slack" and not cost[0] <= found[2] <= 2 * cost[1] - 1):
-                continue
-        return _finish(seed, kind, fault, found, captured, ragged, rng, style, naming, overrides)
-    raise RuntimeError(f"seed {seed}: no job could show {kind}")
-
-
-def _finish(
-    seed: int,
-    kind: str,
-    fault: Fault | None,
-    found: tuple[_World, Times, float],
-    captured: tuple[int, ...],
-    ragged: bool,
-    rng: np.random.Generator,
-    style: str,
-    naming: str,
-    overrides: dict[str, Any],
-) -> Case:
+            return None
+    base = _world(job, groups, request.seed)
+    if fault is None:
+        found = (base, base.run(base.durations), 1.0)
+    else:
+        found = _planted(rng, base, fault, request.captured, request.seed, cost)
+        if found is None or (kind != "healthy_slack" and not cost[0] <= found[2] <= 2 * cost[1] - 1):
+            return None
     world, times, slowdown = found
+    truth = _truth(request, fault, world, times, slowdown)
+    capture = replace(draw_capture(rng, world.job, truth.suspects), style=style, naming=naming)
+    capture = replace(capture, **request.capture)
+    capture.windows = _windows(world, times, request.captured, request.ragged, rng)
+    return Case(
+        request.seed, world.job, world.groups, world.program, times, capture, truth, captured=request.captured
+    )
+
+
+def _truth(request: _Request, fault: Fault | None, world: _World, times: Times, slowdown: float) -> Truth:
+    """The truth about a simulated job; ranks with slack or longer documents are nobody's suspects."""
+    kind = request.kind
     named = fault is not None and kind not in ("healthy_slack", "doc_imbalance")
     suspects = frozenset(fault.ranks) if fault is not None and named else frozenset()
-    capture = replace(draw_capture(rng, world.job, suspects), style=style, naming=naming)
-    capture = replace(capture, **overrides)
-    capture.windows = _windows(world, times, captured, ragged, rng)
     verdict, cause = faults.VERDICTS[kind]
     variant = str(fault.detail.get("where", "")) if fault else ""
     if kind == "healthy_slack" and fault:
         variant = fault.kind
-    _, spans = _mean_step(world, times, captured)
-    truth = Truth(
-        seed=seed,
+    _, spans = _mean_step(world, times, request.captured)
+    return Truth(
+        seed=request.seed,
         kind=kind,
         variant=variant,
         verdict=verdict,
@@ -195,13 +223,12 @@ def _finish(
         fault_steps=fault.steps if fault else None,
         severity=fault.severity if fault else 0.0,
     )
-    return Case(seed, world.job, world.groups, world.program, times, capture, truth, captured=captured)
 
 
 def _windows(
     world: _World, times: Times, captured: tuple[int, ...], ragged: bool, rng: np.random.Generator
 ) -> list[tuple[float, float]]:
-    """Capture begin and end a rank: its own host's step bounds, or somewhere in the steps around them."""
+    """Begin and end of each rank's capture, ns: its host's step bounds, or (ragged) times in the steps around."""
     windows = []
     for prog, end in zip(world.program.ranks, times.end, strict=True):
         sync = np.array(prog.kind) == SYNC

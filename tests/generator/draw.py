@@ -1,13 +1,14 @@
-"""Random jobs and captures: the variety that an analysis must withstand, drawn from a seed."""
+"""Random jobs and captures, drawn from a seed: the variety that an analysis must cope with."""
 
 from math import prod
 
 import numpy as np
 
-from tests.generator.mesh import AXES, Mesh
+from tests.generator.mesh import Mesh
 from tests.generator.spec import Capture, Job
+from tracekit.axes import AXES
 
-ORDERS = (("tp", "cp", "pp", "dp"), ("tp", "cp", "dp", "pp"))
+ORDERS = (AXES, ("tp", "cp", "dp", "pp"))
 LIMITS = {"tp": 8, "cp": 4, "pp": 4, "dp": 16}
 
 
@@ -25,7 +26,10 @@ def draw_mesh(rng: np.random.Generator, world: int) -> Mesh:
 
 
 def draw_job(rng: np.random.Generator, kind: str, world: int, steps: int, mesh: Mesh | None = None) -> Job:
-    """A healthy job of `world` ranks; `kind` only steers what must exist for that fault to be possible."""
+    """A healthy job of `world` ranks that has whatever a fault of `kind` needs.
+
+    One line a field keeps the draws in order; the length is that of `Job`.
+    """
     mesh = mesh or draw_mesh(rng, world)
     stages = mesh.sizes["pp"]
     micro_batches = int(rng.choice([stages, 2 * stages] if stages > 1 else [1, 2, 4]))
@@ -75,7 +79,7 @@ def draw_job(rng: np.random.Generator, kind: str, world: int, steps: int, mesh: 
 
 
 def draw_capture(rng: np.random.Generator, job: Job, spared: frozenset[int]) -> Capture:
-    """How the job is recorded. No rank in `spared` goes missing; windows are filled in later."""
+    """How the job is recorded. No rank in `spared` goes missing; the caller fills in the windows."""
     world = job.mesh.world
     hosts = np.arange(world) // job.host_size
     wild = rng.random() < 0.6

@@ -1,7 +1,6 @@
 """Discrete-event simulation: when every operation of a job starts and ends, on true time.
 
-A collective begins on each rank when its kernel starts and ends on all together, a transfer after the last
-arrival.
+A collective begins on each rank when its kernel starts, and ends on all together, one transfer after the last arrival.
 Point-to-point is rendezvous: the send lasts until the receive is posted; eager sends do not wait.
 """
 
@@ -17,7 +16,7 @@ LATENCY = 4_000.0  # ns from launch to kernel start on an idle stream
 
 @dataclass
 class Durations:
-    """Times of everything that takes time, ns: faults scale these and nothing else."""
+    """Durations of everything that takes time, ns. Faults scale these and nothing else."""
 
     work: list[np.ndarray]  # per rank, per operation: kernel or load time
     host: list[np.ndarray]  # per rank, per operation: host time to issue it
@@ -48,58 +47,62 @@ class _Rank:
         self.end: list[float | None] = [None] * count
 
 
-def simulate(program: Program, durations: Durations, *, eager: bool) -> Times:
-    """Run all ranks to their ends. Raises RuntimeError on a deadlock, which is a bug of the program."""
-    world = len(program.ranks)
-    states = [_Rank(len(p.kind)) for p in program.ranks]
-    work = [w.tolist() for w in durations.work]
-    host = [h.tolist() for h in durations.host]
-    transfer, tail = durations.transfer.tolist(), durations.tail.tolist()
-    members = program.keys.members
-    arrived: list[list[tuple[int, int, float]]] = [[] for _ in members]
-    parked: dict[tuple[int, int], list[int]] = {}
-    ready = deque(range(world))
+class _Simulation:
+    """All ranks of a job under way."""
 
-    def resolve(key: int) -> None:
-        calls = arrived[key]
-        late = tail[key % len(tail)]
-        if program.keys.pair[key] is not None and eager:
+    def __init__(self, program: Program, durations: Durations, *, eager: bool) -> None:
+        self.program, self.eager = program, eager
+        self.states = [_Rank(len(p.kind)) for p in program.ranks]
+        self.work = [w.tolist() for w in durations.work]
+        self.host = [h.tolist() for h in durations.host]
+        self.transfer, self.tail = durations.transfer.tolist(), durations.tail.tolist()
+        self.members = program.keys.members
+        self.arrived: list[list[tuple[int, int, float]]] = [[] for _ in self.members]
+        self.parked: dict[tuple[int, int], list[int]] = {}
+        self.ready = deque(range(len(program.ranks)))
+
+    def run(self) -> None:
+        """Run all ranks to their ends; RuntimeError where some wait for each other."""
+        while self.ready:
+            self.advance(self.ready.popleft())
+        ranks = zip(self.states, self.program.ranks, strict=True)
+        if stuck := [rank for rank, (state, prog) in enumerate(ranks) if state.at < len(prog.kind)]:
+            raise RuntimeError(f"deadlock: ranks {stuck} never finished")
+
+    def resolve(self, key: int) -> None:
+        """End a collective or message on all its members; who waited for it goes on."""
+        calls = self.arrived[key]
+        late = self.tail[key % len(self.tail)]
+        if self.program.keys.pair[key] is not None and self.eager:
             (a, i, s), (b, j, r) = calls
-            if program.ranks[a].kind[i] == RECV:
+            if self.program.ranks[a].kind[i] == RECV:
                 a, i, s, b, j, r = b, j, r, a, i, s
-            done = s + transfer[key]
+            done = s + self.transfer[key]
             ends = [(a, i, done), (b, j, max(done, r + LATENCY) + late[b])]
         else:
-            done = max(s for _, _, s in calls) + transfer[key]
+            done = max(s for _, _, s in calls) + self.transfer[key]
             ends = [(rank, index, done + late[rank]) for rank, index, _ in calls]
         for rank, index, end in ends:
-            states[rank].end[index] = end
-            ready.extend(parked.pop((rank, index), ()))
+            self.states[rank].end[index] = end
+            self.ready.extend(self.parked.pop((rank, index), ()))
 
-    def advance(rank: int) -> None:
-        state, prog = states[rank], program.ranks[rank]
-        kinds, streams, afters, keys = prog.kind, prog.stream, prog.after, prog.key
-        end, last, my_work, my_host = state.end, state.last, work[rank], host[rank]
+    def advance(self, rank: int) -> None:
+        """Move one rank's host on until it ends or needs an operation whose end is not known yet."""
+        state, prog = self.states[rank], self.program.ranks[rank]
+        end, my_work, my_host = state.end, self.work[rank], self.host[rank]
         now = state.host
-        for index in range(state.at, len(kinds)):
-            kind = kinds[index]
+        for index in range(state.at, len(prog.kind)):
+            kind = prog.kind[index]
             at = now + my_host[index]
             if kind == LOAD:
                 state.launch[index] = state.start[index] = at
                 now = at + my_work[index]
                 state.issued[index] = end[index] = now
                 continue
-            begin = at + LATENCY if kind != SYNC else at
-            need = afters[index]
-            if kind != SYNC and (previous := last.get(streams[index])) is not None:
-                need = (*need, previous)
-            for dep in need:
-                done = end[dep]
-                if done is None:
-                    parked.setdefault((rank, dep), []).append(rank)
-                    state.at, state.host = index, now
-                    return
-                begin = max(begin, done)
+            begin = self.begin(rank, index, at)
+            if begin is None:
+                state.at, state.host = index, now
+                return
             state.launch[index], state.issued[index] = now, at
             if kind == SYNC:
                 state.start[index] = at
@@ -107,20 +110,37 @@ def simulate(program: Program, durations: Durations, *, eager: bool) -> Times:
                 continue
             now = at
             state.start[index] = begin
-            last[streams[index]] = index
+            state.last[prog.stream[index]] = index
             if kind == COMPUTE:
                 end[index] = begin + my_work[index]
             elif kind in (COLLECTIVE, SEND, RECV):
-                calls = arrived[keys[index]]
-                calls.append((rank, index, begin))
-                if len(calls) == members[keys[index]]:
-                    resolve(keys[index])
-        state.at = len(kinds)
+                key = prog.key[index]
+                self.arrived[key].append((rank, index, begin))
+                if len(self.arrived[key]) == self.members[key]:
+                    self.resolve(key)
+        state.at = len(prog.kind)
 
-    while ready:
-        advance(ready.popleft())
-    if stuck := [rank for rank in range(world) if states[rank].at < len(program.ranks[rank].kind)]:
-        raise RuntimeError(f"deadlock: ranks {stuck} never finished")
+    def begin(self, rank: int, index: int, at: float) -> float | None:
+        """When an operation issued at `at` can begin; None where something it needs has no end yet."""
+        state, prog = self.states[rank], self.program.ranks[rank]
+        sync = prog.kind[index] == SYNC
+        begin, need = at if sync else at + LATENCY, prog.after[index]
+        if not sync and (previous := state.last.get(prog.stream[index])) is not None:
+            need = (*need, previous)
+        for dep in need:
+            done = state.end[dep]
+            if done is None:
+                self.parked.setdefault((rank, dep), []).append(rank)
+                return None
+            begin = max(begin, done)
+        return begin
+
+
+def simulate(program: Program, durations: Durations, *, eager: bool) -> Times:
+    """True times of all operations. Raises RuntimeError on a deadlock, which is a bug of the program."""
+    simulation = _Simulation(program, durations, eager=eager)
+    simulation.run()
+    states = simulation.states
     return Times(
         [np.array(s.launch) for s in states],
         [np.array(s.issued) for s in states],

@@ -1,4 +1,4 @@
-"""Planting: which ranks a fault strikes, what it does to times, and what an analysis should say of it."""
+"""Planted faults: the ranks that a fault strikes, its effect on times, and the answer that an analysis should give."""
 
 from dataclasses import replace
 
@@ -58,12 +58,12 @@ def draw_durations(job: Job, program: Program, seed: int) -> Durations:
 
 
 def path_number(path: tuple[int, ...]) -> int:
-    """A number below 4096 for a group or a pair of ranks, either way."""
+    """A number below 4096 for a group, or for a pair of ranks in either order."""
     return (sum(path) * 131 + min(path) * 31 + len(path)) % 4096
 
 
 def loaders(job: Job) -> list[int]:
-    """Ranks that run a data loader."""
+    """The ranks that run a data loader."""
     mesh = job.mesh
     if job.loader == "all":
         return list(range(mesh.world))
@@ -74,7 +74,7 @@ def loaders(job: Job) -> list[int]:
 def draw_fault(
     rng: np.random.Generator, kind: str, job: Job, groups: Groups, captured: tuple[int, ...]
 ) -> Fault | None:
-    """Choose the victims, or None where this job cannot show the fault unambiguously."""
+    """A fault of `kind` with its victims; None where this job cannot show it unambiguously."""
     mesh = job.mesh
     rank = int(rng.integers(mesh.world))
     peers = mesh.world // mesh.sizes["pp"]
@@ -140,7 +140,7 @@ def _draw_stage(rng: np.random.Generator, job: Job) -> Fault | None:
 
 
 def faulty_job(job: Job, fault: Fault) -> Job:
-    """The job itself, longer where the fault is one of layout."""
+    """The job with the fault in its layout (a longer stage), or as it was where the fault is another."""
     if fault.detail.get("where") != "layers":
         return job
     extra = max(1, round(fault.severity))
@@ -149,7 +149,7 @@ def faulty_job(job: Job, fault: Fault) -> Job:
 
 
 def first_severity(fault: Fault, job: Job, program: Program, step_ns: float) -> float:
-    """A guess that is near the right order of magnitude."""
+    """A first guess at the severity, of the right order of magnitude."""
     if fault.kind == "launch_bound":
         calls = len(program.ranks[fault.ranks[0]].kind) / job.steps
         return 1.1 * step_ns / calls / job.host_ns
@@ -159,7 +159,7 @@ def first_severity(fault: Fault, job: Job, program: Program, step_ns: float) -> 
 
 
 def plant(fault: Fault, job: Job, program: Program, times: Durations, step_ns: float, seed: int) -> Durations:
-    """Durations with the fault in: only what the fault touches is copied."""
+    """Durations with the fault in them; arrays that the fault does not touch are shared."""
     out = Durations(list(times.work), list(times.host), times.transfer, times.tail)
     rng = np.random.default_rng([seed, 2_000_003])
     s = fault.severity
@@ -189,7 +189,7 @@ def plant(fault: Fault, job: Job, program: Program, times: Durations, step_ns: f
 
 
 def _pauses(rng: np.random.Generator, on: np.ndarray, step: np.ndarray, length: float) -> np.ndarray:
-    """Host time to add: one or two pauses in each struck step, somewhere in its first two thirds."""
+    """Host time to add, ns: one or two pauses in each struck step, within its first two thirds."""
     extra = np.zeros(len(step))
     for number in np.unique(step[on]):
         where = np.flatnonzero(step == number)
@@ -209,7 +209,7 @@ def _struck(fault: Fault, program: Program) -> np.ndarray:
 
 
 def _documents(rng: np.random.Generator, job: Job, program: Program, out: Durations, spread: float) -> None:
-    """Attention time by the documents in each micro-batch: a draw a (step, micro-batch, dp, cp), mean one."""
+    """Factors on attention time, mean one: one for the documents of each (step, micro-batch, dp index, cp index)."""
     sizes = job.mesh.sizes
     shape = (job.steps, job.micro_batches, sizes["dp"], sizes["cp"])
     factor = np.exp(min(spread, 0.8) * np.clip(rng.normal(size=shape), -2.5, 2.5))
@@ -223,7 +223,7 @@ def _documents(rng: np.random.Generator, job: Job, program: Program, out: Durati
 
 
 def slack(rng: np.random.Generator, job: Job, groups: Groups) -> Fault:
-    """Something slow that costs nothing: a light stage, a host with time in hand, late labels, a link."""
+    """Slowness that costs nothing: on a light stage, a host with time in hand, late labels, or a link."""
     mesh = job.mesh
     last = [r for r in range(mesh.world) if mesh.coords(r)["pp"] == mesh.sizes["pp"] - 1]
     if job.end_work == "light_last":

@@ -1,4 +1,4 @@
-"""Writing a simulated run as Kineto does: files, layout, names and metadata as in recordings of GPU jobs."""
+"""Writes a simulated run as Kineto does: files, layout, names and metadata as in recordings of GPU jobs."""
 
 import gzip
 import json
@@ -84,6 +84,7 @@ class _RankFile(RankRows):
         return f'{head}, "traceEvents": [\n{body}\n],\n{tail}{json.dumps(last)[1:]}'
 
     def metadata(self) -> dict[str, object]:
+        """What the file says of the rank, the job and its process groups."""
         info: dict[str, object] = {
             "backend": "nccl",
             "rank": self.shown,

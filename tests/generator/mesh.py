@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-AXES = ("tp", "cp", "pp", "dp")
+from tracekit.axes import AXES
 
 MEGATRON = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",

@@ -1,4 +1,4 @@
-"""The operations every rank issues, in program order: what a trainer does, before any time is known.
+"""The operations that every rank issues, in program order, before any time is known.
 
 An operation waits for its stream's previous one, for the operations in `after` (what `cudaStreamWaitEvent`
 does) and for its launch by the host. As in c10d, a communication kernel first waits for the compute queued
@@ -105,14 +105,14 @@ class Keys:
 
 @dataclass
 class Program:
-    """The whole job: a program a rank, and the collectives they share."""
+    """The whole job: one program for each rank, and the collectives that they share."""
 
     ranks: list[RankProgram]
     keys: Keys
 
 
 class RankBuilder:
-    """Appends operations for one rank, keeping what the compute stream must still wait for."""
+    """Appends operations for one rank, and remembers the operations that its compute stream must still wait for."""
 
     def __init__(self, rank: int, groups: Groups, keys: Keys) -> None:
         self.rank, self.groups, self.keys = rank, groups.of[rank], keys

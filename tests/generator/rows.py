@@ -20,13 +20,13 @@ LIST_LIMIT = 30  # Kineto cuts longer lists
 
 
 def host_busy(span: int) -> int:
-    """Of the host time before a launch, the part within operators: all but a pause of the process, ns."""
+    """The part of the host time before a launch that operators take, ns: all but a pause of the process."""
     return 12_000 if span > PAUSE else int(0.8 * span)
 
 
 @dataclass
 class _Clock:
-    """True time to what this rank's file shows, in integer ns."""
+    """Turns true time into the time that this rank's file shows, in integer ns."""
 
     offset: int
     drift: float
@@ -98,6 +98,7 @@ class RankRows:
                 self.add(1, a, b - a, "gpu_user_annotation", name, ids, '"External id": 1')
 
     def op_rows(self, begin: float, stop: float) -> None:
+        """Rows of all operations whose host side or device side lies within the capture."""
         launch, issued = self.clock.stamp(self.launch).tolist(), self.clock.stamp(self.issued).tolist()
         start, end = self.clock.stamp(self.start).tolist(), self.clock.stamp(self.end).tolist()
         cpu_in = ((self.launch >= begin) & (self.issued <= stop)).tolist()
@@ -108,40 +109,24 @@ class RankRows:
             if not (cpu_in[i] or gpu_in[i]):
                 continue
             ids = threads[prog.backward[i]]
-            link = 10_000 + i
-            if kind == LOAD:
+            if kind in (LOAD, SYNC):
                 if gpu_in[i]:
-                    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-                    self.add(
-                        0,
-                        start[i],
-                        end[i] - start[i],
-                        "user_annotation",
-                        name,
-                        threads[0],
-                        f'"External id": {link}',
-                    )
-            elif kind == SYNC:
-                if gpu_in[i]:
-                    args = f'"External id": {link}'
-                    self.add(
-                        0,
-                        start[i],
-                        end[i] - start[i],
-                        "cpu_op",
-                        "aten::_local_scalar_dense",
-                        threads[0],
-                        args,
-                    )
-                    wait = max(end[i] - start[i] - 900, 0)
-                    args += f', "cbid": 131, "correlation": {link}'
-                    self.add(
-                        0, start[i] + 600, wait, "cuda_runtime", "cudaStreamSynchronize", threads[0], args
-                    )
+                    (self.load_row if kind == LOAD else self.sync_rows)(i, threads[0], start[i], end[i])
             elif kind == COMPUTE:
                 self.compute_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
             else:
                 self.comm_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
+
+    def load_row(self, i: int, ids: str, start: int, end: int) -> None:
+        name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        self.add(0, start, end - start, "user_annotation", name, ids, f'"External id": {10_000 + i}')
+
+    def sync_rows(self, i: int, ids: str, start: int, end: int) -> None:
+        args = f'"External id": {10_000 + i}'
+        self.add(0, start, end - start, "cpu_op", "aten::_local_scalar_dense", ids, args)
+        args += f', "cbid": 131, "correlation": {10_000 + i}'
+        wait = max(end - start - 900, 0)
+        self.add(0, start + 600, wait, "cuda_runtime", "cudaStreamSynchronize", ids, args)
 
     def compute_rows(self, i, ids, launch, issued, start, end, cpu_in, gpu_in) -> None:
         kernel, operator = LABELS[self.prog.label[i]]
@@ -159,6 +144,7 @@ class RankRows:
             self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": 7', args)
 
     def comm_rows(self, i, ids, launch, issued, start, end, cpu_in, gpu_in) -> None:
+        """The host's operator with its communication records and launch, and the kernel."""
         prog = self.prog
         op, link, stream = prog.label[i], 10_000 + i, prog.stream[i]
         kernel, operator = COLLECTIVES[op]
@@ -212,12 +198,9 @@ class RankRows:
         if peer >= 0:
             args["Dst Rank" if op == "send" else "Src Rank"] = self.label_of[peer]
         strides = {b - a for a, b in pairwise(ranks)}
-        start = {
-            "Global rank start": ranks[0],
-            "Global rank stride": strides.pop() if len(strides) == 1 else None,
-        }
-        if start["Global rank stride"] is None:
-            del start["Global rank stride"]
+        start = {"Global rank start": ranks[0]}
+        if len(strides) == 1:
+            start["Global rank stride"] = strides.pop()
         own = {"Rank": ranks.index(self.label_of[peer] if peer >= 0 else self.shown)}
         both = json.dumps(args)[1:-1], json.dumps(args | start | own)[1:-1]
         self.comm_args.setdefault((group.index, op, peer), {})[transfer] = (both[1], both[0])  # type: ignore[index]

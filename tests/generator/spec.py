@@ -1,4 +1,4 @@
-"""What a simulated job is made of, how it is captured, and the truth about it."""
+"""The description of a simulated job, of its capture, and the truth about it."""
 
 from dataclasses import dataclass, field
 
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass
 class Capture:
-    """How the job was recorded: everything here changes the files and nothing that happened."""
+    """How the job was recorded. Everything here changes the files, and nothing of the run."""
 
     offsets: list[int]  # ns, per rank, added to every time of that rank
     drifts: list[float]  # relative, per rank
@@ -80,7 +80,7 @@ class Capture:
 
 @dataclass
 class Fault:
-    """A planted fault: `severity` is scaled until the step pays what was asked."""
+    """A planted fault; `severity` is scaled until the step takes as much longer as was asked."""
 
     kind: str
     ranks: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Fault:
 
 @dataclass
 class Truth:
-    """What an analysis should find. Scored by the meanings of `tracekit.slowrank/1`."""
+    """The answer that an analysis should give, in the terms of `tracekit.slowrank/1`."""
 
     seed: int
     kind: str

@@ -1,4 +1,4 @@
-"""The generator keeps the laws of the machine it stands for, and its own promises."""
+"""The generator obeys the laws of the machine that it simulates, and keeps its own promises."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What one rank does in a training step: layers, pipeline schedule, gradient reduction, optimizer."""
+"""The work of one rank in a training step: layers, pipeline schedule, gradient reduction, optimizer."""
 
 from tests.generator.program import LOAD, RECV, SEND, SYNC, RankBuilder, RankProgram
 from tests.generator.spec import Job
@@ -47,7 +47,7 @@ class Trainer:
         self.finish()
 
     def load(self) -> None:
-        """Fetch a batch where this rank loads; where tp rank 0 loads for its peers, broadcast it."""
+        """Fetch a batch if this rank loads one; broadcast it if tp rank 0 loads for its peers."""
         job, b = self.job, self.b
         ends = job.loader == "ends"
         if ends and not (self.first or self.last):
@@ -123,7 +123,7 @@ class Trainer:
         b.pending += wait
 
     def send(self, way: str, micro_batch: int, *, defer: bool = False) -> tuple[int, ...]:
-        """Send; where p2p is blocking compute waits for it, here or (`defer`) at the receive that follows."""
+        """Send. If p2p is blocking, compute waits for the send, here or (`defer`) at the receive that follows."""
         b = self.b
         b.micro_batch, b.backward = micro_batch, way == "b"
         if self.last if way == "f" else self.first:
@@ -165,14 +165,14 @@ class Trainer:
             b.pending += tuple(self.reduces)
 
     def parameters(self, layer: int, micro_batch: int) -> None:
-        """Wait for a layer's parameters where they are gathered; with FSDP, prefetch the next layer's."""
+        """Wait for a layer's parameters if they are gathered; with FSDP, prefetch the next layer's."""
         if self.job.dp_mode == "fsdp":
             self.prefetched(layer, 1)
         elif layer in self.gathers and micro_batch == 0:
             self.b.pending += (self.gathers.pop(layer),)
 
     def prefetched(self, layer: int, direction: int) -> None:
-        """Gather this layer's parameters and the next one's to be used; compute waits for this layer's."""
+        """Gather the parameters of this layer and of the layer used next; compute waits for those of this layer."""
         for ahead in (layer, layer + direction):
             if 0 <= ahead < self.layers and ahead not in self.gathers:
                 self.gather_parameters(ahead)
@@ -227,7 +227,7 @@ class Trainer:
         b.compute("norm_b", t * share["norm1"])
 
     def ends(self, label: str, *, first: bool) -> None:
-        """Embedding on the first stage, head and loss on the last, each worth the layer that it lacks."""
+        """Embedding on the first stage, head and loss on the last; each stands for the layer its stage lacks."""
         if not (self.first if first else self.last):
             return
         job, b = self.job, self.b

@@ -1,4 +1,4 @@
-"""One recording told in other ways: nothing that happened changes, so no answer may change its culprit."""
+"""Other recordings of the same run: nothing of the run changes, so no answer may change its culprit."""
 
 from dataclasses import replace
 
@@ -24,22 +24,22 @@ def drop_rank(case: Case, rank: int) -> Case:
 
 
 def rename_files(case: Case) -> Case:
-    """File names that say nothing of the rank (where something in the file does)."""
+    """Give files names without the rank, if their content has it."""
     return _captured(case, names=4, metadata_last=False)
 
 
 def split_steps(case: Case) -> Case:
-    """Two files a rank, cut at a step boundary."""
+    """Write two files for each rank, cut at a step boundary."""
     return _captured(case, split=True, truncated={})
 
 
 def shuffle_events(case: Case) -> Case:
-    """Rows in no order."""
+    """Shuffle the rows of every file."""
     return _captured(case, shuffled=True, truncated={})
 
 
 def relabel(case: Case, labels: list[int]) -> Case:
-    """Call simulated rank r `labels[r]` in ranks, groups, peers and truth alike."""
+    """Rename simulated rank r to `labels[r]` everywhere: files, groups, peers and truth."""
     truth = case.truth
     coords = {labels[rank]: at for rank, at in truth.coords.items()}
     truth = replace(truth, suspects=frozenset(labels[r] for r in truth.suspects), coords=coords)
@@ -47,13 +47,13 @@ def relabel(case: Case, labels: list[int]) -> Case:
 
 
 def permute_ranks(case: Case, seed: int) -> Case:
-    """Relabel ranks at random: groups stay groups, but their strides are gone."""
+    """Rename ranks at random: groups stay groups, but their strides are gone."""
     order = np.random.default_rng([seed, 31]).permutation(case.job.mesh.world)
     return relabel(case, [int(x) for x in order])
 
 
 def permute_axes(case: Case, seed: int) -> Case:
-    """Reverse or rotate the indices along every axis: another rank is struck, and the mesh is as it was."""
+    """Permute the indices along every axis: another rank is struck, and the mesh stays as it was."""
     mesh, rng = case.job.mesh, np.random.default_rng([seed, 32])
     moves = {axis: rng.permutation(size) for axis, size in mesh.sizes.items()}
     labels = []

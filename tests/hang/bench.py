@@ -21,7 +21,8 @@ import pytest  # noqa: F401 (the bench belongs to the tests' environment)
 from tests.hang.simulate import AXES, DESCS, make, members
 from tests.hang.test_unpickle import mutate
 from tracekit.analysis.hang.analyse import analyse
-from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.load import load_dumps
+from tracekit.dumps.transfer import DumpReader, Parcel
 from tracekit.dumps.workers import decode_all
 
 FRAMES = [
@@ -146,8 +147,8 @@ def fuzz(count):
         paths.append(str(path))
     begin = time.perf_counter()
     kinds = {"read": 0, "refused": 0}
-    for _, result in decode_all(paths, _Handler, 2, seconds=10.0):
-        kinds["read" if isinstance(result, tuple) else "refused"] += 1
+    for _, result in decode_all(paths, DumpReader, 2, seconds=10.0):
+        kinds["read" if isinstance(result, Parcel) else "refused"] += 1
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     print(
         f"fuzz: {count} damaged dumps in {time.perf_counter() - begin:.1f} s: {kinds}, worker peak {peak} MiB"

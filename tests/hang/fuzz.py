@@ -45,7 +45,7 @@ A_FOLDER = 20
 
 
 class Runs:
-    """Leaves a mark where anything calls what it names."""
+    """Leaves a mark if anything calls the function it names."""
 
     def __init__(self, mark):
         self.mark = mark

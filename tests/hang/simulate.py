@@ -11,7 +11,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
-AXES = ("tp", "cp", "pp", "dp")
+from tracekit.axes import AXES
+
 NESTED = ("tpcp", "twin")  # a union of two axes, and a second group of the same members as dp
 DESCS = {
     "tpcp": "TENSOR_AND_CONTEXT_PARALLEL_GROUP",

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.hang.simulate import make
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
-from tracekit.dumps.load import _Handler, load_dumps
+from tracekit.dumps.load import load_dumps
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
+from tracekit.dumps.transfer import DumpReader
 from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
 from tracekit.plain_pickle import RefusedError
@@ -77,10 +78,10 @@ def test_bombs_are_refused_and_the_rest_is_read(tmp_path, name):
     bomb.write_bytes(BOMBS[name])
     good.write_bytes(pickle.dumps(next(iter(make(0, None).dumps.values()))))
     begin = time.monotonic()
-    found = dict(decode_all([str(bomb), str(good)], _Handler, 1, seconds=2.0, memory=1 << 28))
+    found = dict(decode_all([str(bomb), str(good)], DumpReader, 1, seconds=2.0, memory=1 << 28))
     assert time.monotonic() - begin < 30
     assert isinstance(found[0], Exception)
-    assert isinstance(found[1][2], RankDump)
+    assert isinstance(found[1].dump, RankDump)
 
 
 def cut(tmp_path, keep, protocol=2, fault="host_stall"):

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from numerics.record.capture import Box, Recorder
+from numerics.record.recorder import Box, Recorder
 
 LAYERS, COPIES, SIZE = 64, 4, 1024
 
 COMPARE = """
 import json, resource, sys, time
 from pathlib import Path
-from numerics.compare.run import compare
+from numerics.comparison.compare import compare
 begin = time.perf_counter()
 finding = compare(Path(sys.argv[1]), Path(sys.argv[2]))
 print(json.dumps({

@@ -12,9 +12,9 @@ import torch
 
 from reftrain.config.file import load
 from reftrain.config.run import MeshConfig, PipelineConfig, RunConfig
-from reftrain.layout.places import Places
-from reftrain.layout.settings import StageOrder
+from reftrain.layout.placement import Placements
 from reftrain.replay.engine import Replay
+from reftrain.replay.formats import StageOrder
 from reftrain.schedule.actions import Kind
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
@@ -205,7 +205,7 @@ def match(real: list[TrainedRank], other: list[TrainedRank]) -> Match:
 
 def whole(ranks: list[TrainedRank], config: RunConfig) -> dict[str, Bits]:
     """Global tensors by name, put together from all ranks' shards."""
-    places = Places(config)
+    places = Placements(config)
     out: dict[str, Bits] = {}
     for rank, seat in zip(ranks, places.grid.seats(), strict=True):
         for name, local in tensors(rank).items():

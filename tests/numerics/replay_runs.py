@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from numerics.schema import ROWS
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
+from reftrain.job.launcher import prepare_folder
 from reftrain.replay.command import replay
-from reftrain.train.launcher import prepare_folder
 from tests.reftrain import workers
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from numerics.record.capture import Box, Recorder, whole
+from numerics.record.recorder import Box, Recorder, whole
 
 B, S, D = 8, 6, 16
 LAYERS = 2

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from numerics.precision.advise import advise
-from numerics.precision.bound import HOP, running_sum_error
+from numerics.precision.rounding_error import running_sum_error
+from numerics.thresholds import ADDITION_ERROR
 from reftrain.config.file import load
 from reftrain.rank.hooks import HookList
-from reftrain.record.shadow import Shadow, Sums
+from reftrain.record.shadow_gradients import Shadow, Sums
 from tests.reftrain.workers import trainer, whole_run
 from tracekit.errors import InputError
 
@@ -90,7 +91,7 @@ def test_figures_by_hand(tmp_path):
     assert buffer.measured == pytest.approx(0.005)
     assert buffer.rounded_once == pytest.approx(0.0016)
     assert buffer.in_fp32 == pytest.approx(1e-7)
-    assert buffer.predicted == pytest.approx(HOP / 256 * math.sqrt(15))
+    assert buffer.predicted == pytest.approx(ADDITION_ERROR / 256 * math.sqrt(15))
     assert buffer.ratio == pytest.approx(3.125)
     assert buffer.extra_bytes == 200
     assert buffer.needs_fp32

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from numerics.columns import Names, frame
-from numerics.compare.align import by_tensor
+from numerics.columns import Names, read_columns
+from numerics.comparison.tensor_table import by_tensor
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 
@@ -11,7 +11,7 @@ from tests.numerics.synthetic import Plan, write
 def test_the_first_part_to_run_represents_a_tensor(tmp_path):
     plan = Plan(tp=2, dp=2, micro_batches=2)
     names = Names()
-    runs = [frame(open_capture(write(tmp_path / name, plan)), names) for name in ("a", "b")]
+    runs = [read_columns(open_capture(write(tmp_path / name, plan)), names) for name in ("a", "b")]
     table = by_tensor(*runs)
     parts = []
     for run, rows in zip(runs, (table.left, table.right), strict=True):

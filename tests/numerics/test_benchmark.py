@@ -94,4 +94,5 @@ def test_the_table_lists_what_falls_short():
     text = table(results)
     assert "| `numerics compare` | 2 of 3 | 0 of 0 | 1 of 3 |" in text
     assert "2 cases fall short" in text
+    assert table([]).endswith("\nNo case falls short.\n")
     assert "- three: could not be measured (no rank answered)" in text

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from numerics.compare.run import Options, compare
+from numerics.comparison.compare import Options, compare
 from tests.numerics.synthetic import Plan, tensor, write
 
 PAR = Plan(tp=2, dp=2)
@@ -50,7 +50,7 @@ def test_a_difference_that_the_replay_repeats_is_drift(tmp_path):
     assert finding.tensors.explained == 12
     assert finding.tensors.unexplained == 0
     assert finding.first_divergence.tensor == "layers.0.mlp.out"
-    assert 1e-7 < finding.worst[0].rel < 1e-5
+    assert 1e-7 < finding.largest_differences[0].rel < 1e-5
 
 
 def test_without_a_replay_a_real_difference_is_undecided(tmp_path):

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tracekit_cli.numerics import numerics
 
-from numerics.compare.run import compare
-from numerics.record.capture import CaptureError, Recorder
+from numerics.comparison.compare import compare
+from numerics.record.recorder import CaptureError, Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 from tracekit.errors import InputError

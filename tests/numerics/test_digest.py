@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numerics.errors import CaptureError
-from numerics.record.digest import fingerprint, pieces
+from numerics.record.fingerprint import fingerprint
+from numerics.record.pieces import pieces
 from numerics.schema import Box, format_boxes, format_shape, parse_boxes, parse_shape, whole
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from numerics.columns import Names, frame
-from numerics.compare.invariants import broken_invariants
-from numerics.record.capture import Recorder
+from numerics.columns import Names, read_columns
+from numerics.comparison.invariants import broken_invariants
+from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 
@@ -19,11 +19,11 @@ def broken(folder, rows, world=2):
             for at, value, fields in rows:
                 if at == rank:
                     to.record("x", value, **{"step": 0, "phase": "forward", "kind": "activation", **fields})
-    return broken_invariants(frame(open_capture(folder), Names()))
+    return broken_invariants(read_columns(open_capture(folder), Names()))
 
 
 def test_a_sound_run_breaks_none(tmp_path):
-    assert broken_invariants(frame(open_capture(write(tmp_path, Plan(tp=2, dp=2))), Names())) == []
+    assert broken_invariants(read_columns(open_capture(write(tmp_path, Plan(tp=2, dp=2))), Names())) == []
 
 
 def test_copies(tmp_path):
@@ -78,7 +78,7 @@ def test_messages_of_the_pipeline_arrive(tmp_path, value):
         with Recorder(tmp_path, rank, 2, {"pp": rank}) as to:
             given = A if rank == 0 else value
             to.record("x", given, step=0, phase="forward", **(send if rank == 0 else receive))
-    found = broken_invariants(frame(open_capture(tmp_path), Names()))
+    found = broken_invariants(read_columns(open_capture(tmp_path), Names()))
     assert [one.name for one in found] == ([] if value is A else ["message"])
 
 

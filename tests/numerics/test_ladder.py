@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tracekit_cli.numerics import numerics as program
 
 from numerics.precision.ladder import ladder
-from numerics.record.capture import Recorder
+from numerics.record.recorder import Recorder
 from numerics.report.ladder import ladder_document, ladder_text
 from reftrain.config.file import load
 from tests.reftrain.workers import whole_run

@@ -4,10 +4,11 @@ import msgspec
 import pytest
 
 from numerics.errors import CaptureError
-from numerics.order.plan import OrderPlan, Reduction, differences, merged, read_plan, write_plan
-from numerics.order.reach import position, reach
+from numerics.order.affected_tensors import affected_tensors, position
+from numerics.order.order_plan import OrderPlan, Reduction, merged, read_plan, write_plan
+from numerics.order.plan_differences import differences
 from reftrain.config.file import load
-from reftrain.replay.declare import declared_plan
+from reftrain.replay.declared_plan import declared_plan
 
 STEPS = (0, 3)
 
@@ -100,13 +101,13 @@ def test_missing_and_extra_reductions_are_named():
 
 def test_equal_plans_reach_nothing():
     plan = plan_of({"mesh": {"tp": 2, "dp": 3}})
-    assert not reach(plan, plan).may_differ(0, "forward", "activation", "layers.0.out")
-    assert not reach(plan, plan).may_differ(5, "step", "param", "norm.weight")
+    assert not affected_tensors(plan, plan).may_differ(0, "forward", "activation", "layers.0.out")
+    assert not affected_tensors(plan, plan).may_differ(5, "step", "param", "norm.weight")
 
 
 def test_data_parallelism_reaches_gradients_only():
     """The same micro-batches on twice the ranks: activations and their gradients of the first step are equal."""
-    found = reach(plan_of({"mesh": {"dp": 2}}), plan_of({"mesh": {"dp": 4}}))
+    found = affected_tensors(plan_of({"mesh": {"dp": 2}}), plan_of({"mesh": {"dp": 4}}))
     assert not found.may_differ(0, "forward", "activation", "layers.2.out")
     assert not found.may_differ(0, "backward", "activation_grad", "layers.0.out.grad")
     assert found.may_differ(0, "reduce", "param_grad", "layers.0.ffn_norm.weight.grad")
@@ -118,7 +119,7 @@ def test_data_parallelism_reaches_gradients_only():
 
 def test_a_forward_difference_reaches_what_comes_after():
     declared = plan_of({"mesh": {"tp": 2}})
-    found = reach(changed(declared, "layers.1.feed_forward.w2", dtype="float32"), declared)
+    found = affected_tensors(changed(declared, "layers.1.feed_forward.w2", dtype="float32"), declared)
     assert not found.may_differ(0, "forward", "activation", "layers.1.attention.out")
     assert not found.may_differ(0, "forward", "activation", "layers.1.feed_forward.w1.out")
     assert found.may_differ(0, "forward", "activation", "layers.1.out")
@@ -128,7 +129,7 @@ def test_a_forward_difference_reaches_what_comes_after():
 
 def test_a_backward_difference_reaches_what_the_gradient_reaches():
     declared = plan_of({"mesh": {"tp": 2}})
-    found = reach(changed(declared, "layers.1.attention.qkv.grad", dtype="float32"), declared)
+    found = affected_tensors(changed(declared, "layers.1.attention.qkv.grad", dtype="float32"), declared)
     assert not found.may_differ(0, "forward", "activation", "output.logits")
     assert not found.may_differ(0, "backward", "activation_grad", "layers.2.ffn_norm.out.grad")
     assert found.may_differ(0, "backward", "activation_grad", "layers.1.attention_norm.out.grad")
@@ -138,7 +139,9 @@ def test_a_backward_difference_reaches_what_the_gradient_reaches():
 
 def test_another_local_shape_reaches_everything():
     """Micro-batches of another size change matrix products, which no reduction tells."""
-    found = reach(plan_of({"mesh": {"dp": 2}}), plan_of({"data": {"micro_batch_size": 2}, "mesh": {"dp": 2}}))
+    found = affected_tensors(
+        plan_of({"mesh": {"dp": 2}}), plan_of({"data": {"micro_batch_size": 2}, "mesh": {"dp": 2}})
+    )
     assert found.may_differ(0, "forward", "activation", "tok_embeddings.out")
 
 
@@ -153,7 +156,7 @@ def test_a_later_difference_leaves_earlier_steps_alone():
         declared,
         reductions=(*kept, first, msgspec.structs.replace(first, steps=(2, 3))),
     )
-    found = reach(left, right)
+    found = affected_tensors(left, right)
     assert not found.may_differ(1, "reduce", "param_grad", "layers.1.ffn_norm.weight.grad")
     assert found.may_differ(2, "reduce", "param_grad", "layers.1.ffn_norm.weight.grad")
 
@@ -185,4 +188,4 @@ def test_an_order_that_nobody_recorded_reaches_everything():
     """NCCL does not tell how it sums, so that equal plans prove nothing."""
     plan = plan_of({"mesh": {"dp": 3}})
     other = msgspec.structs.replace(plan, local=plan.local | {"backend": "nccl"})
-    assert reach(other, other).may_differ(0, "forward", "activation", "layers.0.out")
+    assert affected_tensors(other, other).may_differ(0, "forward", "activation", "layers.0.out")

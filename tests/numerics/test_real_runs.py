@@ -2,9 +2,9 @@
 
 import pytest
 
-from numerics.columns import Names, frame
-from numerics.compare.invariants import broken_invariants
-from numerics.compare.run import Options, compare
+from numerics.columns import Names, read_columns
+from numerics.comparison.compare import Options, compare
+from numerics.comparison.invariants import broken_invariants
 from numerics.report.html import compare_html
 from numerics.store import open_capture
 from tests.numerics.replay_runs import captured, replayed
@@ -41,7 +41,7 @@ def test_another_mesh_drifts_and_its_origin_is_named(ranks, tmp_path, baseline, 
     assert finding.tensors.rows_different == 0
     assert finding.tensors.explained > 0
     assert first in finding.first_divergence.tensor
-    assert broken_invariants(frame(open_capture(folder), Names())) == []
+    assert broken_invariants(read_columns(open_capture(folder), Names())) == []
 
 
 def test_pipeline_and_recomputation_change_no_bit(ranks, tmp_path, baseline):

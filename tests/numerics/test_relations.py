@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from numerics.columns import Names, frame, join, keys_of, occurrence
-from numerics.compare.coverage import blind_spots
-from numerics.compare.dataflow import _sorted, layer_of
-from numerics.compare.positions import few_places, moved, places_in_words
-from numerics.compare.relations import addends, factor, named_factor, named_logarithm
-from numerics.compare.sums import grouped, partial_words
-from numerics.compare.ulp import distance, ordered
+from numerics.columns import Names, read_columns
+from numerics.comparison.array_differences import few_places, moved, places_in_words
+from numerics.comparison.blind_spots import blind_spots
+from numerics.comparison.dataflow import _sorted, layer_of
+from numerics.comparison.linear_relations import addends, factor, named_factor, named_logarithm
+from numerics.comparison.missing_addends import grouped, partial_words
+from numerics.comparison.value_distance import ordered, value_distance
+from numerics.keys import join, keys_of, occurrence
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 
@@ -98,18 +99,18 @@ def test_few_places_are_told():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_ulps_count_numbers_between(dtype):
     a = np.array([1.0, -1.0, 0.0, 2.5], dtype)
-    assert distance(np.nextafter(a, dtype(10)), a).max_ulp == 1
+    assert value_distance(np.nextafter(a, dtype(10)), a).max_ulp == 1
     assert ordered(np.array([-0.0, 0.0], dtype)).tolist() == [0, 0]
-    found = distance(2 * a, a)
+    found = value_distance(2 * a, a)
     assert (found.ratio, found.rel, found.cosine) == (2.0, 1.0, pytest.approx(1.0))
 
 
 def test_ulps_of_bfloat16_and_what_has_none():
     a = torch.randn(64).bfloat16()
     up = (a.view(torch.int16) + 1).view(torch.bfloat16)
-    assert distance(up.float().numpy(), a.float().numpy(), bfloat16=True).max_ulp == 1
-    assert distance(np.array([1, 2]), np.array([1, 3])).max_ulp is None
-    assert distance(np.zeros(2), np.zeros(2)).rel is None
+    assert value_distance(up.float().numpy(), a.float().numpy(), bfloat16=True).max_ulp == 1
+    assert value_distance(np.array([1, 2]), np.array([1, 3])).max_ulp is None
+    assert value_distance(np.zeros(2), np.zeros(2)).rel is None
 
 
 def test_keys_join_and_count():
@@ -131,11 +132,11 @@ def test_order_of_layers_and_of_ranks_that_disagree():
 
 
 def test_blind_spots_follow_the_run(tmp_path):
-    small = frame(open_capture(write(tmp_path / "a", Plan(tp=2, steps=1, micro_batches=1))), Names())
+    small = read_columns(open_capture(write(tmp_path / "a", Plan(tp=2, steps=1, micro_batches=1))), Names())
     text = "; ".join(blind_spots(small))
     for words in ("order effects on tp: world size 2", "dp is 1", "one step", "one micro-batch"):
         assert words in text
-    large = frame(open_capture(write(tmp_path / "b", Plan(dp=4, steps=2))), Names())
+    large = read_columns(open_capture(write(tmp_path / "b", Plan(dp=4, steps=2))), Names())
     text = "; ".join(blind_spots(large))
     assert "dp" not in text.replace("dp rank", "")
     assert "one step" not in text
@@ -155,7 +156,7 @@ def test_blind_spots_read_the_manifest(tmp_path):
     (run / "run.json").write_text(json.dumps(manifest))
     capture = open_capture(run)
     assert "faults" not in capture.config  # the truth is for nobody who judges
-    text = "; ".join(blind_spots(frame(capture, Names())))
+    text = "; ".join(blind_spots(read_columns(capture, Names())))
     for words in (
         "no padding",
         "260 tokens divide evenly over tp 4",

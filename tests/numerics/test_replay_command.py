@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.numerics_replay import plan, replay
 
-from numerics.order.plan import read_plan
-from numerics.order.replay import make_replay, replayer
+from numerics.order.order_plan import read_plan
+from numerics.order.replayer import make_replay, replayer
 from numerics.store import open_capture
 from reftrain.errors import ReftrainError
+from reftrain.job.baseline import two_dimensional
+from reftrain.job.launcher import launch
 from reftrain.replay.command import main
 from reftrain.replay.manifest import configuration, described, read_manifest
-from reftrain.train.baseline import two_dimensional
-from reftrain.train.launcher import launch
 from tests.numerics.replay_runs import config_of, unequal
 from tracekit.errors import InputError
 

@@ -5,32 +5,41 @@ import sys
 
 CODE = """
 import sys
-import reftrain.replay.command, reftrain.replay.declare, reftrain.replay.engine, reftrain.replay.row_probe
+import reftrain.replay.command, reftrain.replay.declared_plan, reftrain.replay.engine, reftrain.replay.capture_writer
 print("\\n".join(name for name in sys.modules if name.startswith("reftrain.")))
 """
-TRAINER = (
-    "model",
-    "parallel",
-    "trainer",
-    "train",
-    "comm",
-    "hooks",
-    "loss",
-    "optim",
-    "mesh",
-    "capture",
-    "orders",
-    "launcher",
-)
+TRAINER = ("model", "parallel", "execute", "train", "job", "record", "rank", "faults")
+RECORDER = """
+import sys
+import reftrain.record.capture, reftrain.record.orders
+print("\\n".join(name for name in sys.modules if name.startswith("reftrain.")))
+"""
+
+
+def loaded_by(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout.split()
 
 
 def test_no_module_of_the_trainer_is_loaded():
-    loaded = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=120
-    ).stdout.split()
+    loaded = loaded_by(CODE)
     assert "reftrain.replay.engine" in loaded
     shared = {name for name in loaded if not name.startswith("reftrain.replay")}
     wrong = [name for name in shared if name.split(".")[1] in TRAINER]
     assert not wrong
-    assert not {name for name in shared if name.startswith("reftrain.faults.bugs")}
     assert not {name for name in shared if name.startswith("reftrain.data.")} - {"reftrain.data.sequences"}
+
+
+def test_the_recorder_loads_nothing_of_the_replay():
+    loaded = loaded_by(RECORDER)
+    assert "reftrain.record.capture" in loaded
+    assert not [name for name in loaded if name.startswith("reftrain.replay")]
+
+
+def test_both_share_tables_of_places_only():
+    """Number formats, chunk bounds and first values are derived on either side; documents and schedules are inputs."""
+    both = {name for name in loaded_by(CODE) if name in set(loaded_by(RECORDER))}
+    rooms = {name.split(".")[1] for name in both}
+    assert rooms == {"config", "data", "errors", "layout", "schedule", "thresholds"}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from numerics.order.plan import differences, read_plan
+from numerics.order.order_plan import read_plan
+from numerics.order.plan_differences import differences
 from tests.numerics.replay_runs import captured, replayed, rows, unequal
 
 RUNS = {

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reftrain.layout.ring import chunk_bounds, ring_sum
+from reftrain.replay.ring import chunk_bounds, ring_sum
 
 SIZES = (1, 2, 7, 64, 1000, 4099, 70_001, 400_000)
 

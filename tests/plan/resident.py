@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from reftrain.config.file import load
+from reftrain.job.launcher import launch
 from reftrain.rank.hooks import Hooks
-from reftrain.train.launcher import launch
 
 
 class ResidentSize(Hooks):

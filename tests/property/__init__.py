@@ -1,1 +1,1 @@
-"""Properties of the slow-rank answer: what must not change when a recording is told in another way."""
+"""Properties of the slow-rank answer: it must not change when the same run is recorded in another way."""

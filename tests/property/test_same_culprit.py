@@ -1,4 +1,4 @@
-"""However a recording is told, the answer is the same culprit or `inconclusive`: never another rank."""
+"""However a run is recorded, the answer is the same culprit or `inconclusive`, and never another rank."""
 
 from contextlib import suppress
 from functools import cache
@@ -30,7 +30,7 @@ CASES = (
 
 @cache
 def recorded(seed: int, kind: str) -> Case:
-    """A small case whose files are all whole, so that a variant is the only trouble."""
+    """A small case with all files whole, so that the variant is the only trouble."""
     return generate(seed, kind=kind, world=8, steps=4, missing=set(), truncated={})
 
 

@@ -18,7 +18,7 @@ from tests.ranks.program import Program, reftrain, script
 
 PRELOAD = [
     "tests.reftrain.workers",
-    "reftrain.train.launcher",
+    "reftrain.job.launcher",
     "reftrain.faults.bugs",
     "tracekit_cli.reftrain",
 ]

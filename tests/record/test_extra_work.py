@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from reftrain.faults.compute import ExtraWork
+from reftrain.faults.extra_work import ExtraWork
 
 
 @pytest.fixture

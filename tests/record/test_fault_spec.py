@@ -4,8 +4,10 @@ import pytest
 from click.testing import CliRunner
 from tracekit_cli.reftrain_faults import faults
 
-from reftrain.config.fault_spec import HANGS, KINDS, RANKLESS, WHAT, WORDS, fields_of, parse_fault
+from reftrain.config.fault_kinds import FAULT_KINDS, HANGS
+from reftrain.config.fault_spec import FIRST_CALL, fields_of, parse_fault
 from reftrain.errors import ConfigError
+from reftrain.faults.fault import PLANTS
 
 
 def test_all_fields():
@@ -28,7 +30,7 @@ def test_defaults_fill_what_is_not_given():
     assert parse_fault("long_stage", 8).rank is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_every_kind_can_be_written_and_read_back(kind):
     fault = parse_fault(f"{kind}:rank=2", 4)
     fields = fault.to_json()
@@ -61,16 +63,16 @@ def test_errors_name_the_field_and_the_remedy(text, field, words):
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_what_is_listed_is_what_can_be_written(kind):
     """Every listed field is taken with its default or each of its words, and nothing else is."""
     listed = fields_of(kind)
-    needed = "" if kind in RANKLESS else "rank=1,"
+    needed = "rank=1," if FAULT_KINDS[kind].needs_rank else ""
     for name, field in listed.items():
         for value in field.choices or (("1",) if name == "rank" else (field.default,)):
             alone = f"{name}={value}" if name == "rank" else f"{needed}{name}={value}"
             parse_fault(f"{kind}:{alone}", 4)
-    taken = {"rank", "steps", *KINDS[kind], *(WORDS if kind in HANGS else ())}
+    taken = {"rank", "steps", *FAULT_KINDS[kind].fields, *(FIRST_CALL if kind in HANGS else ())}
     assert set(listed) == taken
     for other in {"axis", "op", "factor", "delay_ms", "every"} - taken:
         with pytest.raises(ConfigError, match=rf"it takes {', '.join(listed)}$"):
@@ -86,8 +88,8 @@ def test_the_command_lists_every_field_of_every_kind():
     text = CliRunner().invoke(faults, []).output
     document = json.loads(CliRunner().invoke(faults, ["--json", "-"]).output)
     rows = {row["name"]: row for row in document["faults"]}
-    assert set(WHAT) == set(KINDS)
-    for kind, what in WHAT.items():
+    assert set(rows) >= set(FAULT_KINDS)
+    for kind, what in ((kind.name, kind.behaviour) for kind in FAULT_KINDS.values()):
         assert rows[kind]["what"] == what
         assert list(rows[kind]["fields"]) == list(fields_of(kind))
         told = text[text.index(f"{kind}: {what}\n") :].splitlines()[1 : 1 + len(fields_of(kind))]
@@ -103,3 +105,9 @@ def test_the_command_lists_every_field_of_every_kind():
         "send",
         "recv",
     ]
+
+
+def test_every_kind_has_a_hook_that_plants_it():
+    import reftrain.faults.registry  # noqa: F401 - the hook classes enter themselves
+
+    assert set(PLANTS) == set(FAULT_KINDS)

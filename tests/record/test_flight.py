@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from reftrain.record import flight
-from reftrain.record.flight import FlightRecorder, complete, enable, oldest_pending_s
+from reftrain.record.flight import FlightRecorder, enable
+from reftrain.record.flight_dump import complete, oldest_pending_s
 from tests.ranks.patience import patience
 from tests.record.alone import run_ranks, wait_for
 

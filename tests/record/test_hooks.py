@@ -1,7 +1,7 @@
 import pickle
 
 from reftrain.config.file import load
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
 
 
 def test_a_trainer_run_leaves_one_dump_per_rank(tmp_path):

@@ -6,8 +6,9 @@ from tracekit_cli.exit_codes import of_error
 from reftrain.config.checks import check_world
 from reftrain.config.file import load, read_tables
 from reftrain.config.presets import MODEL_PRESETS
-from reftrain.config.run import AXES, RunConfig
+from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
+from tracekit.axes import AXES
 
 MISCONFIGURATIONS = {
     "16 heads on tp 3": (

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from reftrain.config.file import load
-from reftrain.faults.documents import attending_pairs, join_documents
-from reftrain.faults.planted import fault_hooks, read_faults
+from reftrain.faults.longer_documents import attending_pairs, join_documents
+from reftrain.faults.registry import fault_hooks, read_faults
 from reftrain.model.batch import allowed_keys
 from reftrain.model.document_attention import attend_documents, stretches
 from reftrain.parallel.context import chunk_positions

@@ -8,7 +8,7 @@ import pytest
 
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.faults.planted import read_faults
+from reftrain.faults.registry import read_faults
 from tests.reftrain import workers
 
 MESH = {"tp": 2, "pp": 2, "dp": 2, "zero": 2}

@@ -7,7 +7,7 @@ import pytest
 
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.faults.planted import read_faults
+from reftrain.faults.registry import read_faults
 from tests.ranks.patience import patience
 
 RANKS = 4

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from reftrain.config.file import load
-from reftrain.execute.emulate import EmulatedCompute
-from reftrain.rank.hooks import HookList, Hooks, Segment
+from reftrain.execute.emulated_compute import EmulatedCompute
+from reftrain.rank.events import Segment
+from reftrain.rank.hooks import HookList, Hooks
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D
 

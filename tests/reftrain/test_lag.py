@@ -6,8 +6,7 @@ import json
 import pytest
 
 from reftrain.config.file import load
-from reftrain.record.manifest import write_manifest
-from reftrain.train.lag import (
+from reftrain.job.lag import (
     compared_steps,
     error_of_difference,
     mean,
@@ -16,7 +15,8 @@ from reftrain.train.lag import (
     wants_lag,
     without_slow_faults,
 )
-from reftrain.train.launcher import launch
+from reftrain.job.launcher import launch
+from reftrain.record.manifest import write_manifest
 
 SLOW = "late_data:rank=1,delay_ms=80,steps=1:"
 DELAYS_MS = (

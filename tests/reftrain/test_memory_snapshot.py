@@ -11,7 +11,8 @@ import torch
 
 from reftrain.config.file import load
 from reftrain.errors import ConfigError
-from reftrain.rank.hooks import CollectiveCall, RunContext, StepMetrics
+from reftrain.rank.events import CollectiveCall, StepMetrics
+from reftrain.rank.hooks import RunContext
 from reftrain.record.allocator import AllocatorSnapshot
 from reftrain.record.evidence import StepTrace
 

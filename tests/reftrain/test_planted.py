@@ -11,8 +11,9 @@ import torch
 
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load
-from reftrain.faults import hangs, launch, planted, slow
-from reftrain.rank.hooks import CollectiveCall, HookList, RunContext, Segment
+from reftrain.faults import hangs, launch_bound, registry, slow
+from reftrain.rank.events import CollectiveCall, Segment
+from reftrain.rank.hooks import HookList, RunContext
 from tests.reftrain import workers
 
 SEGMENT = Segment("ffn", 0, "forward", 1)
@@ -30,7 +31,7 @@ class Grid:
 def hook(text, rank, compute="emulated"):
     """The fault's hook as it stands on `rank` of two pipeline ranks, in its first step."""
     config = load(None, {"mesh": {"pp": 2}, "run": {"compute": compute}})
-    (made,) = planted.fault_hooks([parse_fault(text, 2)])
+    (made,) = registry.fault_hooks([parse_fault(text, 2)])
     made.setup(RunContext(config, Grid({"pp": rank}), rank, torch.device("cpu")))
     made.step_begin(0)
     return made
@@ -62,7 +63,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (slow, launch, hangs):
+    for module in (slow, launch_bound, hangs):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(slow, "compute", lambda segment, seconds: made.sleep(seconds))
     return made
@@ -209,9 +210,9 @@ def test_a_slow_rank_holds_up_the_whole_step(ranks):
 
 
 def timed_steps(rank, world, store, config):
-    from reftrain.execute.emulate import EmulatedCompute
+    from reftrain.execute.emulated_compute import EmulatedCompute
 
-    hooks = [*planted.fault_hooks(planted.read_faults(config)), EmulatedCompute(config.emulated_gflops)]
+    hooks = [*registry.fault_hooks(registry.read_faults(config)), EmulatedCompute(config.emulated_gflops)]
     listed = HookList(hooks)
     with workers.trainer(rank, world, store, config, listed) as made:
         out = []

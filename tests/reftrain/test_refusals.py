@@ -16,11 +16,12 @@ from tracekit_cli import reftrain as command
 from reftrain.config.fault_spec import parse_fault
 from reftrain.config.file import load
 from reftrain.errors import ConfigError, MachineError
-from reftrain.faults.planted import fault_hooks, read_faults
+from reftrain.faults.registry import fault_hooks, read_faults
+from reftrain.job.one_rank import _check_resumed, choose_device, let_ranks_share_gpus, stderr_unless_it_fails
 from reftrain.rank import processes as rank_processes
-from reftrain.rank.hooks import CollectiveCall, RunContext
+from reftrain.rank.events import CollectiveCall
+from reftrain.rank.hooks import RunContext
 from reftrain.rank.processes import Ranks, describe_error, refusal
-from reftrain.train.loop import _check_resumed, choose_device, let_ranks_share_gpus, stderr_unless_it_fails
 
 TINY = ["--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32"]
 

@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reftrain.config.run import RunConfig
+from reftrain.job.one_rank import train_rank
 from reftrain.model.parameters import Part
 from reftrain.rank.hooks import HookList, Hooks
 from reftrain.rank.world import World
 from reftrain.train.checkpoint import Checkpointer
-from reftrain.train.loop import train_rank
 from reftrain.train.trainer import Trainer
 
 

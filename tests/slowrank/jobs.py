@@ -1,4 +1,4 @@
-"""Hand-made jobs whose answer can be worked out with a pencil: layers of compute and collectives on a small mesh."""
+"""Hand-made jobs whose answer can be worked out on paper: layers of compute and collectives on a small mesh."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -70,5 +70,5 @@ def job(
 
 
 def prepared(run: Run, mesh: Mesh) -> Case:
-    """Everything a verdict on `run` rests on."""
+    """The case of `run` on a known mesh, with all its steps."""
     return build(run, match([read_rank(run, r.rank) for r in run.ranks], run.groups), mesh, None)

@@ -1,4 +1,4 @@
-"""The user's mesh, the groups', or one flat group; what contradicts or is not known is said with the flag to give."""
+"""The mesh is the user's, the groups' or one flat group; contradictions and gaps are refused with the flag to give."""
 
 from dataclasses import replace
 

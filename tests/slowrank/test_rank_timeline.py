@@ -1,4 +1,4 @@
-"""What a rank posts and needs: false needs left out, what queued behind a late rank put where it was ready."""
+"""Posts and needs of a rank: false needs are left out, and queued collectives are put where they were ready."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Recordings made by others: the known answers hold (data that is absent here is skipped, saying so)."""
+"""Recordings made by others give the known answers; where the data is absent, tests are skipped with the reason."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Slow transfers though everybody arrived in time: a link, and the ranks that nothing tells apart."""
+"""Transfers that are slow though everybody arrived in time are a slow link; its ranks are named together."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Robust statistics: who exceeds his peers, by how much, and whether chance would do it."""
+"""Robust statistics: which row exceeds its peers, by how much, and whether chance explains it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What one index of an axis does in every replica is the job's design and nobody's slowness."""
+"""Work that one index of an axis does in every replica is the job's design, and no rank is slow."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A rank that nobody sees may be the culprit: the others are never blamed for waiting for it."""
+"""A rank without a trace may be the culprit; the others are never blamed for waiting for it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The step model tells the measured step again, and what it would be with other work."""
+"""The step model gives the measured step, and the step that other work would give."""
 
 from dataclasses import replace
 
@@ -91,7 +91,7 @@ def test_the_slowdown_reported_is_the_planted_one(tmp_path):
 
 
 def test_what_is_late_in_one_place_is_cured_there(tmp_path):
-    """Spread over the step, the cure would leave half of it in its place and hurry the rank where it need not."""
+    """A cure spread over the step would leave half of the delay in its place."""
     found = analyse(job(tmp_path, MESH, accident=(2, None, LAYER_US), jitter=0))
     assert [s.rank for s in found.suspects] == [2]
     assert found.what_if.step_ms == pytest.approx((STEP_NS + LAYER_US * 1000) / 1e6, rel=0.002)

@@ -1,4 +1,4 @@
-"""The same communication on every rank: by sequence number, by step, by the best shift, by source and destination."""
+"""Operations match by sequence number, by step, by the best shift, or by source and destination."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""From events of one rank to its operations: which rows communicate, what they are, in which step, what computes."""
+"""Operations of one rank from its events: kinds, steps and arguments, and when the rank computed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which steps every rank has whole, and own and wall time in each."""
+"""Steps that every rank has whole, with own and wall time in each."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Who came last, how long the others waited, and what the transfer took."""
+"""Waits: who came last, how long the others waited, and how long the transfer took."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a dump says of a call: its signature, and the kind under which timed calls are compared.
+"""The signature of a call in a dump, and the kind under which timed calls are compared.
 
 Both are named tuples: a job has few of them, a dump repeats them thousands of times, and a tuple is hashed, compared
 and sent between processes by C code. `signatures` makes one object of all that are equal.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Signature(NamedTuple):
-    """What was called. Sizes and dtypes are the text of the lists in the dump: "[[8192, 1, 5120]]", "['BFloat16']"."""
+    """Operation, sizes and dtypes of a call; the last four are lists as text: "[[8192, 1, 5120]]", "['BFloat16']"."""
 
     op: str
     """Operation without its backend: "all_reduce", "send 0->1"."""
@@ -24,7 +24,7 @@ class Signature(NamedTuple):
 
 
 class CallKind(NamedTuple):
-    """What calls must have in common for their durations to be compared; -1 where an integer is unknown."""
+    """The properties that calls share if their durations can be compared; -1 where an integer is unknown."""
 
     op: str
     dtype: str

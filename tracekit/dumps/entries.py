@@ -1,51 +1,61 @@
-"""Columns of one flight-recorder dump: what the analysis needs of up to 20 000 entries, in a few arrays.
+"""Reduces one flight-recorder dump: of up to 20 000 entries only a few arrays are kept for the analysis.
 
-A decoded dump is turned into a `RankDump` at once, in the worker that decoded it, and dropped: of every
-group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations
-the outstanding ones. Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 to
-2.10), read in torch 2.13.
+A decoded dump is turned into a `RankDump` at once, in the worker that decoded it, and dropped: of every group the
+frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations the outstanding ones.
+Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 to 2.10), read in torch 2.13.
 """
 
 import json
-from bisect import bisect_right
-from operator import itemgetter, lt
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from tracekit.dumps import messages, tail
 from tracekit.dumps.fields import (
-    P2P_NAME,
     completed_entry,
     fill_status,
     frame_text,
     host_of,
     integer,
-    number,
     state_of,
 )
-from tracekit.dumps.rank_dump import (
-    DONE,
-    MAX_GROUPS,
-    MAX_OPEN,
-    MAX_P2P,
-    P2P,
-    TAIL,
-    GroupTail,
-    Messages,
-    RankDump,
-)
+from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 from tracekit.dumps.signatures import Signatures
 from tracekit.errors import InputError
+from tracekit.thresholds import (
+    MAX_BACKEND_NAME,
+    MAX_FRAMES,
+    MAX_GROUP_NAME,
+    MAX_GROUPS,
+    MAX_INTEGER,
+    MAX_MEMBERS_TEXT,
+    MAX_RANK,
+    MAX_VERSION,
+)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """The entries of one dump, sorted into collectives and messages."""
+
+    collectives: dict[int, list[tail.Row]] = field(default_factory=dict)  # by group
+    p2p: list[messages.Row] = field(default_factory=list)
+    coalesced: tail.Coalesced = field(default_factory=dict)
+    ids: dict[int, int] = field(default_factory=dict)  # local pg_id → group
+    oldest: tuple[int, int] | None = None  # record id and state of the first entry that is a call
+
+    def settled(self, group: int) -> list[tail.Row]:
+        """Give the collectives of a group, the parts of a coalesced call in the state of the whole call."""
+        rows, whole = self.collectives[group], self.coalesced
+        return [(s, whole.get((group, False, s), state), e) for s, state, e in rows] if whole else rows
 
 
 class Reducer:
-    """Turns decoded dumps into RankDumps; keeps what repeats from file to file."""
+    """Turns decoded dumps into RankDumps; keeps lists and names that repeat from file to file."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, tuple[int, ...]] = {}
-        self._sets: dict[int, frozenset[int]] = {}  # by the identity of what `_ranks` keeps alive
+        self._sets: dict[int, frozenset[int]] = {}  # by the identity of the lists that `_ranks` keeps alive
         self._signatures = Signatures()
-        self._p2p: dict[str, tuple[bool, int, int] | None] = {}
 
     def reduce(self, path: str, dump: Any) -> RankDump:
         """Give the columns of one decoded dump. Raises InputError where it is no dump at all."""
@@ -54,16 +64,40 @@ class Reducer:
         entries = dump.get("entries")
         if not isinstance(entries, (list, tuple)) and "pg_status" not in dump:
             raise InputError("no flight-recorder dump: neither entries nor pg_status in it")
-        result = RankDump(path, str(dump.get("version", ""))[:16], host_of(dump), [], [])
+        result = RankDump(path, str(dump.get("version", ""))[:MAX_VERSION], host_of(dump), [], [])
         result.claimed = integer(dump.get("rank"))
         index = self._config(result, dump.get("pg_config"))
-        ids = self._entries(result, entries or (), index)
-        fill_status(result, dump.get("pg_status"), ids, index)
-        self._candidates(result)
+        scan = _scanned(result, entries or (), index)
+        _fill_ring(result, entries or (), scan.oldest)
+        for group in scan.collectives:
+            started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
+            result.timed = result.timed or started
+        messages.fill_messages(result, scan.p2p, scan.coalesced, self._signatures)
+        if entries:
+            _fill_last(result, entries[-1], index)
+        fill_status(result, dump.get("pg_status"), scan.ids, index)
+        self._fill_candidates(result)
         return result
 
+    def _config(self, result: RankDump, config: Any) -> dict[str, int]:
+        """Enter the groups of `pg_config`; give the index of each by its name."""
+        index: dict[str, int] = {}
+        if not isinstance(config, dict):
+            return index
+        for key, value in list(config.items())[:MAX_GROUPS]:
+            if not isinstance(value, dict):
+                continue
+            name = str(value.get("name", key))[:MAX_GROUP_NAME]
+            members = self._members(value.get("ranks", ""))
+            if not members or name in index:
+                continue
+            index[name] = len(result.groups)
+            result.groups.append(GroupTail(name, str(value.get("desc", ""))[:MAX_GROUP_NAME], members))
+        return index
+
     def _members(self, text: Any) -> tuple[int, ...]:
-        key = text if isinstance(text, str) else repr(text)[: 1 << 20]
+        """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is no list of ranks."""
+        key = text if isinstance(text, str) else repr(text)[:MAX_MEMBERS_TEXT]
         known = self._ranks.get(key)
         if known is None:
             try:
@@ -71,183 +105,14 @@ class Reducer:
                 ranks = tuple(value) if isinstance(value, (list, tuple)) else ()
             except (ValueError, RecursionError):
                 ranks = ()
-            if not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks) or len(set(ranks)) != len(ranks):
+            if not all(type(r) is int and 0 <= r < MAX_RANK for r in ranks) or len(set(ranks)) != len(ranks):
                 ranks = ()
             known = self._ranks[key] = tuple(sorted(ranks))
             self._sets[id(known)] = frozenset(known)
         return known
 
-    def _config(self, result: RankDump, config: Any) -> dict[str, int]:
-        index: dict[str, int] = {}
-        if not isinstance(config, dict):
-            return index
-        for key, value in list(config.items())[:MAX_GROUPS]:
-            if not isinstance(value, dict):
-                continue
-            name = str(value.get("name", key))[:200]
-            members = self._members(value.get("ranks", ""))
-            if not members or name in index:
-                continue
-            index[name] = len(result.groups)
-            result.groups.append(GroupTail(name, str(value.get("desc", ""))[:200], members))
-        return index
-
-    def _entries(self, result: RankDump, entries: Any, index: dict[str, int]) -> dict[int, int]:
-        """Fill groups and p2p; returns local pg_id → group index, as the entries show it."""
-        rows: dict[int, list[Any]] = {}
-        p2p: list[Any] = []
-        ids: dict[int, int] = {}
-        coalesced: dict[tuple[int, bool, int], int] = {}
-        lowest = None
-        oldest = DONE
-        for given in entries:
-            try:
-                entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
-                name = entry["process_group"][0]
-                group = index.get(name)
-                if group is None:
-                    group = self._unlisted(result, entry, index)
-                ids[entry["pg_id"]] = group
-                text = entry["profiling_name"]
-                state = DONE if entry["retired"] else state_of(entry)
-                is_p2p = entry["is_p2p"]
-                seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
-                if type(seq) is not int:
-                    seq = integer(seq)
-                if seq is None or not 0 <= seq < 1 << 62:
-                    raise ValueError  # noqa: TRY301 (counted below)
-                if text.endswith(":coalesced"):
-                    coalesced[group, bool(is_p2p), seq] = state
-                if is_p2p:
-                    p2p.append((seq, group, state, text, entry))
-                else:
-                    row = rows.get(group)
-                    if row is None:
-                        row = rows[group] = []
-                    row.append((seq, state, entry))
-            except (TypeError, KeyError, IndexError, ValueError, AttributeError):
-                result.malformed += 1
-                continue
-            if lowest is None:
-                lowest, oldest = entry.get("record_id"), state
-        result.entries = len(entries) - result.malformed
-        result.wrapped = bool(integer(lowest))
-        # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
-        last = integer(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
-        whole = last is not None and last - (integer(lowest) or 0) + 1 == len(entries)
-        result.cut = result.wrapped and oldest != DONE and whole
-        for group, row in rows.items():
-            self._tail(result, group, row, coalesced)
-        self._pairs(result, p2p, coalesced)
-        if entries:
-            self._last(result, entries[-1], index)
-        return ids
-
-    def _unlisted(self, result: RankDump, entry: Any, index: dict[str, int]) -> int:
-        name, desc = (str(t)[:200] for t in entry["process_group"])
-        if len(result.groups) >= MAX_GROUPS:
-            raise ValueError
-        index[entry["process_group"][0]] = len(result.groups)
-        result.groups.append(GroupTail(name, desc, ()))
-        return len(result.groups) - 1
-
-    def _tail(
-        self, result: RankDump, group: int, rows: list[Any], coalesced: dict[tuple[int, bool, int], int]
-    ) -> None:
-        tail = result.groups[group]
-        if coalesced:
-            rows = [(s, coalesced.get((group, False, s), state), e) for s, state, e in rows]
-        seqs = [r[0] for r in rows]
-        rising = all(map(lt, seqs, seqs[1:]))
-        if not rising:
-            rows.sort(key=itemgetter(0))
-            seqs = [r[0] for r in rows]
-        tail.entry_enqueued = int(seqs[-1])
-        tail.entry_completed = min((s for s, state, _ in rows if state != DONE), default=seqs[-1] + 1) - 1
-        tail.entry_seen_done = seqs[0] <= tail.entry_completed
-        first = bisect_right(seqs, tail.entry_completed)  # the first unfinished call
-        first = max(first, len(seqs) - MAX_OPEN)
-        if rising:
-            last = rows[max(first - TAIL, 0) :]
-            tail.calls = tuple([self._signatures.one(entry) for _, _, entry in last])
-        else:
-            parts: dict[int, list[Any]] = {}
-            for row in rows[max(first - 4 * TAIL, 0) :]:
-                parts.setdefault(row[0], []).append(row)
-            kept = list(parts.values())[max(sum(s <= tail.entry_completed for s in parts) - TAIL, 0) :]
-            tail.calls = tuple([self._signatures.of(tuple([r[2] for r in p])) for p in kept])
-            last = [(*p[0][:2], p[-1][2]) for p in kept]
-        tail.seq = np.array([k[0] for k in last], np.int64)
-        tail.state = np.array([k[1] for k in last], np.int8)
-        tail.created = np.array([integer(k[2].get("time_created_ns")) or 0 for k in last], np.int64)
-        durations = [k[2].get("duration_ms") for k in last]
-        if durations.count(None) < len(durations):
-            tail.duration = np.array([number(d) for d in durations], np.float64)
-        if not result.timed:
-            result.timed = any(r[2].get("time_discovered_started_ns") for r in last)
-
-    def _pairs(self, result: RankDump, p2p: list[Any], coalesced: dict[tuple[int, bool, int], int]) -> None:
-        finished: dict[tuple[int, str], int] = {}
-        for seq, group, state, text, _ in p2p:
-            result.groups[group].has_p2p = True
-            if coalesced.get((group, True, seq), state) == DONE:
-                finished[group, text] = max(seq, finished.get((group, text), -1))
-        counts: dict[tuple[int, str], int] = {}
-        first = len(p2p)
-        for place, (seq, group, state, text, entry) in enumerate(p2p):
-            now = coalesced.get((group, True, seq), state)
-            nth = counts[group, text] = counts.get((group, text), -1) + 1
-            # one channel completes in order: a later operation that is done vouches for an earlier one
-            if now == DONE or finished.get((group, text), -1) > seq:
-                continue
-            ends = self._ends(text)
-            if ends is not None and len(result.p2p) < MAX_P2P:
-                first = min(first, place)
-                send, me, peer = ends
-                created = integer(entry.get("time_created_ns")) or 0
-                call = self._signatures.of((entry,))
-                result.p2p.append(P2P(group, peer, me, send, now, seq, text[:80], created, call, nth))
-        self._messages(result, p2p, counts, max(min(first, len(p2p)) - TAIL, len(p2p) - MAX_OPEN, 0))
-
-    def _messages(
-        self, result: RankDump, p2p: list[Any], counts: dict[tuple[int, str], int], begin: int
-    ) -> None:
-        """Keep the messages from `begin` on; `counts` holds the number of the last of each name."""
-        kept = p2p[begin:]
-        nth = []
-        for _, group, _, text, _ in reversed(kept):
-            nth.append(counts[group, text])
-            counts[group, text] -= 1
-        result.messages = Messages(
-            np.array([k[1] for k in kept], np.int64),
-            np.array([k[0] for k in kept], np.int64),
-            np.array(nth[::-1], np.int64),
-            np.array([integer(k[4].get("time_created_ns")) or 0 for k in kept], np.int64),
-            tuple(k[3][:80] for k in kept),
-            tuple(self._signatures.of((k[4],)) for k in kept),
-        )
-
-    def _ends(self, text: str) -> tuple[bool, int, int] | None:
-        if text not in self._p2p:
-            match = P2P_NAME.search(text)
-            self._p2p[text] = (match[1] == "send", int(match[2]), int(match[4])) if match else None
-        return self._p2p[text]
-
-    def _last(self, result: RankDump, entry: Any, index: dict[str, int]) -> None:
-        if not isinstance(entry, dict):
-            return
-        name = str(entry.get("profiling_name", ""))
-        result.backend = name.partition(":")[0][:16]
-        result.last_created = integer(entry.get("time_created_ns")) or 0
-        group = entry.get("process_group")
-        if isinstance(group, (list, tuple)) and group and isinstance(group[0], str):
-            result.last_group = index.get(group[0], -1)
-        frames = entry.get("frames")
-        if isinstance(frames, (list, tuple)):
-            result.stack = tuple(text for f in frames[:64] if (text := frame_text(f)))
-
-    def _candidates(self, result: RankDump) -> None:
-        """Find the ranks that every group contains; with p2p the direction tells which of them wrote it."""
+    def _fill_candidates(self, result: RankDump) -> None:
+        """Find the ranks that every group contains; with p2p the direction tells which of them wrote the dump."""
         known = [g.ranks for g in result.groups if g.ranks]
         if not known:
             return
@@ -259,3 +124,78 @@ class Reducer:
             if len(left) > 1 and op.me < len(members) and members[op.me] in left:
                 left = (members[op.me],)
         result.candidates = left or None
+
+
+def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
+    """Sort the entries into collectives by group, and messages; any other entry is counted as malformed.
+
+    One loop without calls where it can do without: it runs once for each of up to 20 000 entries of every dump.
+    """
+    scan = _Scan()
+    for given in entries:
+        try:
+            entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
+            name = entry["process_group"][0]
+            group = index.get(name)
+            if group is None:
+                group = _unlisted(result, entry, index)
+            scan.ids[entry["pg_id"]] = group
+            text = entry["profiling_name"]
+            state = DONE if entry["retired"] else state_of(entry)
+            is_p2p = entry["is_p2p"]
+            seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
+            if type(seq) is not int:
+                seq = integer(seq)
+            if seq is None or not 0 <= seq < MAX_INTEGER:
+                raise ValueError  # noqa: TRY301 (counted below)
+            if text.endswith(":coalesced"):
+                scan.coalesced[group, bool(is_p2p), seq] = state
+            if is_p2p:
+                scan.p2p.append((seq, group, state, text, entry))
+            else:
+                rows = scan.collectives.get(group)
+                if rows is None:
+                    rows = scan.collectives[group] = []
+                rows.append((seq, state, entry))
+        except (TypeError, KeyError, IndexError, ValueError, AttributeError):
+            result.malformed += 1
+            continue
+        if scan.oldest is None:
+            scan.oldest = integer(entry.get("record_id")) or 0, state
+    return scan
+
+
+def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
+    """Enter a group that only entries name; give its index."""
+    name, desc = (str(t)[:MAX_GROUP_NAME] for t in entry["process_group"])
+    if len(result.groups) >= MAX_GROUPS:
+        raise ValueError
+    index[entry["process_group"][0]] = len(result.groups)
+    result.groups.append(GroupTail(name, desc, ()))
+    return len(result.groups) - 1
+
+
+def _fill_ring(result: RankDump, entries: Any, oldest: tuple[int, int] | None) -> None:
+    """Tell how many entries there are, and whether the ring has overwritten older ones, outstanding ones too."""
+    result.entries = len(entries) - result.malformed
+    first, state = oldest or (0, DONE)
+    result.wrapped = bool(first)
+    # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
+    last = integer(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
+    without_gaps = last is not None and last - first + 1 == len(entries)
+    result.cut = result.wrapped and state != DONE and without_gaps
+
+
+def _fill_last(result: RankDump, entry: Any, index: dict[str, int]) -> None:
+    """Take backend, group, time and stack from the last entry."""
+    if not isinstance(entry, dict):
+        return
+    name = str(entry.get("profiling_name", ""))
+    result.backend = name.partition(":")[0][:MAX_BACKEND_NAME]
+    result.last_created = integer(entry.get("time_created_ns")) or 0
+    group = entry.get("process_group")
+    if isinstance(group, (list, tuple)) and group and isinstance(group[0], str):
+        result.last_group = index.get(group[0], -1)
+    frames = entry.get("frames")
+    if isinstance(frames, (list, tuple)):
+        result.stack = tuple(text for f in frames[:MAX_FRAMES] if (text := frame_text(f)))

@@ -1,12 +1,24 @@
 """Single fields of a dump, read with bounds: numbers, hosts, frames, names of sends, and the status by group.
 
-Part of `flight_entry`.
+Part of `entries`.
 """
 
 import re
+from functools import lru_cache
 from typing import Any
 
-from tracekit.dumps.rank_dump import DONE, MAX_GROUPS, SCHEDULED, STARTED, RankDump
+from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED, RankDump
+from tracekit.thresholds import (
+    MAX_DIGITS,
+    MAX_FILE_NAME,
+    MAX_FUNCTION_NAME,
+    MAX_GROUPS,
+    MAX_HOST_NAME,
+    MAX_INTEGER,
+    MAX_LINE_NUMBER,
+    MAX_NUMBER,
+    MAX_STATUS_DIGITS,
+)
 
 P2P_NAME = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 
@@ -14,9 +26,8 @@ P2P_NAME = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
 def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[str, int]) -> None:
     """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
 
-    Groups are numbered in the order in which they are made, names and local ids alike, so that where both
-    lists
-    are complete and numeric they pair up in order; any entry that contradicts undoes that.
+    Groups are numbered in the order in which they are made, and so are names and local ids. Where both lists are
+    complete and numeric they therefore pair up in order, unless an entry contradicts that.
     """
     if not isinstance(status, dict) or not status:
         return
@@ -30,7 +41,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
             frontiers[number] = (enqueued, completed)
     result.has_status = bool(frontiers)
     known = {k: v for k, v in ids.items() if k in frontiers}
-    names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < 10]
+    names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < MAX_STATUS_DIGITS]
     if len(names) == len(index) == len(frontiers):
         paired = {i: index[n] for i, n in zip(sorted(frontiers), sorted(names, key=int), strict=True)}
         if all(paired[i] == g for i, g in known.items()):
@@ -38,6 +49,13 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
     for number, group in known.items():
         result.groups[group].status_enqueued, result.groups[group].status_completed = frontiers[number]
     result.unmapped_status = sum(1 for i, (e, _) in frontiers.items() if i not in known and e > 0)
+
+
+@lru_cache(1 << 16)
+def p2p_ends(name: str) -> tuple[bool, int, int] | None:
+    """Give (send, own position, peer's position) from "nccl:send 0->1"; None where the name is another."""
+    match = P2P_NAME.search(name)
+    return (match[1] == "send", int(match[2]), int(match[4])) if match else None
 
 
 def completed_entry(entry: Any) -> dict[str, Any]:
@@ -66,31 +84,32 @@ def state_of(entry: dict[str, Any]) -> int:
 
 
 def host_of(dump: dict[Any, Any]) -> str | None:
-    """Give the host that the dump names."""
+    """Give the host that the dump names; None without one."""
     for key in ("hostname", "host", "host_name"):
         value = dump.get(key)
         if isinstance(value, str) and value:
-            return value[:200]
+            return value[:MAX_HOST_NAME]
     return None
 
 
 def frame_text(frame: Any) -> str:
-    """Give a frame as `file:line function`; nothing for what is no frame."""
+    """Give a frame as `file:line function`; an empty text for any other object."""
     if not isinstance(frame, dict):
         return ""
-    return f"{str(frame.get('filename'))[:300]}:{str(frame.get('line'))[:12]} {str(frame.get('name'))[:200]}"
+    file, line, name = (str(frame.get(key)) for key in ("filename", "line", "name"))
+    return f"{file[:MAX_FILE_NAME]}:{line[:MAX_LINE_NUMBER]} {name[:MAX_FUNCTION_NAME]}"
 
 
 def integer(value: Any) -> int | None:
-    """Read an integer below 2**62, also as text (the JSON form quotes some); else None."""
-    if type(value) is str and len(value) < 20:
+    """Read an integer below 2**62, also as text (the JSON form quotes some); None for anything else."""
+    if type(value) is str and len(value) < MAX_DIGITS:
         try:
             value = int(value)
         except ValueError:
             return None
-    return value if type(value) is int and abs(value) < 1 << 62 else None
+    return value if type(value) is int and abs(value) < MAX_INTEGER else None
 
 
 def number(value: Any) -> float:
     """Read a number below 1e15; NaN for anything else."""
-    return float(value) if type(value) in {int, float} and abs(value) < 1e15 else float("nan")
+    return float(value) if type(value) in {int, float} and abs(value) < MAX_NUMBER else float("nan")

@@ -1,6 +1,6 @@
 """Which files the inputs of `tracekit hang` name, and their bytes: any names, folders, globs, fsspec URLs.
 
-First stage of `flight`.
+First stage of `load`.
 """
 
 import os
@@ -10,32 +10,37 @@ from pathlib import Path
 
 import fsspec
 
-from tracekit.dumps import unpickle
 from tracekit.errors import InputError
+from tracekit.thresholds import MAX_DUMP_BYTES
 
 _SKIP_ENDS = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 
 
 def read_bytes(path: str) -> bytes:
-    """Read a whole file. InputError where it is larger than any dump; OSError and a backend's own pass through."""
+    """Give the bytes of a file.
+
+    Raises InputError where it is larger than any dump, and OSError or a backend's own error where it cannot be read.
+    """
     if "://" in path:
         with fsspec.open(path, "rb") as file:
-            data: bytes = file.read(unpickle.MAX_BYTES + 1)
+            data: bytes = file.read(MAX_DUMP_BYTES + 1)
     else:
         with Path(path).open("rb") as file:
-            size = os.fstat(
-                file.fileno()
-            ).st_size  # 0 of what is no file; to make room for the most takes long
-            data = file.read(min(size or unpickle.MAX_BYTES, unpickle.MAX_BYTES) + 1)
-    if len(data) > unpickle.MAX_BYTES:
+            # 0 of a pipe or device; to make room for the greatest dump takes long
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(min(size or MAX_DUMP_BYTES, MAX_DUMP_BYTES) + 1)
+    if len(data) > MAX_DUMP_BYTES:
         raise InputError(
-            f"refused: larger than {unpickle.MAX_BYTES >> 20} MiB; no flight recorder writes that much"
+            f"refused: larger than {MAX_DUMP_BYTES >> 20} MiB; no flight recorder writes that much"
         )
     return data
 
 
 def find_files(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Give every file that `inputs` name, sorted, and those named one by one; InputError where one names nothing."""
+    """Give every file that `inputs` name, sorted, and those of them that are named one by one.
+
+    Raises InputError where an input names nothing.
+    """
     found: dict[str, None] = {}
     named: set[str] = set()
     for text in inputs:
@@ -61,7 +66,7 @@ def find_files(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _remote(url: str) -> tuple[list[str], bool]:
-    """Files behind an fsspec URL, and whether it names one file."""
+    """Give the files behind an fsspec URL, and whether it names one file; InputError where it cannot be reached."""
     try:
         fs, root = fsspec.core.url_to_fs(url)
         alone = False
@@ -92,7 +97,7 @@ def _expand(text: str) -> list[str]:
 
 
 def _walk(folder: Path) -> list[str]:
-    """Files of a folder; of a recorded run (`run.json` beside `fr/`) those in `fr/`."""
+    """Give the files of a folder; of a recorded run (`run.json` beside `fr/`) those in `fr/`."""
     if (folder / "run.json").exists() and (folder / "fr").is_dir():
         folder = folder / "fr"
     paths: list[str] = []
@@ -103,7 +108,7 @@ def _walk(folder: Path) -> list[str]:
 
 
 def size_of(path: str) -> int:
-    """Give the size of a local file, for progress; 0 where it is not to be had."""
+    """Give the size of a local file, for progress; 0 where it cannot be told."""
     try:
         return Path(path).stat().st_size if "://" not in path else 0
     except OSError:

@@ -1,8 +1,8 @@
-"""What is kept of one flight-recorder dump: plain columns, since they travel from worker processes.
+"""One flight-recorder dump, reduced to plain columns, since these travel from worker processes.
 
-Of every group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point
-operations the outstanding ones, and, where asked for, the timings of all calls. Made by `flight_entry` and
-`flight_timing`; read by `flight`, `flight_run` and the analysis.
+Of every group the frontier (how far enqueued, how far completed) and the last calls, of point-to-point operations the
+outstanding ones, and, where asked for, the timings of all calls. Made by `entries` and `timing`; read by the
+analysis of hangs and by `ingest.flight_recorder`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,12 +12,6 @@ import numpy.typing as npt
 
 from tracekit.dumps.calls import CallKind, Signature
 
-TAIL = 48
-"""Finished calls kept per group, newest last: enough for a pattern to repeat (a layer makes about ten on TP)."""
-MAX_OPEN = 1024
-"""Calls kept per group from the first unfinished one on: a host runs ahead of its device by what its queue holds."""
-MAX_P2P = 128
-MAX_GROUPS = 4096
 SCHEDULED, STARTED, DONE = 0, 1, 2
 
 Int64 = npt.NDArray[np.int64]
@@ -27,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class GroupTail:
-    """What one rank knows of one of its groups. -1 is unknown; sequence numbers begin at 1."""
+    """One group as one rank's dump shows it. -1 is unknown; sequence numbers begin at 1."""
 
     name: str
     desc: str
@@ -69,19 +63,19 @@ class Messages:
 
     group: Int64  # (messages,) index into RankDump.groups
     seq: Int64  # (messages,) numbers within the group
-    nth: Int64  # (messages,) the how manyth of this name the ring holds, from 0
+    nth: Int64  # (messages,) position among the messages of this name in the ring, from 0
     created: Int64  # (messages,) ns, 0 unknown
     names: tuple[str, ...]  # (messages,)
     calls: tuple[Signature, ...]  # (messages,)
 
     def place(self, group: int, seq: int, name: str | None = None) -> int | None:
-        """Give the place of a message with that number (and name); None where it is not kept."""
+        """Give the row of the message with that number (and name); None where it is not kept."""
         found = np.flatnonzero((self.group == group) & (self.seq == seq)).tolist()
         return next((i for i in found if name is None or self.names[i] == name), None)
 
 
 def no_messages() -> Messages:
-    """Give none."""
+    """Give the messages of a rank that has none."""
     none = np.zeros(0, np.int64)
     return Messages(none, none, none, none, (), ())
 
@@ -109,7 +103,7 @@ class TimedCalls:
 
 @dataclass(slots=True)
 class RankDump:
-    """One dump, reduced. `rank` is -1 until `flight` has decided it."""
+    """One dump, reduced. `rank` is -1 until `assign` has decided it."""
 
     path: str
     version: str
@@ -140,7 +134,7 @@ class RankDump:
 
 
 def without_end(dump: RankDump) -> None:
-    """Take from a dump that was cut off what it cannot know: its last call, and that nothing else was issued."""
+    """Mark a dump as cut off, and remove its last call from it: that is not the last one of the rank."""
     dump.truncated = True
     dump.cut = False
     dump.last_group, dump.last_created, dump.stack = -1, 0, ()

@@ -1,4 +1,4 @@
-"""What a dump that ends too early holds: everything before the cut, except the item that was cut.
+"""Recovers a dump that ends too early: everything before the cut, except the item that was cut.
 
 The C unpickler gives up all it has read; Python's own keeps its stack, on which the unfinished containers stand
 with the items that were not put into them yet. It runs behind the same shut doors (`plain_pickle`), in the same bounded
@@ -14,10 +14,10 @@ import struct
 from typing import Any, cast
 
 from tracekit.plain_pickle import RefusedError, Refusing
+from tracekit.thresholds import MAX_JSON_DEPTH
 
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""
-_DEEPEST = 64
 _CUT = (pickle.UnpicklingError, EOFError, IndexError, struct.error, ValueError, UnicodeError)
 _Base = cast("type[pickle.Unpickler]", pickle._Unpickler)  # noqa: SLF001 (no public name)
 
@@ -27,7 +27,7 @@ class _Unpickler(Refusing, _Base):  # type: ignore[misc, valid-type]
 
 
 def salvage(data: bytes) -> dict[Any, Any] | None:
-    """Give what a cut pickle of a mapping holds; None where it is not cut but damaged, or holds no mapping.
+    """Give the mapping in a cut pickle, as far as it goes; None where it is not cut but damaged, or holds no mapping.
 
     Raises RefusedError where it asks for something other than builtin containers and scalars.
     """
@@ -56,16 +56,16 @@ def salvage(data: bytes) -> dict[Any, Any] | None:
 
 
 def salvage_json(data: bytes) -> dict[Any, Any] | None:
-    """Give what cut JSON of a mapping holds; None where it is not cut but damaged, or holds no mapping."""
+    """Give the mapping in cut JSON, as far as it goes; None where it is not cut but damaged, or holds no mapping."""
     closers = bytearray()
-    whole: tuple[int, bytes] | None = None  # where the last whole item ends, and what is open there
+    whole: tuple[int, bytes] | None = None  # where the last whole item ends, and the brackets open there
     for token in _JSON.finditer(data):
         mark = token[0]
         if mark == b'"':
             break
         if mark in b"{[":
             closers += b"}" if mark == b"{" else b"]"
-            if len(closers) > _DEEPEST:
+            if len(closers) > MAX_JSON_DEPTH:
                 return None
         elif mark in b"}]":
             if not closers or closers.pop() != mark[0] or not closers:

@@ -1,19 +1,23 @@
-"""Signatures of calls: what was called with which sizes and types, one object for all dumps that repeat it.
+"""Signatures of calls, one object for all that are equal: a job has few, its dumps repeat them thousands of times.
 
-Part of `flight_entry`.
+Part of `entries`.
 """
 
 from typing import Any
 
 from tracekit.dumps.calls import Signature
-
-_MANY = 100_000
-_RECENT = 4
-_PARTS = 8
+from tracekit.thresholds import (
+    MAX_DTYPES_TEXT,
+    MAX_OP_NAME,
+    MAX_PARTS_SHOWN,
+    MAX_SIGNATURES,
+    MAX_SIZES_TEXT,
+    RECENT_SIGNATURES,
+)
 
 
 class Signatures:
-    """Makes signatures of entries; a job has few, a dump thousands of entries."""
+    """Makes the signatures of entries, and keeps those it has made."""
 
     def __init__(self) -> None:
         self._signatures: dict[Signature, Signature] = {}
@@ -22,36 +26,35 @@ class Signatures:
 
     def of(self, entries: tuple[Any, ...]) -> Signature:
         """Give the signature of one call: of its entry, or of all entries of a coalesced one."""
-        if len(entries) > 1:
-            parts = [
-                self.of((e,)) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")
-            ]
-            texts = ("; ".join(part[i] for part in parts[:_PARTS]) for i in range(1, len(Signature._fields)))
-            joined = Signature(parts[0].op if parts else "coalesced", *texts)
-            return self._signatures.setdefault(joined, joined)
-        return self.one(entries[0])
+        if len(entries) == 1:
+            return self.one(entries[0])
+        parts = [self.one(e) for e in entries if not str(e.get("profiling_name")).endswith(":coalesced")]
+        op = parts[0].op if parts else "coalesced"
+        _, *columns = zip(*parts[:MAX_PARTS_SHOWN], strict=True) if parts else [()] * len(Signature._fields)
+        joined = Signature(op, *("; ".join(column) for column in columns))
+        return self._signatures.setdefault(joined, joined)
 
     def one(self, entry: Any) -> Signature:
         """Give the signature of a call that is one entry."""
         try:
             name, sent, got = entry["profiling_name"], entry["input_sizes"], entry["output_sizes"]
             sent_types, got_types = entry["input_dtypes"], entry["output_dtypes"]
-            for a, b, c, d, call in self._recent.get(
-                name, ()
-            ):  # to compare lists is quicker than to hash them
+            # to compare lists is quicker than to hash them
+            for a, b, c, d, call in self._recent.get(name, ()):
                 if a == sent and b == got and c == sent_types and d == got_types:
                     return call
         except (TypeError, KeyError):
-            return self._signature(entry)
+            return self._made(entry)
         call = self._known(entry)
         recent = self._recent.setdefault(name, [])
         recent.append((sent, got, sent_types, got_types, call))
-        del recent[:-_RECENT]
-        if len(self._recent) > _MANY:
+        del recent[:-RECENT_SIGNATURES]
+        if len(self._recent) > MAX_SIGNATURES:
             self._recent.clear()
         return call
 
     def _known(self, entry: Any) -> Signature:
+        """Look the signature up by the values of the fields, so that their texts need not be made again."""
         try:
             key = (
                 entry["profiling_name"],
@@ -62,20 +65,20 @@ class Signatures:
             )
             known = self._calls.get(key)
         except (TypeError, KeyError):
-            return self._signature(entry)
+            return self._made(entry)
         if known is None:
-            known = self._calls[key] = self._signature(entry)
-            if len(self._calls) > _MANY:
+            known = self._calls[key] = self._made(entry)
+            if len(self._calls) > MAX_SIGNATURES:
                 self._calls.clear()
         return known
 
-    def _signature(self, entry: Any) -> Signature:
+    def _made(self, entry: Any) -> Signature:
         name = str(entry.get("profiling_name"))
         signature = Signature(
-            name[name.find(":") + 1 :][:80],
-            str(entry.get("input_sizes"))[:400],
-            str(entry.get("output_sizes"))[:400],
-            str(entry.get("input_dtypes"))[:200],
-            str(entry.get("output_dtypes"))[:200],
+            name[name.find(":") + 1 :][:MAX_OP_NAME],
+            str(entry.get("input_sizes"))[:MAX_SIZES_TEXT],
+            str(entry.get("output_sizes"))[:MAX_SIZES_TEXT],
+            str(entry.get("input_dtypes"))[:MAX_DTYPES_TEXT],
+            str(entry.get("output_dtypes"))[:MAX_DTYPES_TEXT],
         )
         return self._signatures.setdefault(signature, signature)

@@ -12,9 +12,6 @@ from typing import Any
 from tracekit.errors import InputError
 from tracekit.plain_pickle import RefusedError, loads_plain
 
-MAX_BYTES = 1 << 28
-"""Largest dump read: 256 MiB. 2 000 entries with stacks are about 2 MB, 20 000 about 20 MB."""
-
 _DAMAGED = (
     pickle.UnpicklingError,
     EOFError,

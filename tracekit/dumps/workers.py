@@ -1,8 +1,7 @@
 """Worker processes that decode dumps under a bound on memory and time, and survive a file that breaks one.
 
-A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is
-replaced and the rest goes on. Results come back in the order of the files, whatever the number of workers.
-Used by `flight`.
+A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
+the rest goes on. Results come as they finish; the caller puts them in order. Used by `load`.
 """
 
 import contextlib
@@ -18,11 +17,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-MEMORY = 3 << 29
-"""Address space a worker may take beyond what it starts with: 1.5 GiB."""
-SECONDS = 60.0
-"""Time for one file. A dump of 20 000 entries takes about a second."""
-_CHUNK = 16
+from tracekit.thresholds import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
+
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
@@ -31,10 +27,42 @@ Handler = Callable[[str], Any]
 
 @dataclass
 class _Worker:
+    """A process, our end of its pipe, and the files that it still has to answer for."""
+
     process: BaseProcess
     pipe: Connection
     todo: list[int] = field(default_factory=list)
     handled: int = 0  # files since it started
+
+    def give(self, chunks: list[list[int]]) -> bool:
+        """Send the next chunk of files; False where none is left."""
+        if not chunks:
+            return False
+        self.todo = chunks.pop()
+        with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will tell
+            self.pipe.send(list(self.todo))
+        return True
+
+    def end(self) -> None:
+        """Tell the process that nothing is left, and wait for its end."""
+        with contextlib.suppress(OSError):
+            self.pipe.send(None)
+        self.bury()
+
+    def bury(self) -> None:
+        """Wait for the end of the process."""
+        self.process.join()
+        self.pipe.close()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The files and bounds with which every worker is started."""
+
+    paths: Sequence[str]
+    make_handler: Callable[[], Handler]
+    seconds: float  # for one file
+    memory: int  # bytes beyond what the process starts with
 
 
 def decode_all(
@@ -42,84 +70,64 @@ def decode_all(
     make_handler: Callable[[], Handler],
     jobs: int,
     done: Callable[[int], None] | None = None,
-    seconds: float = SECONDS,
-    memory: int = MEMORY,
+    seconds: float = WORKER_SECONDS,
+    memory: int = WORKER_BYTES,
 ) -> Iterator[tuple[int, Any]]:
     """Yield (index, result) of `make_handler()(path)` for every path, as they finish.
 
-    `make_handler` runs once in each worker and so may keep caches there. A result is whatever the handler
-    returns,
-    or an Exception where the worker died.
+    `make_handler` runs once in each worker and so may keep caches there. A result is the handler's, or an Exception
+    where the worker died. `done` is called with each index after its result. seconds: time for one file; memory:
+    bytes that a worker may take beyond what it starts with.
     """
-    chunks = [list(range(i, min(i + _CHUNK, len(paths)))) for i in range(0, len(paths), _CHUNK)]
+    job = _Job(paths, make_handler, seconds, memory)
+    chunks = [list(range(i, min(i + FILES_A_CHUNK, len(paths)))) for i in range(0, len(paths), FILES_A_CHUNK)]
     chunks.reverse()
     workers: list[_Worker] = []
     try:
         while chunks or workers:
             while chunks and len(workers) < max(1, jobs):
-                workers.append(_start(paths, make_handler, seconds, memory))
-                _give(workers[-1], chunks)
-            for pipe in wait([w.pipe for w in workers]):
-                worker = next(w for w in workers if w.pipe is pipe)
-                try:
-                    index, result = worker.pipe.recv()
-                except (EOFError, OSError):
-                    _bury(worker, workers)
-                    # a file may leave damage behind that kills later: only a fresh worker's death is that file's
-                    if worker.process.exitcode != _SPENT and worker.handled == 0:
-                        lost = worker.todo.pop(0)
-                        yield lost, _death(worker.process)
-                        if done is not None:
-                            done(lost)
-                    if worker.todo:
-                        chunks.append(worker.todo)
-                    continue
-                worker.todo.remove(index)
-                worker.handled += 1
+                workers.append(_start(job))
+                workers[-1].give(chunks)
+            for index, result in _answers(workers, chunks):
                 yield index, result
                 if done is not None:
                     done(index)
-                if not worker.todo and not _give(worker, chunks):
-                    _retire(worker, workers)
     finally:
         for worker in workers:
             worker.process.kill()
-            worker.process.join()
-            worker.pipe.close()
+            worker.bury()
 
 
-def _start(paths: Sequence[str], make_handler: Callable[[], Handler], seconds: float, memory: int) -> _Worker:
+def _answers(workers: list[_Worker], chunks: list[list[int]]) -> Iterator[tuple[int, Any]]:
+    """Yield the results that are ready; give workers more to do, and remove those that end or have died."""
+    for pipe in wait([w.pipe for w in workers]):
+        worker = next(w for w in workers if w.pipe is pipe)
+        try:
+            index, result = worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.bury()
+            workers.remove(worker)
+            # a file may leave damage behind that kills later: only a fresh worker's death is that file's
+            if worker.process.exitcode != _SPENT and worker.handled == 0:
+                yield worker.todo.pop(0), _death(worker.process)
+            if worker.todo:
+                chunks.append(worker.todo)
+            continue
+        worker.todo.remove(index)
+        worker.handled += 1
+        yield index, result
+        if not worker.todo and not worker.give(chunks):
+            worker.end()
+            workers.remove(worker)
+
+
+def _start(job: _Job) -> _Worker:
     context = get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_work, args=(theirs, ours, paths, make_handler, seconds, memory), daemon=True
-    )
+    process = context.Process(target=_work, args=(theirs, ours, job), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours)
-
-
-def _give(worker: _Worker, chunks: list[list[int]]) -> bool:
-    if not chunks:
-        return False
-    worker.todo = chunks.pop()
-    with contextlib.suppress(OSError):  # it died after its last answer: the end of its pipe will tell
-        worker.pipe.send(list(worker.todo))
-    return True
-
-
-def _bury(worker: _Worker, workers: list[_Worker]) -> None:
-    worker.process.join()
-    worker.pipe.close()
-    workers.remove(worker)
-
-
-def _retire(worker: _Worker, workers: list[_Worker]) -> None:
-    with contextlib.suppress(OSError):
-        worker.pipe.send(None)
-    worker.process.join()
-    worker.pipe.close()
-    workers.remove(worker)
 
 
 def _death(process: BaseProcess) -> Exception:
@@ -130,43 +138,41 @@ def _death(process: BaseProcess) -> Exception:
     )
 
 
-def _work(
-    pipe: Connection,
-    parent_end: Connection,
-    paths: Sequence[str],
-    make_handler: Callable[[], Handler],
-    seconds: float,
-    memory: int,
-) -> None:
+def _work(pipe: Connection, parent_end: Connection, job: _Job) -> None:
+    """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
     parent_end.close()
+    _harden(job.memory)
+    handler = job.make_handler()
+    with contextlib.suppress(EOFError, OSError):
+        while (indices := pipe.recv()) is not None:
+            for index in indices:
+                signal.setitimer(signal.ITIMER_REAL, job.seconds)
+                try:
+                    result = handler(job.paths[index])
+                except MemoryError:
+                    pipe.send(
+                        (index, MemoryError("pickle refused: it takes more memory than any dump needs"))
+                    )
+                    os._exit(_SPENT)  # the address space left may be too small for the next file
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                pipe.send((index, result))
+    os._exit(0)
+
+
+def _harden(memory: int) -> None:
+    """Bound the memory of this process, and silence it: a file that crashes it must print nothing."""
     faulthandler.disable()  # a file that crashes the worker is reported as refused, not as a traceback
-    with contextlib.suppress(
-        OSError
-    ):  # nor may what the interpreter prints of damaged objects reach the user
+    with contextlib.suppress(OSError):  # nor may the interpreter's own report of damaged objects be seen
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # kills, even inside C code that never looks at signals
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _bound_memory(memory)
     gc.disable()  # decoded dumps are trees: reference counts free them
     gc.freeze()
-    handler = make_handler()
-    with contextlib.suppress(EOFError, OSError):
-        while (indices := pipe.recv()) is not None:
-            for index in indices:
-                signal.setitimer(signal.ITIMER_REAL, seconds)
-                try:
-                    result = handler(paths[index])
-                except MemoryError:
-                    pipe.send(
-                        (index, MemoryError("pickle refused: it takes more memory than any dump needs"))
-                    )
-                    os._exit(_SPENT)  # what is left of the address space may not do for the next file
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                pipe.send((index, result))
-    os._exit(0)
 
 
 def _bound_memory(memory: int) -> None:
+    """Let the address space grow by at most `memory` bytes (on Linux), and forbid core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 (no path of the input)

@@ -1,4 +1,4 @@
-"""What `tracekit hang` says, as data (contract `tracekit.hang/1`).
+"""The answer of `tracekit hang` as data (contract `tracekit.hang/1`).
 
 Text and JSON come from these objects alone.
 """
@@ -14,7 +14,7 @@ CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "miss
 
 @dataclass(frozen=True)
 class GroupRef:
-    """A process group as the culprit knows it; `dim` is its mesh axis (`cp_dp` for a union) or None."""
+    """A process group; `dim` is its mesh axis (`cp_dp` for a union of two), None where that is unknown."""
 
     name: str
     desc: str
@@ -24,9 +24,9 @@ class GroupRef:
 
 @dataclass(frozen=True)
 class CallRef:
-    """A collective call.
+    """A call: a collective, a send or a receive.
 
-    `seq` counts within the group; sizes and dtype are null where nobody recorded the call.
+    `seq` counts the calls of the group; operation, sizes and dtype are None where no dump holds the call.
     """
 
     op: str | None
@@ -45,11 +45,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A rank that made the others wait, and the call where it did.
+    """A rank that made the others wait, and the call in which it did.
 
-    `last_enqueued` and `last_completed` are its own frontier in the group, `group_enqueued` the furthest
-    member's.
-    `stack` is that of its last recorded call ("file:line function", innermost first): where it was last seen.
+    `last_enqueued` and `last_completed` are its own frontier in the group, `group_enqueued` is that of the furthest
+    member; sequence numbers. `stack` is that of its last recorded call ("file:line function", innermost first).
+    `sides` are the versions of a mismatched call.
     """
 
     rank: int
@@ -66,7 +66,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class GroupFrontier:
-    """One group for --verbose: how far its members are, and who is behind."""
+    """How far the members of one group are (sequence numbers), and who is behind; shown by --verbose."""
 
     group: GroupRef
     enqueued: tuple[int, int]  # least and greatest over members that are known
@@ -88,7 +88,11 @@ class LastDone:
 
 @dataclass(frozen=True)
 class HangFinding:
-    """Give the answer of `tracekit hang`."""
+    """The answer of `tracekit hang`.
+
+    `victims` are the ranks that wait and are no culprits; `first_group` is the name of the group in which waiting
+    began; `notes` are assumptions on which the answer rests.
+    """
 
     ranks: RankCoverage
     mesh: MeshFinding | None

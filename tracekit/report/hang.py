@@ -1,7 +1,6 @@
 """`tracekit hang` as text and as JSON (contract `tracekit.hang/1`), from one finding.
 
-The verdict stands in the first line; then the culprits, each with the call and its stack; then what is
-doubtful.
+The verdict stands in the first line; then come the culprits, each with the call and its stack, and then the doubts.
 """
 
 from collections import defaultdict
@@ -11,10 +10,15 @@ from typing import Any
 from tracekit.findings.hang import Culprit, GroupRef, HangFinding
 from tracekit.report.slowrank_json import quality_document, ranks_document
 from tracekit.text import plain
+from tracekit.thresholds import (
+    CULPRITS_SHOWN,
+    FRAMES_SHOWN,
+    RANK_RUNS_SHOWN,
+    REJECTED_SHOWN,
+    SHAPES_SHOWN,
+)
 
 HANG_SCHEMA = "tracekit.hang/1"
-_FRAMES = 12
-_RANKS = 24
 _TITLES = {
     "hang": "hang",
     "mismatch": "mismatch",
@@ -24,7 +28,7 @@ _TITLES = {
 
 
 def hang_document(finding: HangFinding) -> dict[str, Any]:
-    """Give the finding as a JSON-ready dict."""
+    """Return the finding as a JSON-ready dict of the contract `tracekit.hang/1`."""
     mesh = finding.mesh
     return {
         "schema": HANG_SCHEMA,
@@ -46,6 +50,7 @@ def hang_document(finding: HangFinding) -> dict[str, Any]:
 
 
 def _culprit(culprit: Culprit) -> dict[str, Any]:
+    """Return one culprit as a dict; `sides` is there only where members made a call in several versions."""
     call = culprit.collective
     document: dict[str, Any] = {
         "rank": culprit.rank,
@@ -74,11 +79,15 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
 
 
 def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
-    """Give the answer for a terminal or a log, newline at the end."""
+    """Return the answer for a terminal or a log, with a newline at the end.
+
+    verbose: also every culprit and rejected file, groups with their frontiers, and the last completed calls.
+    """
+    most_culprits, most_rejected = (None, None) if verbose else (CULPRITS_SHOWN, REJECTED_SHOWN)
     lines = [f"{_TITLES[finding.verdict]}: {_clean(finding.reason)}"]
-    lines.extend(_culprit_line(c) for c in finding.culprits[: None if verbose else 16])
-    if not verbose and len(finding.culprits) > 16:
-        lines.append(f"  … {len(finding.culprits) - 16} more culprits (--verbose)")
+    lines.extend(_culprit_line(c) for c in finding.culprits[:most_culprits])
+    if not verbose and len(finding.culprits) > CULPRITS_SHOWN:
+        lines.append(f"  … {len(finding.culprits) - CULPRITS_SHOWN} more culprits (--verbose)")
     lines.extend(_sides(finding))
     lines.extend(_stacks(finding.culprits))
     ranks = finding.ranks
@@ -89,11 +98,9 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
         lines.append(f"mesh {sizes} ({finding.mesh.source})")
     if finding.victims:
         lines.append(f"{len(finding.victims)} ranks wait" + _some(": ", finding.victims))
-    lines.extend(
-        f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[: None if verbose else 5]
-    )
-    if not verbose and len(ranks.rejected) > 5:
-        lines.append(f"rejected {len(ranks.rejected) - 5} more files (--verbose)")
+    lines.extend(f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[:most_rejected])
+    if not verbose and len(ranks.rejected) > REJECTED_SHOWN:
+        lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
     for row in finding.quality:
         path = f" {_clean(row.path)}" if row.path else ""
         lines.append(
@@ -105,12 +112,13 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
 
 
 def _culprit_line(culprit: Culprit) -> str:
+    """Return one line: rank and host, kind, call with sizes and dtype, group, and the rank's frontier in it."""
     call = culprit.collective
     at = f" on {_clean(culprit.host)}" if culprit.host else ""
     shape = (
         ""
         if call.input_sizes is None
-        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:4])
+        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
     )
     dtype = f" {_clean(call.dtype)}" if call.dtype else ""
     frontier = (
@@ -132,6 +140,7 @@ def _group(group: GroupRef) -> str:
 
 
 def _sides(finding: HangFinding) -> list[str]:
+    """Return the versions of every mismatched call, each mismatch once."""
     lines: list[str] = []
     seen = set()
     for culprit in finding.culprits:
@@ -147,7 +156,7 @@ def _sides(finding: HangFinding) -> list[str]:
 
 
 def _stacks(culprits: Iterable[Culprit]) -> list[str]:
-    """Stacks of the culprits' last calls, folded: one block for all ranks that share it."""
+    """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
     folded: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for culprit in culprits:
         if culprit.stack:
@@ -155,11 +164,12 @@ def _stacks(culprits: Iterable[Culprit]) -> list[str]:
     lines = []
     for stack, ranks in sorted(folded.items(), key=lambda item: (-len(item[1]), item[1])):
         lines.append(f"  last recorded call, {len(ranks)} ranks here: {_some('', ranks)}")
-        lines.extend(f"    {_clean(frame)}" for frame in stack[:_FRAMES])
+        lines.extend(f"    {_clean(frame)}" for frame in stack[:FRAMES_SHOWN])
     return lines
 
 
 def _verbose(finding: HangFinding) -> list[str]:
+    """Return the groups with outstanding calls, the last completed call of every rank, and the assumptions."""
     lines = [""]
     if finding.groups:
         lines.append("groups with outstanding calls (least-greatest over members):")
@@ -186,7 +196,7 @@ def _span(pair: tuple[int, int]) -> str:
 
 
 def _some(prefix: str, ranks: Iterable[int]) -> str:
-    """Ranks as text, runs drawn together, cut after some; nothing for none."""
+    """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
@@ -195,10 +205,12 @@ def _some(prefix: str, ranks: Iterable[int]) -> str:
             runs.append([rank, rank])
     if not runs:
         return ""
-    shown = [str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:_RANKS]]
-    return prefix + ", ".join(shown) + (", …" if len(runs) > _RANKS else "")
+    shown = [
+        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:RANK_RUNS_SHOWN]
+    ]
+    return prefix + ", ".join(shown) + (", …" if len(runs) > RANK_RUNS_SHOWN else "")
 
 
 def _clean(text: str | None) -> str:
-    """Text from a dump, made harmless for a terminal: control characters are shown, not obeyed."""
+    """Return text from a dump made harmless for a terminal: control characters are shown, not obeyed."""
     return plain(text or "", mark=None)

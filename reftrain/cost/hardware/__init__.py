@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from reftrain.config.fields import knob
+from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LARGEST_HARDWARE_FILE
 
@@ -25,43 +25,45 @@ GIB: Final = 1 << 30
 class Device:
     """One accelerator, or one process' share of a CPU."""
 
-    peak_tflops: float = knob(0.0, "dense 16-bit peak in TFLOP/s")
-    memory_gib: float = knob(0.0, "memory in GiB")
-    reserved_gib: float = knob(0.0, "memory that tensors cannot have: context, communication, fragments, GiB")
-    memory_gb_s: float = knob(0.0, "peak memory bandwidth in GB/s")
-    units: float = knob(0.0, "processors that each compute a tile at a time; 0 ignores waves of tiles")
-    tile_rows: float = knob(256.0, "rows of a matrix product's tile")
-    tile_columns: float = knob(128.0, "columns of a matrix product's tile")
+    peak_tflops: float = setting(0.0, "dense 16-bit peak in TFLOP/s")
+    memory_gib: float = setting(0.0, "memory in GiB")
+    reserved_gib: float = setting(
+        0.0, "memory that tensors cannot have: context, communication, fragments, GiB"
+    )
+    memory_gb_s: float = setting(0.0, "peak memory bandwidth in GB/s")
+    units: float = setting(0.0, "processors that each compute a tile at a time; 0 ignores waves of tiles")
+    tile_rows: float = setting(256.0, "rows of a matrix product's tile")
+    tile_columns: float = setting(128.0, "columns of a matrix product's tile")
 
 
 @dataclass(frozen=True)
 class Efficiency:
     """Shares of a peak that real kernels reach."""
 
-    matmul: float = knob(1.0, "of the peak, matrix products")
-    attention_forward: float = knob(1.0, "of the peak, the attention core's forward")
-    attention_backward: float = knob(1.0, "of the peak, the attention core's backward")
-    memory: float = knob(1.0, "of the memory bandwidth, element-wise kernels")
-    overlap: float = knob(0.0, "of a hidden transfer's time by which computation beside it is delayed")
+    matmul: float = setting(1.0, "of the peak, matrix products")
+    attention_forward: float = setting(1.0, "of the peak, the attention core's forward")
+    attention_backward: float = setting(1.0, "of the peak, the attention core's backward")
+    memory: float = setting(1.0, "of the memory bandwidth, element-wise kernels")
+    overlap: float = setting(0.0, "of a hidden transfer's time by which computation beside it is delayed")
 
 
 @dataclass(frozen=True)
 class Host:
     """The processor that launches kernels."""
 
-    launch_us: float = knob(0.0, "time of the host to launch a kernel, microseconds")
-    kernel_us: float = knob(0.0, "time of the device lost at each kernel's start and end, microseconds")
+    launch_us: float = setting(0.0, "time of the host to launch a kernel, microseconds")
+    kernel_us: float = setting(0.0, "time of the device lost at each kernel's start and end, microseconds")
 
 
 @dataclass(frozen=True)
 class Link:
     """One device's way to others, one direction."""
 
-    latency_us: float = knob(
+    latency_us: float = setting(
         0.0, "time of a step of a collective, or of a message without bytes, microseconds"
     )
-    gb_s: float = knob(1.0, "peak bandwidth in GB/s")
-    efficiency: float = knob(1.0, "share of the bandwidth that large transfers reach")
+    gb_s: float = setting(1.0, "peak bandwidth in GB/s")
+    efficiency: float = setting(1.0, "share of the bandwidth that large transfers reach")
 
     @property
     def latency_s(self) -> float:
@@ -78,10 +80,10 @@ class Link:
 class Operations:
     """How much longer than latency and bandwidth say an operation takes; a library's algorithms, measured."""
 
-    message: float = knob(1.0, "times alpha + bytes · beta, a message to a neighbour")
-    all_gather: float = knob(1.0, "times a ring's, all-gather")
-    reduce_scatter: float = knob(1.0, "times a ring's, reduce-scatter")
-    all_reduce: float = knob(1.0, "times the model's, all-reduce")
+    message: float = setting(1.0, "times alpha + bytes · beta, a message to a neighbour")
+    all_gather: float = setting(1.0, "times a ring's, all-gather")
+    reduce_scatter: float = setting(1.0, "times a ring's, reduce-scatter")
+    all_reduce: float = setting(1.0, "times the model's, all-reduce")
 
 
 @dataclass(frozen=True)

@@ -76,5 +76,4 @@ def plant(config: RunConfig, rank: int) -> AbstractContextManager[None]:
         return patched([], Place(config, rank, {}))
     from reftrain.rank.mesh import coordinates
 
-    sizes = {axis: int(getattr(config.mesh, axis)) for axis in config.mesh.order}
-    return patched(specs, Place(config, rank, coordinates(rank, sizes, config.mesh.order)))
+    return patched(specs, Place(config, rank, coordinates(rank, config.mesh.sizes, config.mesh.order)))

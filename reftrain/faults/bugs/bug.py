@@ -1,6 +1,6 @@
-"""What a planted bug is: its place in the catalogue, its fields, which layouts can show it, and its patches.
+"""A planted bug: its entry in the catalogue, its fields, the layouts that can show it, and its patches.
 
-A bug changes what the trainer computes, where the fault kinds of `faults.spec` change only how long it takes.
+A bug changes the trainer's results; the kinds of `config.fault_kinds` change only its time.
 It is no branch in the trainer's code: at the start of a run every rank replaces, in its own process, the
 functions that a wrong trainer would have written differently, and puts them back at the end.
 """
@@ -22,7 +22,7 @@ Check = Callable[[RunConfig, Values], str | None]
 
 @dataclass(frozen=True)
 class Knob:
-    """One field of a bug: meaning, default, and what it may be: one of `choices`, or a number from `least`."""
+    """One field of a bug: meaning, default, and its range: one of `choices`, or a number from `least`."""
 
     meaning: str
     default: Value
@@ -79,7 +79,7 @@ class Bug:
     needs: tuple[Check, ...] = ()
 
     def refusal(self, config: RunConfig, values: Values) -> str | None:
-        """Why this layout cannot show the bug, or None."""
+        """Return the reason why this layout cannot show the bug, or None."""
         reasons = (check(config, values) for check in self.needs)
         return next((reason for reason in reasons if reason), None)
 

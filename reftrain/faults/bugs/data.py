@@ -9,9 +9,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from reftrain.config.run import DataConfig, RunConfig
 from reftrain.data.batches import IGNORED, Loader
-from reftrain.execute.data import AnnouncedAllGather, AnnouncedReduceScatter, ShardedStage
 from reftrain.execute.loss import global_valid_tokens
 from reftrain.execute.pipeline import PipelineExecutor
+from reftrain.execute.sharded_stage import AnnouncedAllGather, AnnouncedReduceScatter, ShardedStage
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.faults.bugs.pipeline import fsdp_parameters
@@ -240,7 +240,7 @@ def _accumulates(config: RunConfig, values: Values) -> str | None:
     del values
     if config.numerics.policy != "bf16":
         return "gradients are accumulated in their own format: it needs policy bf16"
-    if config.mesh.zero >= 2 and config.consecutive < 2:
+    if config.mesh.shards_gradients and config.consecutive < 2:
         return "every micro-batch is reduced: it needs mesh.zero 1, or pipeline.consecutive of 2 or more"
     return None
 

@@ -1,4 +1,4 @@
-"""Which layouts can show a planted bug: each check says what is missing, or None."""
+"""Checks of a layout against a planted bug: each returns what is missing, or None."""
 
 from reftrain.config.run import RunConfig
 from reftrain.faults.bugs.bug import Check, Knob, Values
@@ -7,11 +7,11 @@ LAYER = Knob("layer that has the bug", 0)
 
 
 def axis(name: str, least: int = 2) -> Check:
-    """The axis has at least so many ranks."""
+    """Return the check that an axis has at least `least` ranks."""
 
     def check(config: RunConfig, values: Values) -> str | None:
         del values
-        size = getattr(config.mesh, name)
+        size = config.mesh.sizes[name]
         return f"{name} is {size}: it shows from {name} {least} on" if size < least else None
 
     return check
@@ -55,7 +55,7 @@ def shards(config: RunConfig, values: Values) -> str | None:
     """FSDP2 shards over more than one rank."""
     del values
     mesh = config.mesh
-    if mesh.zero == 0 or (mesh.dp_shard or mesh.dp) * mesh.cp == 1:
+    if mesh.replicates or (mesh.dp_shard or mesh.dp) * mesh.cp == 1:
         return "nothing is sharded: it needs mesh.zero 1 to 3 and dp·cp of 2 or more in a shard"
     return None
 

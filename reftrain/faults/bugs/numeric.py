@@ -28,7 +28,7 @@ from reftrain.train.optimizer import AdamW
     needs.axis("tp"),
 )
 def norm_counts_copies(patches: Patches, place: Place, values: Values) -> None:
-    """Let every tensor rank count what all hold."""
+    """Let every tensor rank count the parameters that all hold."""
     del place, values
 
     def planted(spec: Spec, tp_index: int) -> bool:

@@ -8,10 +8,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
 from reftrain.config.run import RunConfig
-from reftrain.execute import data, pipeline
-from reftrain.execute.data import ShardedStage
+from reftrain.execute import pipeline, sharded_stage
 from reftrain.execute.gradients import sum_tied_gradients
 from reftrain.execute.pipeline import PipelineExecutor
+from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model import decoder, layers
@@ -209,5 +209,5 @@ def load_local_layers(patches: Patches, place: Place, values: Values) -> None:
         finally:
             inner.undo()
 
-    patches.set(data, "initial_values", planted)
+    patches.set(sharded_stage, "initial_values", planted)
     patches.set(checkpoint.Checkpointer, "load", load)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
 from reftrain.config.run import RunConfig
-from reftrain.execute import data
+from reftrain.execute import sharded_stage
 from reftrain.faults.bugs import needs
 from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
 from reftrain.model.context import ModelContext
@@ -238,7 +238,7 @@ def same_initial_shards(patches: Patches, place: Place, values: Values) -> None:
     def planted(spec: Spec, shard_size: int, shard_index: int) -> Part:
         return shard_part(replace(spec, start=0), shard_size, shard_index)
 
-    patches.set(data, "shard_part", planted)
+    patches.set(sharded_stage, "shard_part", planted)
 
 
 @bug(

@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from numerics.compare.run import Options, compare
+from numerics.comparison.compare import Options, compare
 from numerics.report.json import compare_document
 from reftrain.config.file import load
 from tests.numerics.benchmark.benign import BENIGN

@@ -60,7 +60,7 @@ OUTSIDE = (
     SourcePatch(
         "O1 RoPE base",
         "the last stage turns by another RoPE base",
-        "trainer.py",
+        "train/trainer.py",
         "rope_base=config.model.rope_base,",
         "rope_base=config.model.rope_base * (1.0 if self.mesh.pp.index == 0 else 0.98),",
         PP2,
@@ -91,7 +91,7 @@ OUTSIDE = (
     SourcePatch(
         "O4 bias correction",
         "one rank's bias correction is a step ahead",
-        "optim.py",
+        "train/optimizer.py",
         '"step": torch.zeros(',
         '"step": float(torch.distributed.get_rank() == 1) + torch.zeros(',
         {"mesh": {"dp": 2}},
@@ -112,7 +112,7 @@ OUTSIDE = (
     SourcePatch(
         "O6 norm without pp",
         "the gradient norm is not summed over the pipeline",
-        "parallel/gradients.py",
+        "execute/gradients.py",
         "    for axis in axes:\n        axis.all_reduce(total",
         "    for axis in axes[:-1]:\n        axis.all_reduce(total",
         PP2,

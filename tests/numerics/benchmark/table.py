@@ -81,7 +81,8 @@ def table(results: Sequence[Result]) -> str:
     lines.append("|---" * 10 + "|")
     lines += [_row(result) for result in ordered]
     short = [r for r in ordered if _falls_short(r)]
-    lines += ["", f"{len(short)} cases fall short:", ""]
+    told = f"{len(short)} cases fall short:" if short else "No case falls short."
+    lines += ["", told, *([""] if short else [])]
     lines += [f"- {_cell(r['name'])}: {_cell(_why(r))}" for r in short]
     return "\n".join(lines) + "\n"
 

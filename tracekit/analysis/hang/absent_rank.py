@@ -1,7 +1,7 @@
-"""What a rank without a whole dump has certainly done, and who among its partners is at fault in its place.
+"""A rank without a whole dump: the calls it has certainly made, and partners that are at fault in its place.
 
 All members issued a call that synchronises and is done on one of them. Ranks of one place run one program, so a rank
-that went through such a call also issued what its peers issue before it.
+that went through such a call also issued every call that its peers issue before it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the members of a group must agree on when they make one call, and which calls synchronise them."""
+"""The version of a call, on which all members of a group must agree, and the calls that synchronise them."""
 
 import json
 from functools import lru_cache
@@ -7,7 +7,7 @@ from math import prod
 from tracekit.dumps.calls import Signature
 
 Version = tuple[object, ...]
-"""What all members must agree on in a call; two versions under one number are a mismatch."""
+"""The properties of a call on which all members must agree; two versions under one number are a mismatch."""
 
 _SYNCHRONISING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 
@@ -18,7 +18,7 @@ def synchronising(call: Signature | None) -> bool:
 
 
 def version_of(call: Signature) -> Version:
-    """Give what all members of the group must agree on in this call, without what may rightly differ."""
+    """Give the version of a call: its operation, and of sizes and dtypes those that may not differ by rank."""
     name = _plain(call.op)
     if name.startswith("alltoall"):
         return (name, call.dtypes)

@@ -1,7 +1,7 @@
 """Who never came: from dumps to one verdict.
 
 The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recognises old dumps among them, the rules
-(`rules.order`) name culprits or say what is in doubt, and `describe` puts the answer into the terms of the contract.
+(`rules.order`) name culprits or leave a doubt, and `describe` puts the answer into the terms of the contract.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
 def analyse(
     dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
 ) -> HangFinding:
-    """Give the verdict on a set of dumps, with the culprits, the waiting ranks, and what is doubtful.
+    """Give the verdict on a set of dumps, with the culprits, the waiting ranks and the doubts.
 
-    mesh: ranks on each axis; order: axes inner to outer. Both override what the groups tell. Raises MeshError where
-    they do not fit the dumps.
+    mesh: ranks on each axis; order: axes inner to outer. Both override the mesh that the groups tell. Raises
+    MeshError where they do not fit the dumps.
     """
     seen = build_scene(dumps)
     layout = layout_of(seen, mesh, order)
@@ -83,7 +83,7 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
 
 
 def _unexplained(scene: Scene) -> str:
-    """Say what a job looks like in which no rule names anyone or leaves a doubt."""
+    """Give the reason of an answer in which no rule names a culprit or leaves a doubt."""
     in_flight = [CallId(call.group, call.seq) for call in scene.graph.pending if call.in_flight]
     if not in_flight:
         return "every rank that others wait for waits itself; nothing tells who stopped first"

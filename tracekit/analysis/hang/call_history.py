@@ -1,4 +1,4 @@
-"""What members of a group called before, as versions: the evidence on which of two versions of a call is right."""
+"""Earlier calls of a group, as versions: the evidence on which of two versions of a call is right."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable

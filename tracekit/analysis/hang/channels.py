@@ -1,4 +1,4 @@
-"""Sends and receives by channel: which of two ends meet, and what messages on a channel usually are.
+"""Sends and receives by channel: which two ends meet, and which messages are usual on a channel.
 
 A channel is one direction between two ranks on one group. The n-th send on it meets the n-th receive there; where the
 rings have lost the beginning, the first unfinished send meets the first unfinished receive.
@@ -6,12 +6,11 @@ rings have lost the beginning, the first unfinished send meets the first unfinis
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import numel
 from tracekit.dumps.calls import Signature
-from tracekit.dumps.fields import P2P_NAME
+from tracekit.dumps.fields import p2p_ends
 from tracekit.dumps.rank_dump import P2P, RankDump
 
 
@@ -43,7 +42,7 @@ class Channels:
     def counterpart(self, dump: RankDump, op: P2P, place: int) -> End | None:
         """Give the peer's end of the message `op`, the `place`-th outstanding one of its channel; None if unknown.
 
-        Ends meet by their position in the ring where both rings are whole, else by position among what is open.
+        Ends meet by their position in the ring where both rings are whole, else by position among the outstanding ones.
         """
         peer = self._dumps.get(dump.groups[op.group].ranks[op.peer])
         group = None if peer is None else same_group(dump, op.group, peer)
@@ -77,17 +76,10 @@ def _by_channel(dump: RankDump) -> dict[Channel, dict[int, End]]:
     log = dump.messages
     columns = (log.group.tolist(), log.seq.tolist(), log.nth.tolist(), log.names, log.calls)
     for group, seq, nth, name, call in zip(*columns, strict=True):
-        parsed = _parsed(name)
+        parsed = p2p_ends(name)
         if parsed is not None:
             found[Channel(group, *parsed)][nth] = End(dump.rank, seq, name, call)
     return found
-
-
-@lru_cache(1 << 16)
-def _parsed(name: str) -> tuple[bool, int, int] | None:
-    """Give (send, own position, peer's position) from "nccl:send 0->1"; None where the name is another."""
-    match = P2P_NAME.search(name)
-    return (match[1] == "send", int(match[2]), int(match[4])) if match else None
 
 
 def differ(one: Signature, other: Signature) -> bool:
@@ -112,7 +104,7 @@ def is_known(end: End, calls: Iterable[Signature]) -> bool:
 def usual_calls(
     dumps: Mapping[int, RankDump], desc: str, members: tuple[int, ...], end: End
 ) -> list[Signature]:
-    """Give what the replicas of `end`'s rank call under its number and name; nothing where they do not agree.
+    """Give the calls of the replicas of `end`'s rank under its number and name; none where they do not agree.
 
     Replicas are the ranks with the same position in other groups of this description and size.
     """
@@ -128,7 +120,7 @@ def usual_calls(
 
 
 def past_calls(dump: RankDump, end: End, *, later: bool = False) -> list[Signature]:
-    """Give what this rank sent or received on the channel of `end` before it, or also what came `later`."""
+    """Give the calls of this rank on the channel of `end` before it, and also later ones if `later`."""
     log = dump.messages
     rows = list(zip(log.group.tolist(), log.seq.tolist(), log.names, log.calls, strict=True))
     groups = {g for g, seq, name, _ in rows if (seq, name) == (end.seq, end.name)}

@@ -1,6 +1,6 @@
 """Culprits of a hang: the ranks from which all waiting starts, each with the call where it failed.
 
-The rules stand in `rules.order`; here they are asked one after the other, and what they return is put together.
+The rules stand in `rules.order`; here they are asked one after the other, and their results are put together.
 """
 
 from tracekit.analysis.hang.rules.order import RULES

@@ -1,6 +1,6 @@
-"""Puts what the rules found into the terms of the contract: groups with axes, calls with sizes, stacks, sentences.
+"""Puts the result of the rules into the terms of the contract: groups with axes, calls with sizes, stacks, sentences.
 
-Only here do numbers of groups and sequence numbers become what a reader sees.
+Only here do numbers of groups and sequence numbers become words for a reader.
 """
 
 from collections.abc import Mapping

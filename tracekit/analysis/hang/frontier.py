@@ -90,7 +90,7 @@ class Group:
 
     @property
     def role(self) -> Role:
-        """What groups in the same place of other replicas share."""
+        """The role that this group shares with those in the same place of other replicas."""
         return self.desc, len(self.ranks)
 
     def call(self, seq: int) -> Signature | None:

@@ -1,4 +1,4 @@
-"""Process groups across ranks, and how far each member is in each: what the wait-for graph is built on.
+"""Process groups across ranks, and how far each member is in each; the wait-for graph is built on them.
 
 Groups are identified by their members (names repeat on other ranks with other members); two groups of the same members
 are told apart by name. First step of `hang`: dumps → groups with frontiers.

@@ -87,7 +87,7 @@ class Scene:
     def with_stale(
         self, ranks: frozenset[int], issued: Mapping[tuple[int, int], int] | None = None
     ) -> "Scene":
-        """Give the scene in which the dumps of `ranks` are old: what they lack is unknown, not missing.
+        """Give the scene in which the dumps of `ranks` are old: calls that they lack are unknown, not missing.
 
         issued: (group, rank) → a call that the rank must have issued, since its peers have done it.
         """

@@ -1,4 +1,4 @@
-"""Dumps that are older than their peers': what happened after they were written is unknown, not missing.
+"""Dumps that are older than their peers': calls that they lack are unknown, not missing.
 
 A rank that died, or whose interpreter is never released, leaves the last dump that it could write, while its peers'
 dumps show a later state. Where peers finished a call that such a dump does not hold, the rank must have issued it. If
@@ -16,7 +16,7 @@ from tracekit.thresholds import STALE_DUMPS_SHARE
 
 
 class Judgement(NamedTuple):
-    """What the rules found, the scene in which they found it, and the old dumps that were noticed."""
+    """The result of the rules, the scene that they looked at, and the old dumps that were noticed."""
 
     scene: Scene
     found: Found
@@ -49,7 +49,7 @@ def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:
 
 
 def _without_old_dumps(scene: Scene) -> Judgement | None:
-    """Judge a job that seems to move, with what its old dumps lack as unknown.
+    """Judge a job that seems to move, with the calls that its old dumps lack as unknown.
 
     None where that explains no standstill, or too many dumps are old: then the job did move.
     """

@@ -1,6 +1,6 @@
 """Whether all waiting of a job starts from certain ranks, followed along the call that each rank waits in first.
 
-The first wait of a rank is its oldest outstanding call; what it issued after that waits behind it.
+The first wait of a rank is its oldest outstanding call; later ones wait behind it.
 """
 
 from collections import defaultdict

@@ -61,7 +61,7 @@ class Graph:
     unstarted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """rank → calls that its device has not begun though others' have."""
     busy: set[int] = field(default_factory=set)
-    """Ranks with something outstanding of which the dump does not tell what it is."""
+    """Ranks with something outstanding that the dump does not tell."""
     moving: list[Moving] = field(default_factory=list)
     stale: frozenset[int] = frozenset()
     """Ranks whose dumps are older than their peers', or cut off."""
@@ -133,7 +133,7 @@ def _add(graph: Graph, group: Group, call: PendingCall, timed: set[int]) -> None
         for rank in call.waiting:
             if _device_lags(group, group.frontiers[rank], furthest):
                 graph.device[rank].append(at)
-    # a device that has not begun what others began is told even where some member left no dump
+    # a device that has not begun a call which others began is known even if some member left no dump
     if not (call.behind or call.done) and graph.stale.issuperset(call.unknown):
         states = {r: group.frontiers[r].state(call.seq) for r in call.waiting if r in timed}
         if STARTED in states.values():

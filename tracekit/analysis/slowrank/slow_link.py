@@ -11,11 +11,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
-from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
-from tracekit.tables.match import Operations
-from tracekit.tables.steps import F64
-from tracekit.tables.waits import Waits
 from tracekit.thresholds import (
     CLOCK_DOUBT,
     LINK_NOISE_SHARE,
@@ -54,16 +50,14 @@ def slow_link(case: Case) -> SlowLink | None:
 
     Channels along the same mesh axes that carry the same message are compared with each other.
     """
-    ops, waits = case.ops, case.waits
-    delivery, cured = waits.delivery.astype(np.float64), waits.transfer.astype(np.float64)
+    ops = case.ops
+    delivery, cured = case.waits.delivery.astype(np.float64), case.waits.transfer.astype(np.float64)
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: set[int] = set()
     for channels in _peers(case):
         tested.update(channels)
-        for c, found in _compare(ops, waits, channels, delivery).items():
-            if ops.channels[c].p2p and found.here - found.peers <= _doubt(
-                case.clocks, ops.channels[c].members
-            ):
+        for c, found in _compare(case, channels).items():
+            if ops.channels[c].p2p and found.here - found.peers <= _doubt(case, ops.channels[c].members):
                 continue
             slow[c].append(found)
             late = np.maximum(delivery[channels[c]] - found.peers, 0.0)
@@ -76,7 +70,7 @@ def slow_link(case: Case) -> SlowLink | None:
     worst = max(slow.values(), key=lambda v: max(s.z for s in v))
     most = max(worst, key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
-    ranks = _at_the_link(ops, set(slow), tested)
+    ranks = _at_the_link(case, set(slow), tested)
     return SlowLink(ranks, gain, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
 
 
@@ -92,13 +86,12 @@ def _peers(case: Case) -> list[dict[int, list[int]]]:
     return [channels for channels in families.values() if len(channels) > 1]
 
 
-def _compare(
-    ops: Operations, waits: Waits, channels: dict[int, list[int]], spent: F64
-) -> dict[int, _Slowness]:
-    """The channels that are slower than the median of the others; `spent` is the transfer of each instance, ns."""
-    places = {c: _by_place(ops, waits, n) for c, n in channels.items()}
+def _compare(case: Case, channels: dict[int, list[int]]) -> dict[int, _Slowness]:
+    """The channels whose deliveries take longer than the median of the others; `channels` holds their instances."""
+    spent = case.waits.delivery.astype(np.float64)
+    places = {c: _by_place(case, n) for c, n in channels.items()}
     level = _both_ways(
-        ops, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
+        case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
     )
     slow = {}
     for channel, numbers in channels.items():
@@ -115,13 +108,13 @@ def _compare(
     return slow
 
 
-def _by_place(ops: Operations, waits: Waits, numbers: list[int]) -> list[I64]:
+def _by_place(case: Case, numbers: list[int]) -> list[I64]:
     """A channel's instances; messages are split by their place in the step, where enough steps repeat them.
 
     In a pipeline every second message of a slow link may be asked for late enough to hide it; that is not noise.
     """
-    chosen = np.array(numbers)
-    rows = waits.first_row[chosen]
+    chosen, ops = np.array(numbers), case.ops
+    rows = case.waits.first_row[chosen]
     if not ops.channels[int(ops.channel[rows[0]])].p2p:
         return [chosen]
     steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
@@ -131,27 +124,28 @@ def _by_place(ops: Operations, waits: Waits, numbers: list[int]) -> list[I64]:
     return [np.array([step[place] for step in steps]) for place in range(places)]
 
 
-def _doubt(clocks: Clocks, members: tuple[int, ...]) -> float:
+def _doubt(case: Case, members: tuple[int, ...]) -> float:
     """The difference of transfers between two ranks that their clocks alone may cause, ns."""
-    return CLOCK_DOUBT * sum(clocks.doubt.get(r, 0.0) for r in members)
+    return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
 
 
-def _both_ways(ops: Operations, level: dict[int, float]) -> dict[int, float]:
+def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:
     """Mean transfer of both directions between two ranks, by channel; an error of their clocks cancels in it. ns."""
-    number = {ops.channels[c].members: c for c in level if ops.channels[c].p2p}
-    back = {c: number.get(ops.channels[c].members[::-1], c) if ops.channels[c].p2p else c for c in level}
+    known = case.ops.channels
+    number = {known[c].members: c for c in level if known[c].p2p}
+    back = {c: number.get(known[c].members[::-1], c) if known[c].p2p else c for c in level}
     return {c: (value + level[back[c]]) / 2 for c, value in level.items()}
 
 
-def _at_the_link(ops: Operations, slow: set[int], tested: set[int]) -> tuple[int, ...]:
+def _at_the_link(case: Case, slow: set[int], tested: set[int]) -> tuple[int, ...]:
     """The ranks in most slow channels; if some of them are in no sound channel, those alone.
 
     The evidence cannot tell them apart.
     """
-    bad = {r: 0 for c in slow for r in ops.channels[c].members}
+    bad = {r: 0 for c in slow for r in case.ops.channels[c].members}
     sound = dict.fromkeys(bad, 0)
     for c in tested:
-        for r in ops.channels[c].members:
+        for r in case.ops.channels[c].members:
             if r in bad:
                 (bad if c in slow else sound)[r] += 1
     most = max(bad.values())

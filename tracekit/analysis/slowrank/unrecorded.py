@@ -3,9 +3,7 @@
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.tables.waits import Waits
 
 
 def waited_for_missing(case: Case) -> float:
@@ -18,7 +16,7 @@ def waited_for_missing(case: Case) -> float:
     missing = set(case.missing)
     if not missing or not len(ops.start):
         return 0.0
-    usual = _usual_least(ops, waits)
+    usual = _usual_least(case)
     lost = dict.fromkeys(ops.ranks, 0.0)
     absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
     partial = (ops.channel >= 0) & absent[np.maximum(ops.channel, 0)]
@@ -52,8 +50,9 @@ def _usual_message(case: Case) -> dict[tuple[str, int, int], float]:
     return {k: float(np.mean(v)) for k, v in spent.items()}
 
 
-def _usual_least(ops: Operations, waits: Waits) -> dict[str, float]:
+def _usual_least(case: Case) -> dict[str, float]:
     """Message → mean duration of the quickest member if one member of a complete operation were unseen; ns."""
+    ops, waits = case.ops, case.waits
     duration = (ops.end - ops.start).astype(np.float64)
     second = np.full(len(waits.members), np.inf)
     rows = np.flatnonzero(

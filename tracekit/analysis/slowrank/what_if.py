@@ -16,9 +16,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
-from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
-from tracekit.tables.waits import Waits
 
 Usual = Mapping[tuple[int, int], F64]
 """(run of steps, row) → own time of the row's peers in each part between its operations, ns."""
@@ -220,7 +218,7 @@ def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
 def model_of(run: Measured) -> StepModel:
     """The model of every run of consecutive analysed steps. Eager sends complete by themselves."""
     ops, waits = run.ops, run.waits
-    usual = _usual_transfer(ops, waits)
+    usual = _usual_transfer(run)
     duration = (ops.end - ops.start).astype(np.float64)
     fixed = np.where(ops.instance < 0, np.minimum(duration, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
@@ -245,11 +243,12 @@ def model_of(run: Measured) -> StepModel:
     )
 
 
-def _usual_transfer(ops: Operations, waits: Waits) -> F64:
+def _usual_transfer(run: Measured) -> F64:
     """Per operation the median transfer of complete instances of the same message, ns; infinite where there is none.
 
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """
+    ops, waits = run.ops, run.waits
     token = ops.token[waits.first_row]
     level = {
         t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])

@@ -1,1 +1,1 @@
-"""Reasons to name a culprit, one module each; `order` lists them as they are asked, `rule` says what they return."""
+"""Reasons to name a culprit, one module each; `order` lists them as they are asked, `rule` defines their result."""

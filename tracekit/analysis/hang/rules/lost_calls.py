@@ -1,4 +1,4 @@
-"""Rings that have overwritten outstanding calls: whoever they would name stays unknown."""
+"""Rings that have overwritten outstanding calls: the ranks which these would name stay unknown."""
 
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
@@ -9,7 +9,7 @@ def lost_calls(scene: Scene, _known: Found) -> Found:
 
     Looks for: dumps whose oldest kept entry is outstanding, without a `pg_status` that would tell their frontiers, or
     of ranks that send and receive (of messages the status does not tell).
-    Excuses: every rank from the rules that follow, which rest on what no ring shows.
+    Excuses: every rank from the rules that follow, since those rest on calls that no ring shows.
     Returns: no culprit; a doubt that says what to record.
     """
     paired = {r for g in scene.groups if g.mixed for r in g.frontiers}

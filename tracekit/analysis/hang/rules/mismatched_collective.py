@@ -1,7 +1,7 @@
 """Members of one group that made different calls under one number: who disagrees with the rest, and how.
 
-The rest is the majority of the group. In groups without a majority it is what the groups in the same place of other
-replicas call under that number, and what the group itself called before.
+The rest is the majority of the group. In groups without a majority it is the groups in the same place of other replicas
+under the same number, and the past of the group itself.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from tracekit.thresholds import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
 
 
 def mismatched_collectives(scene: Scene, _known: Found) -> Found:
-    """Give the ranks whose collective differs from what the rest of the group made under the same number.
+    """Give the ranks whose collective differs from that of the rest of the group under the same number.
 
     Looks for: pending calls with several versions (operation, sizes or dtypes that all members must agree on); and
     a lone version of which the other members left no dump, where replicas agree on another.
@@ -129,7 +129,7 @@ def _by_pattern(dispute: _Dispute) -> Version | None:
 def _by_replicas(dispute: _Dispute, *, same_past_only: bool) -> Version | None:
     """Find the version that groups in the same place call, or only those of them whose calls before are the same.
 
-    The latter tell more than what this group called before, of which a short ring holds only a part.
+    The latter tell more than the past of this group, of which a short ring holds only a part.
     """
     votes: set[Version] = set()
     for other in dispute.replicas:

@@ -1,7 +1,7 @@
 """Sends and receives of one pair of ranks that differ in size or dtype: which of the two ends is wrong.
 
-The odd end is the one whose call differs from what its replicas make under the same number, else from what this pair
-sent before.
+The odd end is the one whose call differs from its replicas' under the same number, else from earlier messages of this
+pair.
 """
 
 from collections import defaultdict
@@ -88,7 +88,7 @@ def _unlike_messages(scene: Scene) -> list[_Unlike]:
 
 
 def _judge(scene: Scene, desc: str, members: tuple[int, ...], ends: tuple[End, End]) -> _Unlike:
-    """Find the odd one of two ends that meet: by the replicas of either, else by what this pair sent before."""
+    """Find the odd one of two ends that meet: by the replicas of either, else by earlier messages of this pair."""
     usual = [usual_calls(scene.dumps, desc, members, end) for end in ends]
     odd = [not is_known(end, calls) for end, calls in zip(ends, usual, strict=True) if calls]
     if len(odd) < 2 or sum(odd) != 1:

@@ -1,4 +1,4 @@
-"""A rank without a dump, or with too old a one, that alone explains what no rank present explains."""
+"""A rank without a dump, or with too old a one, that alone explains waiting which no rank present explains."""
 
 from collections import defaultdict
 

@@ -1,8 +1,8 @@
 """The rules that name culprits, in the order in which they are asked.
 
 Calls that do not match come first: they make every other sign unreliable. Stalled devices come before stalled hosts,
-since a host may wait for its own device. Then come jobs in which every rank waits, so that only an order of calls that
-differs from the peers' tells who left one out; and last the reasons that rest on what the dumps do not show.
+since a host may wait for its own device. Then come jobs in which every rank waits, so that only an order of calls
+other than the peers' shows who left one out; and last the reasons that rest on gaps in the dumps.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
-"""What a rule is, and what it returns: culprits with the call where each failed, and the doubts that are left.
+"""A rule and its result: culprits with the call where each failed, and the doubts that are left.
 
-A rule changes nothing. It looks at the scene and at what the rules before it found, and returns a new `Found`.
+A rule changes nothing. It looks at the scene and at the results of the rules before it, and returns a new `Found`.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one rule returns, or several together."""
+    """The result of one rule, or of several together."""
 
     culprits: Mapping[int, Accusation] = field(default_factory=dict)
     """By rank."""
@@ -87,7 +87,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One reason to name a culprit; the docstring of `find` says what it looks for, excuses and returns."""
+    """One reason to name a culprit; the docstring of `find` says which signs it looks for and whom it excuses."""
 
     name: str
     when: When

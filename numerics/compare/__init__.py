@@ -1,1 +1,0 @@
-"""Two captures beside each other: joined, judged and explained."""

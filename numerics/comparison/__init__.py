@@ -1,0 +1,1 @@
+"""Compares two captures: joins them, finds the first divergence, explains it and decides."""

@@ -1,0 +1,166 @@
+"""Compares a run with a baseline: opens the captures, joins them, finds the first divergence, decides.
+
+The matched replay comes from `Options.replay`, else from RUN/replay, else `Options.make_replay` makes it. Without any
+of them the verdict rests on the baseline, the order plans and the run's invariants alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from numerics.columns import Columns, Names, read_columns
+from numerics.comparison.explain import by_collective, by_copies, explain
+from numerics.comparison.explanation import Explanation
+from numerics.comparison.finding import finding_of, incomparable, rows_of
+from numerics.comparison.first_divergence import Found, first_divergence, first_of
+from numerics.comparison.invariants import Broken, broken_invariants
+from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
+from numerics.comparison.number_formats import format_of_plan, narrower_format
+from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
+from numerics.comparison.row_pairs import RowPairs
+from numerics.comparison.row_table import RowTable, by_row
+from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
+from numerics.comparison.verdict import Case, baseline_kinds, decide
+from numerics.errors import CaptureError
+from numerics.findings import CompareFinding
+from numerics.order.affected_tensors import affected_tensors
+from numerics.order.order_plan import read_plan
+from numerics.store import open_capture
+from numerics.thresholds import OTHER_FORMAT
+from tracekit.errors import InputError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where the matched replay comes from.
+
+    `replay` is its folder; None takes RUN/replay where it is, else what `make_replay` makes (None: nothing).
+    """
+
+    replay: Path | None = None
+    make_replay: MakeReplay | None = None
+
+
+def compare(parallel: Path, baseline: Path | None, options: Options | None = None) -> CompareFinding:
+    """Return how a run compares with a baseline or, without one, with its own matched replay.
+
+    Both are run folders that hold a capture. Runs that cannot be compared get the verdict `incomparable`. InputError
+    where a capture or an order plan is damaged, cut short or foreign.
+    """
+    names = Names()
+    run = read_columns(open_capture(parallel), names)
+    base = None if baseline is None else read_columns(open_capture(baseline), names)
+    if base is None:
+        return _compared(run, None, None, options or Options(), ())
+    reason = why_incomparable(run.capture, base.capture)
+    if reason is not None:
+        return incomparable(run, base, reason)
+    tensors = by_tensor(run, base)
+    reason = _other_model(run, base, tensors)
+    if reason is not None:
+        return incomparable(run, base, reason)
+    note = thread_note(run.capture, base.capture)
+    return _compared(run, base, tensors, options or Options(), (note,) if note else ())
+
+
+def _other_model(run: Columns, baseline: Columns, tensors: TensorTable) -> str | None:
+    """Return a sentence where the runs are of different models: a parameter of another shape, or no common tensor."""
+    own = run.names.number
+    state = np.isin(tensors.kind, [own(kind) for kind in ("param", "param_grad", "optimizer")])
+    wrong = np.flatnonzero(tensors.shapes_differ & state)
+    text = None
+    if len(wrong):
+        left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
+        text = (
+            f"{run.name('tensor', left)} is {run.name('global_shape', left) or 'a scalar'} in {run.capture.folder} "
+            f"and {baseline.name('global_shape', right) or 'a scalar'} in {baseline.capture.folder}"
+        )
+    shared = int((tensors.status != Status.UNMATCHED).sum())
+    return other_model(run.capture, baseline.capture, shared, text)
+
+
+def _compared(
+    run: Columns,
+    baseline: Columns | None,
+    tensors: TensorTable | None,
+    options: Options,
+    notes: tuple[str, ...],
+) -> CompareFinding:
+    """Collect the evidence on comparable runs, decide, and return the finding."""
+    folder = run.capture.folder
+    command = f"numerics replay {folder} --out {folder / 'replay'}"
+    case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
+    kinds = baseline_kinds(case)
+    found = None
+    if kinds is None or kinds.real or kinds.reporting or case.broken:
+        case = _with_replay(
+            case, options.replay, options.make_replay if kinds is None or kinds.real else None
+        )
+    if case.replay is None:
+        case = replace(case, beyond_plan=_beyond_plan(case))
+    elif case.rows is not None:
+        found = first_divergence(run, case.replay, case.rows)
+        if found is not None:
+            explanation = _explained(case, case.replay, case.rows, found, options.make_replay)
+            case = replace(case, explanation=explanation)
+    return finding_of(case, decide(case), found, notes)
+
+
+def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Case:
+    """Find or make the replay and join it; the case keeps the reason where there is none to use."""
+    try:
+        replay = find_replay(case.run, given, make)
+    except NoReplay as reason:
+        return replace(case, no_replay=str(reason))
+    rows = by_row(case.run, replay)
+    plan = differences_from_declared(case.run.capture.folder, replay.capture.folder)
+    return replace(case, replay=replay, rows=rows, plan=plan, broken=_really_broken(case.broken, rows))
+
+
+def _really_broken(broken: Sequence[Broken], rows: RowTable) -> list[Broken]:
+    """Leave out invariants whose rows equal the replay's: there the replay contradicts itself in the same way."""
+    return [
+        one
+        for one in broken
+        if not all(rows.match[r] >= 0 and rows.status[r] == Status.EQUAL for r in one.rows)
+    ]
+
+
+def _explained(
+    case: Case, replay: Columns, rows: RowTable, found: Found, make: MakeReplay | None
+) -> Explanation | None:
+    """Return the relation of the first divergence to the right value; small ones may be another format's rounding."""
+    pairs = RowPairs(case.run, replay, rows)
+    answer = explain(pairs, found)
+    if answer is not None and answer.dtype is not None:
+        return answer
+    by_plan = format_of_plan(case.plan)
+    if by_plan is not None and pairs.relative(found.rows) < OTHER_FORMAT:
+        return by_plan
+    rounding = answer is None or answer.rounding
+    if rounding and make is not None and pairs.relative(found.rows) < OTHER_FORMAT:
+        answer = narrower_format(case.run, found, make, case.run.names) or answer
+    if answer is None or answer.rounding:
+        owner = replay if found.missing else case.run
+        answer = by_collective(found, owner) or by_copies(case.run, found, case.broken) or answer
+    return answer
+
+
+def _beyond_plan(case: Case) -> tuple[int, ...]:
+    """Return rows of the first tensor that differs though no difference between the two order plans affects it."""
+    if case.tensors is None or case.baseline is None:
+        return ()
+    try:
+        mine, other = read_plan(case.run.capture.folder), read_plan(case.baseline.capture.folder)
+    except CaptureError as error:
+        raise InputError(str(error)) from error
+    if mine is None or other is None:
+        return ()
+    affected, table, text = affected_tensors(mine, other), case.tensors, case.run.names.text
+    wrong = np.zeros(len(table.status), bool)
+    for entry in np.flatnonzero(table.status == Status.DIFFERENT):
+        phase, kind, tensor = (text(int(column[entry])) for column in (table.phase, table.kind, table.tensor))
+        wrong[entry] = not affected.may_differ(int(table.step[entry]), phase, kind, tensor)
+    return first_of(case.run, rows_of(case.run, table, wrong))

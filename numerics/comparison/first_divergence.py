@@ -1,0 +1,143 @@
+"""Finds the first divergence: where a run and its matched replay part, in the order in which data flow.
+
+Everything before it is equal in bits, so the divergent tensor was computed from right inputs to a wrong output: the
+operation between them is the culprit. A collective is blamed where its input is equal and its output is not, and where
+a collective that ought to stand before the divergence is missing or stands there twice.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.comparison.dataflow import slots, topological
+from numerics.comparison.mesh_axes import input_axis, odd_axis, plain_axis
+from numerics.comparison.row_table import RowTable
+from numerics.comparison.suspects import (
+    axis_before,
+    collective_name,
+    concerns,
+    reduced_axis,
+    suspect,
+    what_was_seen,
+)
+from numerics.comparison.tensor_table import Status
+from numerics.findings import Divergence
+from numerics.keys import Ints
+from numerics.schema import COLLECTIVES
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first divergence: `rows` are the run's rows of the divergent tensor, on all ranks that differ.
+
+    `collective` is the row of the blamed collective, of the replay where `missing`, else of the run; None without
+    one. `unmatched` says that only one of the two made it. `near_axis` is the axis of the last collective before.
+    `shown` are the rows of the value that names the place, where the divergence itself is a collective.
+    """
+
+    divergence: Divergence
+    rows: tuple[int, ...]
+    collective: int | None = None
+    missing: bool = False
+    near_axis: str | None = None
+    unmatched: bool = False
+    shown: tuple[int, ...] = ()
+
+
+def first_divergence(run: Columns, replay: Columns, table: RowTable) -> Found | None:
+    """Return the first divergence; None where no row differs but those that are only reported."""
+    different = table.different
+    different = different[~run.named("kind", "metric")[different]]
+    if not len(different):
+        return None
+    rows = np.array(first_of(run, different), np.int64)
+    blamed, missing = suspect(run, replay, table, rows)
+    divergence = _divergence(run, replay, table, rows, blamed, missing=missing)
+    near = divergence.axis or axis_before(run, int(rows[0]))
+    unmatched = missing or (blamed is not None and bool(np.isin(blamed, table.extra)))
+    shown = _same_value(run, table, _value_row(run, table, int(rows[0])))
+    return Found(divergence, tuple(int(r) for r in rows), blamed, missing, near, unmatched, shown)
+
+
+def first_of(run: Columns, rows: Ints) -> tuple[int, ...]:
+    """Return those of some rows that record the tensor which comes first in the order in which data flow."""
+    if not len(rows):
+        return ()
+    slot = slots(run)
+    at = slot[rows].min()
+    here = np.flatnonzero(slot == at)
+    place = topological(run, here)
+    wrong = np.isin(here, rows)
+    return tuple(int(r) for r in here[wrong & (place == place[wrong].min())])
+
+
+def at_row(run: Columns, rows: tuple[int, ...], evidence: str) -> Divergence:
+    """Return the place of rows of one tensor, without a replay to compare with."""
+    row = rows[0]
+    micro_batch = int(run["micro_batch"][row])
+    axis = run.name("axis", row)
+    return Divergence(
+        step=int(run["step"][row]),
+        phase=run.name("phase", row),
+        micro_batch=micro_batch if micro_batch >= 0 else None,
+        module=run.name("module", row),
+        tensor=run.name("tensor", row),
+        collective=collective_name(run, row) if axis else None,
+        axis=plain_axis(run, axis) if axis else None,
+        ranks=tuple(sorted({int(run["rank"][r]) for r in rows})),
+        evidence=evidence,
+    )
+
+
+def _divergence(
+    run: Columns, replay: Columns, table: RowTable, rows: Ints, blamed: int | None, *, missing: bool
+) -> Divergence:
+    """Return the place of the divergent rows; `blamed` is the collective to name, of the replay where `missing`."""
+    row = int(rows[0])
+    shown = _value_row(run, table, row)
+    micro_batch = int(run["micro_batch"][row])
+    axis, collective = None, None
+    if blamed is not None:
+        owner = replay if missing else run
+        axis = plain_axis(run, owner.name("axis", blamed))
+        collective = collective_name(owner, blamed)
+    elif run.name("axis", row):
+        collective = collective_name(run, row)
+    return Divergence(
+        step=int(run["step"][row]),
+        phase=run.name("phase", row),
+        micro_batch=micro_batch if micro_batch >= 0 else None,
+        module=run.name("module", shown),
+        tensor=run.name("tensor", shown),
+        collective=collective,
+        axis=axis or odd_axis(run, table, rows) or input_axis(run, row) or reduced_axis(run, row),
+        ranks=tuple(sorted({int(r) for r in run["rank"][rows]})),
+        evidence=what_was_seen(run, replay, row, blamed, missing=missing),
+    )
+
+
+def _value_row(run: Columns, table: RowTable, row: int) -> int:
+    """Return the row whose tensor names the place: for a collective, the next value that differs on that rank."""
+    if not run.name("axis", row):
+        return row
+    after = table.different
+    after = after[
+        (run["rank"][after] == run["rank"][row])
+        & (run["order"][after] >= run["order"][row])
+        & (run["step"][after] == run["step"][row])
+        & ~run.named("kind", *COLLECTIVES)[after]
+    ]
+    if not len(after):
+        return row
+    about = after[[concerns(run, row, int(other)) for other in after]]
+    after = about if len(about) else after
+    return int(after[np.argmin(run["order"][after])])
+
+
+def _same_value(run: Columns, table: RowTable, row: int) -> tuple[int, ...]:
+    """Return the differing rows of all ranks that record the same value: one tensor of one step and micro-batch."""
+    same = table.status == Status.DIFFERENT
+    for column in ("step", "phase", "kind", "tensor", "micro_batch", "axis", "op", "label"):
+        same &= run[column] == run[column][row]
+    return tuple(int(r) for r in np.flatnonzero(same))

@@ -1,0 +1,133 @@
+"""Rules of `explain` for values that are the right ones times a factor, or plus a constant."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+
+from numerics.comparison.explanation import Explanation, Question
+from numerics.comparison.linear_relations import factor, named_factor, named_logarithm
+from numerics.comparison.mesh_axes import axis_sizes
+from numerics.comparison.row_pairs import RowPairs
+from numerics.record.sketch import project
+from numerics.schema import SKETCH, parse_boxes, parse_shape
+from numerics.thresholds import (
+    CONSTANT_TOLERANCE,
+    FACTOR_MARGIN,
+    LEAST_FACTORS,
+    LEAST_SHIFTS,
+    LEAST_TOKENS,
+    NAMED_FACTOR_TOLERANCE,
+    RANKS_IN_SENTENCE,
+    TOKEN_TOLERANCE,
+)
+from tracekit.axes import AXES, DESCENT
+
+_FACTOR_AXES: Final = ("pp", *(axis for axis in DESCENT if axis != "pp"))
+"""Axes by which factors may differ, pp first: its ranks add up micro-batches."""
+
+
+def one_factor(question: Question) -> Explanation | None:
+    """One factor everywhere, or one for each rank."""
+    pairs, rows = question.pairs, question.rows
+    values = pairs.has_values(rows)
+    tolerance = pairs.tolerance(rows, values=values)
+    fit = factor(*pairs.both(rows, values=values))
+    if fit is not None and fit.residual <= tolerance and abs(fit.value - 1) > FACTOR_MARGIN * tolerance:
+        return _factor_words(question, fit.value, max(tolerance, NAMED_FACTOR_TOLERANCE))
+    each = []
+    for row in rows:
+        fit = factor(*pairs.both([row], values=values))
+        if fit is None or fit.residual > tolerance:
+            return None
+        each.append(fit.value)
+    scalars = all(int(pairs.run["numel"][r]) < 2 for r in rows)
+    if scalars and len(set(each)) < LEAST_FACTORS:
+        return None
+    if max(abs(v - 1) for v in each) <= FACTOR_MARGIN * tolerance:
+        return None
+    return _by_axis(pairs, rows, each, tolerance)
+
+
+def _factor_words(question: Question, value: float, tolerance: float) -> Explanation:
+    named = named_factor(value, question.sizes, tolerance, question.likely)
+    if named is None:
+        return Explanation(f"factor {value:.6g}")
+    return Explanation(f"factor {named[0]}", named[1] if named[1] in AXES else None)
+
+
+def _by_axis(pairs: RowPairs, rows: Sequence[int], each: Sequence[float], tolerance: float) -> Explanation:
+    """Say on which coordinate alone the factors depend."""
+    for axis in _FACTOR_AXES:
+        groups: dict[int, list[float]] = {}
+        for row, value in zip(rows, each, strict=True):
+            groups.setdefault(int(pairs.run[axis][row]), []).append(value)
+        spread = FACTOR_MARGIN * tolerance
+        if len(groups) > 1 and all(max(g) - min(g) <= spread * abs(g[0]) for g in groups.values()):
+            first = sorted(groups.items())[:RANKS_IN_SENTENCE]
+            shown = ", ".join(f"{axis} {i}: {g[0]:.6g}" for i, g in first)
+            return Explanation(f"one factor for each {axis} rank ({shown})", axis)
+    return Explanation("one factor for each rank")
+
+
+def plus_logarithms(question: Question) -> Explanation | None:
+    """Sums of token losses that are whole multiples of a size's logarithm too large or too small."""
+    pairs, run = question.pairs, question.pairs.run
+    if any(run["numel"][r] != 1 for r in question.rows):
+        return None
+    shifts = _scalar_shifts(pairs, question.rows[0])
+    if len(np.unique(shifts)) < LEAST_SHIFTS or not np.isfinite(shifts).all():
+        return None
+    for name, size in sorted(question.sizes.items(), key=lambda item: item[0] != question.likely):
+        if size < 2:
+            continue
+        counts = shifts / math.log(size)
+        whole = np.abs(counts - np.round(counts)) < TOKEN_TOLERANCE
+        if np.all(whole) and np.all(np.abs(counts) > LEAST_TOKENS):
+            sign = "+" if counts[0] > 0 else "-"
+            axis = name if name in axis_sizes(run) else None
+            return Explanation(f"{sign} log {size} for each token, the logarithm of the size of {name}", axis)
+    return None
+
+
+def _scalar_shifts(pairs: RowPairs, row: int) -> np.ndarray:
+    """Return the differences, zeros apart, of all scalars that record the same tensor as a row, (rows,) float64."""
+    run, match = pairs.run, pairs.table.match
+    same = (run["tensor"] == run["tensor"][row]) & (run["kind"] == run["kind"][row])
+    several = np.flatnonzero(same & (run["numel"] == 1) & (match >= 0))
+    shifts = run.reals["sum"][several] - pairs.replay.reals["sum"][match[several]]
+    return np.asarray(shifts[shifts != 0])
+
+
+def plus_constant(question: Question) -> Explanation | None:
+    """The same constant added to every element: a logarithm of a size, or just a number."""
+    pairs, run, rows = question.pairs, question.pairs.run, question.rows
+    count = sum(int(run["numel"][r]) for r in rows)
+    sums, right_sums = run.reals["sum"], pairs.replay.reals["sum"]
+    shift = sum(sums[r] - right_sums[pairs.match(r)] for r in rows) / max(count, 1)
+    if not math.isfinite(shift) or shift == 0:
+        return None
+    ones = np.concatenate([_sketch_of_ones(pairs, row) for row in rows])
+    difference = np.concatenate([run.sketch[r] - pairs.replay.sketch[pairs.match(r)] for r in rows])
+    with np.errstate(all="ignore"):
+        residual, size = float(np.linalg.norm(difference - shift * ones)), float(np.linalg.norm(difference))
+    if not size or not residual / size <= CONSTANT_TOLERANCE:
+        return None
+    named = named_logarithm(shift, question.sizes, CONSTANT_TOLERANCE, question.likely)
+    if named is not None:
+        return Explanation(f"plus a constant: {named[0]}", named[1] if named[1] in axis_sizes(run) else None)
+    return None if count < 2 else Explanation(f"plus a constant: {shift:.6g}")
+
+
+def _sketch_of_ones(pairs: RowPairs, row: int) -> np.ndarray:
+    """Return the sketch of a row whose elements are all 1, (SKETCH,) float64."""
+    text = pairs.run.name("boxes", row)
+    if not text:
+        return np.ones(SKETCH)
+    shape = parse_shape(pairs.run.name("global_shape", row))
+    total = torch.zeros(SKETCH, dtype=torch.float64)
+    for box in parse_boxes(text):
+        total = total + project(torch.ones(box.numel, dtype=torch.float64), shape, box)
+    return np.asarray(total.numpy())

@@ -1,0 +1,211 @@
+"""Decides the verdict from all evidence, with the proof it rests on.
+
+run = baseline in bits                         identical        (with a broken invariant: bug)
+only signs of zeros / only reported values     signed_zero / reporting_only
+run = its matched replay, baseline differs     drift            proof matched_order
+run ≠ its matched replay                       bug, or precision_policy where it is only rounded otherwise
+no replay: a broken invariant, or a            bug              proof invariant, infeasible_by_plan
+difference that no order explains
+else                                           undecided, with the command that would decide
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.comparison.explanation import Explanation
+from numerics.comparison.invariants import Broken
+from numerics.comparison.row_table import RowTable
+from numerics.comparison.tensor_table import Status, TensorTable
+from numerics.findings import Proof, Verdict
+from numerics.order.plan_differences import PlanDifference
+from numerics.thresholds import CHAOTIC_GROWTH, SUDDEN_GROWTH
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Verdict, proof and the reason in one sentence; `next` is the command that would decide more."""
+
+    verdict: Verdict
+    proof: Proof
+    reason: str
+    next: str | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """All evidence about a run.
+
+    `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
+    why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
+    baseline though no difference between the two runs' plans affects them. `decide` is the command that would decide.
+    """
+
+    run: Columns
+    baseline: Columns | None
+    tensors: TensorTable | None
+    broken: Sequence[Broken]
+    replay: Columns | None = None
+    rows: RowTable | None = None
+    plan: Sequence[PlanDifference] = ()
+    beyond_plan: tuple[int, ...] = ()
+    explanation: Explanation | None = None
+    no_replay: str = "there is no matched replay"
+    decide: str = ""
+
+
+def decide(case: Case) -> Decision:
+    """Return the decision on a comparable case."""
+    kinds = baseline_kinds(case)
+    if kinds is not None and not kinds.real:
+        return _equal(case, kinds)
+    if case.rows is not None and case.replay is not None:
+        return _replayed(case, case.run, case.rows)
+    if case.broken:
+        return Decision("bug", "invariant", case.broken[0].sentence)
+    if case.beyond_plan:
+        tensor = case.run.name("tensor", case.beyond_plan[0])
+        return Decision(
+            "bug",
+            "infeasible_by_plan",
+            f"{tensor} differs from the baseline, and no difference of order reaches it",
+        )
+    state = "run and baseline differ" if kinds is not None else "there is no baseline"
+    return Decision("undecided", "none", f"{state}, and {case.no_replay}", case.decide)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of difference between run and baseline: of computed values, of signs of zeros, of reported values."""
+
+    real: bool
+    signed_zero: bool
+    reporting: bool
+
+
+def baseline_kinds(case: Case) -> Kinds | None:
+    """Return the kinds of difference from the baseline; None without a baseline."""
+    if case.tensors is None or case.baseline is None:
+        return None
+    metric = np.isin(case.tensors.kind, [case.run.names.number("metric")])
+    different = case.tensors.status == Status.DIFFERENT
+    zero = case.tensors.status == Status.SIGNED_ZERO
+    return Kinds(bool((different & ~metric).any()), bool(zero.any()), bool((different & metric).any()))
+
+
+def _equal(case: Case, kinds: Kinds) -> Decision:
+    """Decide a case in which no computed value differs from the baseline."""
+    if case.broken:
+        return Decision(
+            "bug",
+            "invariant",
+            f"run and baseline are equal, but the run contradicts itself: {case.broken[0].sentence}",
+        )
+    if kinds.reporting:
+        return Decision(
+            "reporting_only",
+            "none",
+            "only reported values differ; everything that feeds the computation is equal",
+        )
+    if kinds.signed_zero:
+        return Decision("signed_zero", "none", "the only differences are signs of zeros")
+    return Decision("identical", "none", "every tensor that both runs recorded is equal in bits")
+
+
+def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
+    """Decide a case by its matched replay.
+
+    A computed value that differs from the replay is a bug. Where none differs, the run contradicts neither itself nor
+    the replay, and the replay reaches every step that matters, order alone explains the difference.
+    """
+    metric = run.named("kind", "metric")
+    wrong = rows.different
+    if len(wrong[~metric[wrong]]):
+        return _differs(case, rows)
+    if case.broken:
+        return Decision("bug", "invariant", case.broken[0].sentence)
+    if len(wrong):
+        return Decision(
+            "reporting_only",
+            "matched_order",
+            "the run equals its matched replay but for values that are only reported",
+        )
+    uncovered = _uncovered(case, rows)
+    if uncovered is not None:
+        return Decision(
+            "undecided",
+            "none",
+            f"the matched replay equals the run but {uncovered}",
+            "numerics replay RUN --out RUN/replay",
+        )
+    if case.tensors is None:
+        return Decision(
+            "identical", "matched_order", "the run equals the matched replay of its own order, bit for bit"
+        )
+    return Decision(
+        "drift",
+        "matched_order",
+        "the run equals its matched replay bit for bit: it differs from the baseline by the order of its sums alone",
+    )
+
+
+def _differs(case: Case, rows: RowTable) -> Decision:
+    """Decide a case whose computed values differ from the matched replay: a bug, or only another number format."""
+    count = len(rows.different)
+    if case.explanation is not None and case.explanation.dtype is not None:
+        return Decision(
+            "precision_policy",
+            "matched_order",
+            f"{count} of {rows.compared} rows differ from the matched replay: {case.explanation.text}",
+        )
+    return Decision(
+        "bug",
+        "matched_order",
+        f"no order of sums explains it: {count} of {rows.compared} rows differ from the matched replay "
+        "of the run's own order",
+    )
+
+
+def _uncovered(case: Case, rows: RowTable) -> str | None:
+    """Return which differences the replay does not reach, in words; None where it reaches all that matter.
+
+    Steps after the replayed ones may differ where the replayed ones do already: their weights differ, and so does
+    everything computed from them. A jump in size there would be something new.
+    """
+    if not rows.compared:
+        return "has no row in common with it"
+    if case.replay is None or case.tensors is None:
+        return None
+    last = int(case.replay["step"].max())
+    sizes = growth(case.tensors)
+    if not sizes:
+        return None
+    first = min(step for step, _ in sizes)
+    if first > last:
+        return f"does not reach step {first}, where the difference begins"
+    for (_, before), (step, after) in pairwise(sizes):
+        if step > last and after > SUDDEN_GROWTH * before:
+            return f"does not reach step {step}, where the difference jumps from {before:.2g} to {after:.2g}"
+    return None
+
+
+def growth(tensors: TensorTable) -> list[tuple[int, float]]:
+    """Return (step, median relative difference of the tensors that differ) by step."""
+    chosen = (tensors.status == Status.DIFFERENT) & np.isfinite(tensors.relative) & (tensors.step >= 0)
+    steps = np.unique(tensors.step[chosen])
+    return [(int(s), float(np.median(tensors.relative[chosen & (tensors.step == s)]))) for s in steps]
+
+
+def growth_sentence(tensors: TensorTable) -> str | None:
+    """Return a sentence where an order difference grew chaotically over the steps; None where it did not grow."""
+    sizes = growth(tensors)
+    if len(sizes) < 2 or not sizes[-1][1] > CHAOTIC_GROWTH * sizes[0][1]:
+        return None
+    (first, small), (last, large) = sizes[0], sizes[-1]
+    return (
+        f"chaotic growth: the difference of order is {small:.2g} at step {first} and has grown to {large:.2g} "
+        f"by step {last}, fed back through the weights"
+    )

@@ -1,0 +1,105 @@
+"""Kinds of slow and stuck behaviour that can be planted into a run: one entry each, in the order of `reftrain faults`.
+
+`fault_spec` reads a user's text by these entries, the hook class of the same name in `reftrain.faults` acts on it, and
+`reftrain faults` lists them. A new kind is an entry here and a hook class there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number of a fault: meaning with unit, default (None: it must be given), and least value."""
+
+    meaning: str
+    default: float | None
+    least: float
+    above: bool = False  # the value must exceed `least`, not only reach it
+
+
+@dataclass(frozen=True)
+class FaultKind:
+    """A kind of planted fault.
+
+    `behaviour` describes it in one sentence; `fields` are its numbers besides `rank` and `steps`; `hangs` marks a
+    kind that ends the run and strikes once; `communicates` one that strikes at communication; `rank_meaning`
+    describes an optional `rank` (empty: the fault strikes one rank, which must be named).
+    """
+
+    name: str
+    behaviour: str
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    hangs: bool = False
+    communicates: bool = False
+    rank_meaning: str = ""
+
+    @property
+    def needs_rank(self) -> bool:
+        """Whether the user must name the rank."""
+        return not self.rank_meaning
+
+
+_FACTOR: Final = Field("multiplies the rank's own compute time", 1.5, 1.0, above=True)
+
+
+def _positive(meaning: str, default: float) -> Field:
+    return Field(meaning, default, 0.0, above=True)
+
+
+def _hang(name: str, behaviour: str) -> FaultKind:
+    return FaultKind(name, behaviour, hangs=True, communicates=True)
+
+
+_ALL: Final = (
+    FaultKind("slow_compute", "the rank's own computing takes `factor` times as long", {"factor": _FACTOR}),
+    FaultKind(
+        "launch_bound",
+        "the rank's host waits around each operator",
+        {"delay_us": _positive("host time added before each operator, microseconds", 200.0)},
+    ),
+    FaultKind(
+        "pauses",
+        "the rank's process stops now and then, as for garbage collection",
+        {
+            "pause_ms": _positive("length of a pause, milliseconds", 50.0),
+            "every": Field("one pause each so many compute segments", 8.0, 1.0),
+        },
+    ),
+    FaultKind(
+        "late_data",
+        "the rank's data loader is late",
+        {"delay_ms": _positive("time by which each batch is late, milliseconds", 50.0)},
+    ),
+    FaultKind(
+        "slow_link",
+        "the rank's messages and collectives are delayed, its computing is not",
+        {"delay_ms": _positive("milliseconds added to each communication call", 5.0)},
+        communicates=True,
+    ),
+    FaultKind(
+        "doc_imbalance",
+        "some sequences hold longer documents, so that their ranks have more attention to compute",
+        {"factor": Field("multiplies the attention pairs of the sequences it strikes", 3.0, 1.0, above=True)},
+        rank_meaning="whose data-parallel replica gets them; left out: another one each step",
+    ),
+    FaultKind(
+        "long_stage",
+        "all ranks of a pipeline stage compute `factor` times as long",
+        {"factor": _FACTOR},
+        rank_meaning="a rank of the stage; left out: the last stage",
+    ),
+    _hang("skip_collective", "the rank leaves a communication out and goes on"),
+    _hang("host_stall", "the rank never comes to a communication: asleep on the host"),
+    _hang("hold_gil", "the rank never comes to a communication: a library call holds the interpreter's lock"),
+    _hang("wrong_size", "the rank makes a communication with another size than its peers"),
+    _hang("crash", "the rank is killed before a communication"),
+)
+
+FAULT_KINDS: Final[Mapping[str, FaultKind]] = MappingProxyType({kind.name: kind for kind in _ALL})
+"""All kinds by name."""
+
+HANGS: Final = frozenset(kind.name for kind in _ALL if kind.hangs)
+"""Names of the kinds that end a run."""

@@ -1,0 +1,163 @@
+"""The tables [model], [mesh] and [pipeline] of the configuration: the model, and its spread over ranks."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from reftrain.config.fields import check_at_least, check_choice, setting
+from reftrain.errors import ConfigError
+from reftrain.schedule.replica_sync import SYNCS
+from reftrain.schedule.spec import CONCATENATIONS
+from tracekit.axes import AXES
+
+ZERO_STAGES: Final = (0, 1, 2, 3)
+"""Stages of ZeRO (Rajbhandari et al. 2020, section 5): 1 shards the optimiser, 2 also gradients, 3 also parameters."""
+_SHARDS_GRADIENTS_FROM: Final = 2
+_SHARDS_PARAMETERS_FROM: Final = 3
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the Llama-3 decoder."""
+
+    preset: str = setting("tiny", "name of the preset the other fields start from")
+    layers: int = setting(4, "number of decoder layers")
+    dim: int = setting(64, "model width")
+    heads: int = setting(8, "query heads; dim / heads is the head width")
+    kv_heads: int = setting(4, "key and value heads (grouped-query attention); divides heads")
+    ffn_dim: int = setting(128, "inner width of the SwiGLU feed-forward")
+    vocab_size: int = setting(260, "number of tokens")
+    rope_base: float = setting(500_000.0, "base of the rotary position embedding")
+    norm_eps: float = setting(1e-5, "epsilon of RMSNorm")
+    tied_embeddings: bool = setting(default=False, meaning="output projection shares the embedding's weights")
+    qk_norm: bool = setting(default=False, meaning="RMSNorm on each query and key head before RoPE")
+    bias: bool = setting(default=False, meaning="biases in all projections but the output head")
+    fused_qkv: bool = setting(default=False, meaning="one projection for query, key and value")
+    pad_vocab: bool = setting(default=False, meaning="pad the vocabulary to a multiple of tp")
+    zero_columns: int = setting(
+        0, "start every n-th column of the embedding as -0.0, to let signed zeros show"
+    )
+    replicate_kv: bool = setting(default=True, meaning="copy key/value heads when there are fewer than tp")
+
+    def __post_init__(self) -> None:
+        check_at_least("model", self, 1, "layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
+        check_at_least("model", self, 0, "zero_columns")
+        if self.dim % self.heads:
+            raise ConfigError(
+                "model.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"
+            )
+        if (self.dim // self.heads) % 2:
+            raise ConfigError(
+                "model.heads",
+                f"head width {self.dim // self.heads} is odd",
+                "choose heads so that RoPE can pair it",
+            )
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                "model.kv_heads",
+                f"{self.kv_heads} does not divide heads {self.heads}",
+                "choose a divisor of heads",
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.dim // self.heads
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the axes and how data parallelism shards."""
+
+    tp: int = setting(1, "tensor-parallel ranks")
+    cp: int = setting(1, "context-parallel ranks")
+    pp: int = setting(1, "pipeline ranks")
+    dp: int = setting(1, "data-parallel ranks")
+    order: tuple[str, ...] = setting(AXES, "axes from inner (neighbouring ranks) to outer")
+    sequence_parallel: bool = setting(
+        default=True, meaning="shard norms and residuals over tp along the sequence"
+    )
+    zero: int = setting(1, "0 replicates, 1 shards the optimiser, 2 also gradients, 3 also weights")
+    dp_shard: int = setting(
+        0, "HSDP: ranks of dp that shard among themselves, the others replicate; 0 means all"
+    )
+    bucket_mb: float = setting(
+        0.0,
+        "with zero = 0: MiB of gradients summed at once, as DistributedDataParallel does; 0 sums layer by layer",
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("mesh", self, 1, *AXES)
+        if sorted(self.order) != sorted(AXES):
+            raise ConfigError(
+                "mesh.order",
+                f"{','.join(self.order)} is not a permutation of the axes",
+                "name tp, cp, pp, dp once each",
+            )
+        if self.zero not in ZERO_STAGES:
+            raise ConfigError("mesh.zero", f"{self.zero} is no ZeRO stage", "choose 0, 1, 2 or 3")
+        check_at_least("mesh", self, 0, "bucket_mb")
+        if self.bucket_mb and self.zero:
+            raise ConfigError(
+                "mesh.bucket_mb",
+                f"zero = {self.zero} reduces layer by layer",
+                "set zero = 0 or bucket_mb = 0",
+            )
+        if self.dp_shard < 0 or (self.dp_shard and self.dp % self.dp_shard):
+            raise ConfigError(
+                "mesh.dp_shard", f"{self.dp_shard} does not divide dp {self.dp}", "choose a divisor of dp"
+            )
+        if self.dp_shard and not self.zero:
+            raise ConfigError(
+                "mesh.dp_shard", "zero = 0 shards nothing", "leave dp_shard out or choose zero 1 to 3"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of ranks on each axis, from tp to dp."""
+        return {axis: int(getattr(self, axis)) for axis in AXES}
+
+    @property
+    def replicates(self) -> bool:
+        """Whether every data-parallel rank holds the whole optimiser state (ZeRO-0)."""
+        return self.zero == 0
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether gradients are reduced and sharded before the step ends (ZeRO-2 and ZeRO-3)."""
+        return self.zero >= _SHARDS_GRADIENTS_FROM
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether weights are freed between uses (ZeRO-3)."""
+        return self.zero >= _SHARDS_PARAMETERS_FROM
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """The pipeline schedule and the layers of each stage."""
+
+    schedule: str = setting(
+        "flexible", "flexible (interleaved 1F1B with free k) or another name of `reftrain schedule`"
+    )
+    virtual_stages: int = setting(1, "v: virtual stages (model chunks) a pipeline rank holds")
+    consecutive: int = setting(0, "k: micro-batches that run consecutively on a virtual stage; 0 means pp")
+    pipelines: int = setting(2, "2f: pipelines of chimera, half of them down and half up")
+    concatenation: str = setting("direct", "chimera beyond pp micro-batches: direct, doubling or halving")
+    replica_sync: str = setting(
+        "eager_opt", "when chimera and gems sum the replicas' gradients: lazy, eager or eager_opt"
+    )
+    layers_per_stage: tuple[int, ...] = setting((), "layers of each virtual stage in order; empty means even")
+    balanced: bool = setting(
+        default=False, meaning="count embedding and head as a layer each (fewer on first and last)"
+    )
+
+    def __post_init__(self) -> None:
+        check_at_least("pipeline", self, 1, "virtual_stages", "pipelines")
+        check_choice("pipeline", self, "concatenation", CONCATENATIONS)
+        check_choice("pipeline", self, "replica_sync", SYNCS)
+        check_at_least("pipeline", self, 0, "consecutive")

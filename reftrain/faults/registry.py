@@ -1,0 +1,46 @@
+"""Planted slow and stuck ranks: reads a run's faults, checks that they can strike, and makes their hooks.
+
+A fault never writes into a trace: it sleeps, works on or stops in the real execution, where a sick rank would.
+run.json records it as the truth. Each kind's hook class enters itself into `fault.PLANTS`.
+"""
+
+from collections.abc import Sequence
+
+from reftrain.config.fault_kinds import FAULT_KINDS
+from reftrain.config.fault_spec import FaultSpec, parse_fault
+from reftrain.config.run import RunConfig
+from reftrain.errors import ConfigError
+from reftrain.faults import doc_imbalance, hangs, launch_bound, slow  # noqa: F401 - they enter their hook classes
+from reftrain.faults.bugs import is_bug
+from reftrain.faults.fault import PLANTS
+from reftrain.rank.hooks import Hooks
+
+
+def read_faults(config: RunConfig) -> list[FaultSpec]:
+    """Return the run's planted faults; raises `ConfigError` for one that cannot be planted."""
+    specs = [parse_fault(text, config.mesh.world_size) for text in config.evidence.faults if not is_bug(text)]
+    for spec in specs:
+        if spec.axis is not None and config.mesh.sizes[spec.axis] == 1:
+            raise ConfigError(
+                "fault.axis",
+                f"nobody communicates on {spec.axis}: it has one rank",
+                f"choose another axis, or a mesh with {spec.axis} of 2 or more",
+            )
+        if FAULT_KINDS[spec.kind].communicates and config.mesh.world_size == 1:
+            raise ConfigError(
+                "fault",
+                f"{spec.kind} strikes at communication, and one rank has none",
+                "choose a larger mesh",
+            )
+        if spec.first >= config.steps:
+            raise ConfigError(
+                "fault.steps",
+                f"{spec.kind} would begin in step {spec.first} of a run whose last is {config.steps - 1}",
+                "begin earlier, or raise run.steps",
+            )
+    return specs
+
+
+def fault_hooks(specs: Sequence[FaultSpec]) -> list[Hooks]:
+    """Return one hook for each planted fault."""
+    return [PLANTS[spec.kind](spec) for spec in specs]

@@ -1,0 +1,99 @@
+"""Starts the ranks: forks them on one machine, or joins the world that torchrun or Slurm has started.
+
+Forking after `import torch` takes half a second where torchrun takes as long as every rank's imports. The
+parent watches them (`rank.processes`): it names a rank that dies and how, and ends the others.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from reftrain.config.checks import check_world
+from reftrain.config.run import RunConfig
+from reftrain.errors import MachineError, RankDiedError, StuckError
+from reftrain.faults.bugs import read_bugs
+from reftrain.faults.registry import read_faults
+from reftrain.job.lag import record_lag, wants_lag
+from reftrain.job.one_rank import MakeHooks, train_rank
+from reftrain.rank.processes import Ranks, describe_error, refusal
+from reftrain.rank.world import World, world_from_environment
+from reftrain.record.last_calls import merge_last_calls
+
+
+def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
+    """Run the job on all ranks; with planted slow faults, on this machine, a second time without them.
+
+    Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
+    when a rank ended early, or the error that a rank reported.
+    """
+    read_faults(config)
+    read_bugs(config)
+    prepare_folder(Path(config.out))
+    world = world_from_environment(os.environ)
+    if world is not None:
+        check_world(config, world.size)
+        _train_alone(config, world, make_hooks)
+        return
+    try:
+        _train_here(config, make_hooks)
+        if wants_lag(config):
+            record_lag(config, lambda other: _train_here(other, lambda _: []))
+    except OSError as error:
+        error.filename = error.filename or config.out
+        raise MachineError(refusal(error)) from error
+
+
+def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
+    """Run the job on this machine alone."""
+    if config.mesh.world_size == 1:
+        with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+            _train_alone(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)
+        return
+    _fork_all(config, make_hooks)
+
+
+def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None:
+    """Run one rank of a world that others started; turn failures of its peers and of the machine into one sentence."""
+    try:
+        train_rank(config, world, make_hooks)
+    except OSError as error:
+        raise MachineError(refusal(error)) from error
+    except RuntimeError as error:
+        kind, sentence = describe_error(error)
+        if kind in {"Lost", "Stuck"}:
+            raise RankDiedError(f"rank {world.rank}: {sentence}; {_who_never_came(config)}") from error
+        raise
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create the run's folder; raises `MachineError` when it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
+            pass
+    except OSError as error:
+        raise MachineError(f"{folder}: {error.strerror}; choose another out") from error
+
+
+def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
+    size = config.mesh.world_size
+    with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+        meeting = f"file://{folder}/store"
+        ranks = Ranks()
+        try:
+            for rank in range(size):
+                world = World(rank, rank, size, meeting)
+                ranks.fork(lambda world=world: train_rank(config, world, make_hooks))  # type: ignore[misc]
+            ranks.wait()
+        except StuckError as error:
+            raise RankDiedError(f"{error}; {_who_never_came(config)}") from error
+        finally:
+            ranks.end()
+            if config.evidence.records_flight:
+                merge_last_calls(Path(config.out) / "fr")
+
+
+def _who_never_came(config: RunConfig) -> str:
+    if config.evidence.records_flight:
+        return f"tracekit hang {Path(config.out) / 'fr'} tells who never came"
+    return "run again with --flight-recorder to see who never came"

@@ -1,0 +1,297 @@
+"""The declared plan: every reduction that a run must make, with operands and format, from its configuration alone.
+
+From the recorded plan comes only what is order: the sequence of micro-batches and the cuts of ZeRO-2 and 3, where they
+are a possible order of the declared ones.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from numerics.order.order_plan import OrderPlan, Reduction
+from reftrain.config.run import RunConfig
+from reftrain.layout.declaration import Declaration, Parameter, shard_rows
+from reftrain.layout.grid import Grid, Seat
+from reftrain.layout.settings import local_settings
+from reftrain.replay.formats import Formats, StageOrder, formats_of
+from reftrain.replay.gradients import (
+    between_replicas,
+    bucket_names,
+    partial_groups,
+    partial_names,
+    seats_along,
+)
+from reftrain.replay.ring import chunk_bounds
+
+Layout = tuple[tuple[str, int], ...]
+
+
+def possible_order(recorded: OrderPlan | None, stage: int, config: RunConfig) -> StageOrder:
+    """Return the order of a stage's accumulation: as recorded, or ascending where micro-batches differ."""
+    declared = tuple(range(config.micro_batches))
+    found = next((r for r in recorded.reductions if r.label == f"stages.{stage}"), None) if recorded else None
+    if found is None or sorted(found.operands) != list(declared):
+        return StageOrder(declared, frozenset(declared[-1:]))
+    last = found.operands[-1]
+    cuts = set(found.cuts) & set(declared) if config.mesh.shards_gradients else set()
+    return StageOrder(found.operands, frozenset(cuts | {last}))
+
+
+class _Writer:
+    """Collects declared reductions; takes the order of their micro-batches from the recorded plan."""
+
+    def __init__(self, config: RunConfig, recorded: OrderPlan | None) -> None:
+        self.config = config
+        self.grid, self.declared = Grid(config.mesh), Declaration(config)
+        self.formats: Formats = formats_of(config.numerics.policy)
+        self.reductions: list[Reduction] = []
+        self._known = {(r.place, r.group): r for r in recorded.reductions} if recorded else {}
+
+    def ranks(self, seats: Sequence[Seat]) -> tuple[int, ...]:
+        return tuple(self.grid.rank(seat) for seat in seats)
+
+    def add(
+        self,
+        label: str,
+        axis: str,
+        op: str,
+        phase: str,
+        dtype: torch.dtype,
+        seats: Sequence[Seat],
+        operands: Sequence[int],
+        elements: int,
+        *,
+        reduction: str = "sum",
+        layout: Layout = (),
+    ) -> None:
+        """Declare a reduction of one group; nothing for a rank alone."""
+        if len(seats) == 1:
+            return
+        group = self.ranks(seats)
+        recorded = self._known.get(((phase, axis, op, label), group))
+        order = tuple(operands)
+        if recorded is not None and sorted(recorded.operands) == sorted(order):
+            order = recorded.operands
+        size = torch.empty((), dtype=dtype).element_size()
+        self.reductions.append(
+            Reduction(
+                label=label,
+                axis=axis,
+                op=op,
+                phase=phase,
+                dtype=str(dtype).removeprefix("torch."),
+                group=group,
+                operands=order,
+                reduction=reduction,
+                elements=elements,
+                bounds=() if op == "ring" else tuple(chunk_bounds(elements, size, len(group))),
+                layout=layout,
+                steps=(0, self.config.steps),
+            )
+        )
+
+
+def declared_plan(config: RunConfig, recorded: OrderPlan | None) -> OrderPlan:
+    """Return the declared plan: all reductions of each step of the run."""
+    writer = _Writer(config, recorded)
+    orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
+    _activations(writer)
+    _gradients(writer, orders)
+    _step(writer)
+    return OrderPlan(
+        source="declared",
+        world_size=config.mesh.world_size,
+        mesh={axis: config.mesh.sizes[axis] for axis in config.mesh.order},
+        local=local_settings(config),
+        reductions=tuple(writer.reductions),
+    )
+
+
+def _activations(writer: _Writer) -> None:
+    """Sums over tensor and context ranks within forward and backward."""
+    config = writer.config
+    for stage, layers in enumerate(writer.declared.stages()):
+        _tensor_sums(writer, stage, layers)
+        if config.mesh.cp > 1:
+            _key_value_sums(writer, stage, layers)
+
+
+def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
+    config, declared = writer.config, writer.declared
+    data, cp = config.data, config.mesh.cp
+    tokens = data.micro_batch_size * data.seq_len // cp
+    every = range(config.micro_batches)
+    compute = writer.formats.compute
+    wide = writer.formats.wide if config.numerics.tp_reduce == "fp32" else compute
+    op = "reduce_scatter" if declared.sequence_parallel else "all_reduce"
+    last = stage + 1 == config.stages
+    for seats in _of_stage(writer, stage, "tp"):
+
+        def crossing(label: str, phase: str, group: list[Seat] = seats) -> None:
+            writer.add(label, "tp", op, phase, wide, group, every, tokens * config.model.dim)
+
+        if stage == 0:
+            crossing("tok_embeddings", "forward")
+        for number in layers:
+            _layer_sums(f"layers.{number}", crossing, recomputed=config.numerics.recompute == "full")
+        if last:
+            crossing("output.grad", "backward")
+            logits = writer.formats.wide
+            rows = 3 if config.numerics.label_smoothing else 2
+            writer.add(
+                "loss.max", "tp", "all_reduce", "forward", logits, seats, every, tokens, reduction="max"
+            )
+            writer.add("loss.sums", "tp", "all_reduce", "forward", logits, seats, every, rows * tokens)
+
+
+def _layer_sums(pre: str, crossing: Callable[[str, str], None], *, recomputed: bool) -> None:
+    """Outputs of row-parallel weights, gradients in front of column-parallel ones."""
+    for part in ("attention.wo", "feed_forward.w2"):
+        crossing(f"{pre}.{part}", "forward")
+        if recomputed:
+            crossing(f"{pre}.{part}", "backward")
+    for part in ("attention.qkv.grad", "feed_forward.w1.grad"):
+        crossing(f"{pre}.{part}", "backward")
+
+
+def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
+    config, mesh, model = writer.config, writer.config.mesh, writer.config.model
+    ring = config.numerics.cp_method == "ring"
+    heads = max(model.kv_heads // mesh.tp, 1)
+    elements = 2 * config.data.micro_batch_size * heads * config.data.seq_len * model.head_dim
+    every = [n for n in range(config.micro_batches) for _ in range(mesh.cp if ring else 1)]
+    for seats in _of_stage(writer, stage, "cp"):
+        for number in layers:
+            writer.add(
+                f"layers.{number}.attention.kv.grad",
+                "cp",
+                "ring" if ring else "reduce_scatter",
+                "backward",
+                writer.formats.wide if ring else writer.formats.compute,
+                seats,
+                every,
+                elements // mesh.cp if ring else elements,
+            )
+
+
+def _of_stage(writer: _Writer, stage: int, *axes: str) -> list[list[Seat]]:
+    groups = seats_along(writer.grid, *axes)
+    return [group for group in groups if group[0].pp == stage % writer.config.mesh.pp]
+
+
+def _elements(parameter: Parameter, rows: int) -> int:
+    return rows * torch.Size(parameter.local_shape[1:]).numel()
+
+
+def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
+    """Accumulation over micro-batches and the reduction over data and context ranks."""
+    config, declared = writer.config, writer.declared
+    for stage, order in orders.items():
+        units = declared.units(stage)
+        cuts = tuple(n for n in order.backwards if n in order.reduce_after)
+        for tp in range(config.mesh.tp):
+            for seats in writer.grid.shard_groups(stage % config.mesh.pp, tp):
+                for unit, parameters in units:
+                    layout = tuple(
+                        (p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters
+                    )
+                    elements = len(seats) * sum(n for _, n in layout)
+                    reduce = writer.formats.reduce
+                    writer.add(
+                        f"{unit}.grad", "dp_cp", "reduce_scatter", "reduce", reduce, seats, cuts, elements,
+                        layout=layout,
+                    )  # fmt: skip
+        _replica_sums(writer, stage, cuts[-1:])
+        added = len(order.backwards) > len(cuts)
+        writer.reductions.append(
+            Reduction(
+                label=f"stages.{stage}",
+                axis="micro_batch",
+                op="accumulate",
+                phase="reduce",
+                dtype=str(writer.formats.accumulate).removeprefix("torch.") if added else "",
+                group=(),
+                operands=order.backwards,
+                cuts=cuts,
+                layout=tuple((p.name, _elements(p, p.local_shape[0])) for _, ps in units for p in ps),
+                steps=(0, config.steps),
+            )
+        )
+
+
+def _replica_sums(writer: _Writer, stage: int, once: tuple[int, ...]) -> None:
+    """Sums of each unit between the groups that shard it."""
+    axis = between_replicas(writer.config)
+    for tp in range(writer.config.mesh.tp if axis else 0):
+        groups = writer.grid.shard_groups(stage % writer.config.mesh.pp, tp)
+        for unit, parameters in writer.declared.units(stage):
+            layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(groups[0])))) for p in parameters)
+            elements, kind = sum(n for _, n in layout), writer.formats.reduce
+            for replicas in zip(*groups, strict=True):
+                writer.add(
+                    f"{unit}.grad", axis or "", "all_reduce", "reduce", kind, replicas, once, elements, layout=layout
+                )  # fmt: skip
+
+
+def _buckets(writer: _Writer) -> None:
+    config, kind = writer.config, writer.formats.parameter
+    size = torch.empty((), dtype=kind).element_size()
+    for seats in seats_along(writer.grid, "dp", "cp"):
+        names = bucket_names(config, writer.declared, seats[0].pp, size)
+        for number, bucket in enumerate(names):
+            layout = _shard_layout(writer, seats[0], bucket)
+            elements = sum(n for _, n in layout)
+            writer.add(
+                f"bucket{number}.grad", "dp_cp", "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout
+            )  # fmt: skip
+
+
+def _step(writer: _Writer) -> None:
+    """Once a step: counts, last partial sums, tied ends, norm and loss."""
+    config, grid, declared = writer.config, writer.grid, writer.declared
+    once, wide = (-1,), torch.promote_types(writer.formats.parameter, torch.float32)
+    for seats in seats_along(grid, "dp"):
+        writer.add("valid_tokens", "dp", "all_reduce", "forward", torch.int64, seats, once, 1)
+    if config.mesh.bucket_mb:
+        _buckets(writer)
+    for axis in ("kv", "tp"):
+        for seats in partial_groups(config, grid, axis):
+            layout = _shard_layout(writer, seats[0], partial_names(config, declared, seats[0], axis))
+            if layout:
+                elements = sum(n for _, n in layout)
+                label, kind = f"{axis}.partial_gradients", writer.formats.parameter
+                writer.add(label, axis, "all_reduce", "reduce", kind, seats, once, elements, layout=layout)
+    _tied(writer)
+    shards = (("shards", len(grid.shard_groups(0, 0)[0])),)
+    for axes in (("dp", "cp"), ("tp",), ("pp",)):
+        for seats in seats_along(grid, *axes):
+            axis = "_".join(axes)
+            writer.add("grad_norm", axis, "all_reduce", "reduce", wide, seats, once, 1, layout=shards)
+            if axis != "tp":
+                writer.add("loss", axis, "all_reduce", "reduce", torch.float64, seats, once, 1)
+
+
+def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
+    group = next(g for g in writer.grid.shard_groups(seat.pp, seat.tp) if seat in g)
+    stages = range(seat.pp, writer.config.stages, writer.config.mesh.pp)
+    known = {p.name: p for stage in stages for p in writer.declared.in_order(stage)}
+    return tuple(
+        (name, _elements(p, shard_rows(p.local_shape[0], len(group), group.index(seat))[1]))
+        for name in names
+        for p in [known[name]]
+    )
+
+
+def _tied(writer: _Writer) -> None:
+    config = writer.config
+    if not config.model.tied_embeddings or config.mesh.pp == 1:
+        return
+    for seat in writer.grid.seats():
+        if seat.pp == 0:
+            other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
+            ((_, size),) = _shard_layout(writer, other, ["output.weight"])
+            layout = (("tok_embeddings.weight", size), ("output.weight", size))
+            writer.add(
+                "tied_embedding.grad", "embedding", "all_reduce", "reduce", writer.formats.parameter,
+                [seat, other], (-1,), size, layout=layout,
+            )  # fmt: skip

@@ -1,0 +1,30 @@
+"""First values of parameters, derived a second time: a function of seed and global name alone.
+
+The trainer has its own derivation in `reftrain.model.parameters`; the two meet only when a capture is compared.
+"""
+
+import hashlib
+
+import torch
+
+from reftrain.layout.declaration import Parameter
+
+
+def first_values(parameter: Parameter, seed: int) -> torch.Tensor:
+    """Return the whole tensor of first values in float32: normal with the parameter's std, or ones."""
+    if not parameter.std:
+        return torch.ones(parameter.shape)
+    key = hashlib.blake2b(f"{seed}/{parameter.tied or parameter.name}".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
+    values = torch.empty(parameter.shape).normal_(0.0, parameter.std, generator=generator)
+    if parameter.zero_columns:
+        values[:, :: parameter.zero_columns] = -0.0
+    return values
+
+
+def local_values(parameter: Parameter, seed: int, tp: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the first values of one tensor rank's piece, `parameter.local_shape`, zeros in the padding."""
+    values = first_values(parameter, seed)[parameter.piece(tp)]
+    local = torch.zeros(parameter.local_shape, dtype=dtype)
+    local[tuple(slice(0, n) for n in values.shape)] = values.to(dtype)
+    return local

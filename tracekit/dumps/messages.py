@@ -1,0 +1,66 @@
+"""Sends and receives of one rank, out of the entries of its dump: the outstanding ones, and the last of all.
+
+Part of `entries`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tracekit.dumps.fields import integer, p2p_ends
+from tracekit.dumps.rank_dump import DONE, P2P, Messages, RankDump
+from tracekit.dumps.signatures import Signatures
+from tracekit.dumps.tail import Coalesced
+from tracekit.thresholds import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
+
+Row = tuple[int, int, int, str, Any]
+"""Sequence number, group, state, name and entry of one send or receive."""
+_Name = tuple[int, str]
+"""Group and name: messages of one name take the same channel."""
+
+
+def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signatures: Signatures) -> None:
+    """Fill in the outstanding messages of a dump, and its last messages from before the first outstanding one.
+
+    rows: all sends and receives in the order of the ring.
+    """
+    finished: dict[_Name, int] = {}
+    for seq, group, state, text, _ in rows:
+        result.groups[group].has_p2p = True
+        if coalesced.get((group, True, seq), state) == DONE:
+            finished[group, text] = max(seq, finished.get((group, text), -1))
+    counts: dict[_Name, int] = {}
+    first = len(rows)
+    for place, (seq, group, state, text, entry) in enumerate(rows):
+        now = coalesced.get((group, True, seq), state)
+        nth = counts[group, text] = counts.get((group, text), -1) + 1
+        # one channel completes in order: a later message that is done vouches for an earlier one
+        if now == DONE or finished.get((group, text), -1) > seq:
+            continue
+        ends = p2p_ends(text)
+        if ends is not None and len(result.p2p) < MAX_OPEN_MESSAGES:
+            first = min(first, place)
+            send, me, peer = ends
+            created = integer(entry.get("time_created_ns")) or 0
+            call = signatures.one(entry)
+            result.p2p.append(
+                P2P(group, peer, me, send, now, seq, text[:MAX_MESSAGE_NAME], created, call, nth)
+            )
+    begin = max(first - TAIL_CALLS, len(rows) - MAX_OPEN_CALLS, 0)
+    result.messages = _log(rows[begin:], counts, signatures)
+
+
+def _log(rows: list[Row], counts: dict[_Name, int], signatures: Signatures) -> Messages:
+    """Give these last messages as columns; `counts` holds the position of the last message of each name."""
+    nth = []
+    for _, group, _, text, _ in reversed(rows):
+        nth.append(counts[group, text])
+        counts[group, text] -= 1
+    return Messages(
+        np.array([r[1] for r in rows], np.int64),
+        np.array([r[0] for r in rows], np.int64),
+        np.array(nth[::-1], np.int64),
+        np.array([integer(r[4].get("time_created_ns")) or 0 for r in rows], np.int64),
+        tuple(r[3][:MAX_MESSAGE_NAME] for r in rows),
+        tuple(signatures.one(r[4]) for r in rows),
+    )
