@@ -24,8 +24,9 @@ class CollectiveQueue:
 def queue_of(run: Measured) -> CollectiveQueue:
     """The queues of all groups.
 
-    A queued collective was ready as far into the rank's own work as into the work of the member that came last to it,
-    which nothing held up.
+    A collective that starts when the one before it in its group ends stood in the queue. The host's launches tell from
+    when it could start (tables.readiness). Where the trace has none, it was ready as far into the rank's own work as
+    into the work of the member that came last to it, which nothing held up.
     """
     ops, waits = run.ops, run.waits
     rows = np.flatnonzero((ops.instance >= 0) & ~run.in_message)
@@ -37,8 +38,11 @@ def queue_of(run: Measured) -> CollectiveQueue:
     before = np.full(len(waits.first_row), -1, np.int64)
     np.maximum.at(before, ops.instance[this], ops.instance[behind])
     ready = ops.at_start.astype(np.float64)
-    stood = (ops.start[this] - ops.end[behind] <= QUEUED_NS) & (waits.wait[behind] > 0)
-    this, behind = this[stood], behind[stood]
+    stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    told = stood & np.isfinite(ops.at_ready[this])
+    ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
+    guessed = stood & ~told & (waits.wait[behind] > 0)
+    this, behind = this[guessed], behind[guessed]
     begin, own = _own(run, this)
     moment = begin + own * _share_of_last(run)[ops.instance[this]]
     known = np.isfinite(moment)
