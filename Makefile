@@ -1,4 +1,4 @@
-# make demo · make test · make gpu · make lint · make bench · make sweep — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make gpu · make lint · make bench · make sweep — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test gpu lint bench sweep bench-numerics clean
+.PHONY: demo test test-all gpu lint bench sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -25,8 +25,13 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
+# At least one test of every behaviour; about five minutes on two cores.
 test: $(STAMP)
 	@$(BIN)/python -m pytest
+
+# Every test, those marked slow as well: what a release needs.
+test-all: $(STAMP)
+	@$(BIN)/python -m pytest -m 'slow or not slow'
 
 # What only a GPU can show; on a machine without one, why each test is skipped.
 gpu: $(STAMP)
@@ -50,4 +55,4 @@ bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run build *.egg-info
+	rm -rf $(VENV) demo_run bench_numerics build dist *.egg-info

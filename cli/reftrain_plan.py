@@ -1,4 +1,4 @@
-"""`reftrain memory`, `plan` and `calibrate`: what a run needs and how long it takes, before it is run."""
+"""`reftrain memory`, `plan` and `calibrate`: memory and time of a run before it is run."""
 
 import json
 from collections.abc import Sequence

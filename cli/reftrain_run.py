@@ -1,7 +1,7 @@
 """`reftrain run`: trains the reference model and leaves evidence behind."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,34 +70,12 @@ class FieldsCommand(click.Command):
 )
 @click.option("--dry-run", is_flag=True, help="Check the configuration and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-def run(
-    config: Path | None,
-    preset: str | None,
-    mesh: str | None,
-    steps: int | None,
-    out: str | None,
-    resume: str | None,
-    compute: str | None,
-    faults: Sequence[str],
-    trace: str | None,
-    capture: str | None,
-    settings: Sequence[str],
-    *,
-    flight_recorder: bool,
-    dry_run: bool,
-    quiet: bool,
-) -> None:
+def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
     """Train with CONFIG.toml, flags going before it.
 
     Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
     """
-    tables = tables_of(preset, mesh, settings)
-    _put(tables, "run", steps=steps, out=out, compute=compute)
-    _put(tables, "checkpoint", resume=resume or None)
-    traced = parse_steps(trace) if trace else None
-    _put(tables, "evidence", faults=list(faults) or None, trace_steps=traced, capture=capture)
-    _put(tables, "evidence", flight_recorder=flight_recorder or None)
-    loaded = load(config, tables)
+    loaded = load(config, _overrides(settings, flags))
     if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
@@ -108,6 +86,22 @@ def run(
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])
     if not quiet:
         tell_lag(Path(loaded.out))
+
+
+def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
+    """Return settings and flags as tables of the configuration; a flag that is not given leaves its field alone."""
+    tables = tables_of(flags["preset"], flags["mesh"], settings)
+    _put(tables, "run", steps=flags["steps"], out=flags["out"], compute=flags["compute"])
+    _put(tables, "checkpoint", resume=flags["resume"] or None)
+    _put(
+        tables,
+        "evidence",
+        faults=list(flags["faults"]) or None,
+        trace_steps=parse_steps(flags["trace"]) if flags["trace"] else None,
+        flight_recorder=flags["flight_recorder"] or None,
+        capture=flags["capture"],
+    )
+    return tables
 
 
 def _put(tables: Tables, table: str, **given: object) -> None:

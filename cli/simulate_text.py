@@ -1,5 +1,6 @@
 """The text of `reftrain simulate`: figures of the step, and a row for each pipeline rank."""
 
+from reftrain.simulate.pipeline_rank import WAITS
 from reftrain.simulate.run_folder import Outcome, Written
 from reftrain.simulate.summary import tflops_per_gpu
 from reftrain.thresholds import SHOWN_STAGES
@@ -40,7 +41,11 @@ def _stages(outcome: Outcome) -> list[str]:
     for number, stage in enumerate(stages[:SHOWN_STAGES]):
         waits = stage.waits_ms
         bubble = waits["bubble"] + waits["world"]
-        parts = [stage.compute_ms, bubble, *(waits[name] for name in ("tp", "cp", "dp", "pp", "host"))]
+        parts = [
+            stage.compute_ms,
+            bubble,
+            *(waits[name] for name in WAITS if name not in {"bubble", "world"}),
+        ]
         rows.append(f"           {number:13d} " + " ".join(f"{part:8.1f}" for part in parts).rjust(62))
     if len(stages) > SHOWN_STAGES:
         rows.append(f"           … {len(stages) - SHOWN_STAGES} more, see --json")

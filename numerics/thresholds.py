@@ -198,6 +198,30 @@ INVARIANTS_LISTED: Final = 20
 PLAN_LISTED: Final = 50
 """Differences between order plans listed in an answer."""
 
+DIFFERENCES_SHOWN: Final = 12
+"""Differences between order plans in the terminal's answer without --verbose."""
+
+TENSORS_SHOWN: Final = 4
+"""Affected tensors named for each group in the terminal's answer without --verbose."""
+
+RUNGS_SHOWN: Final = 12
+"""Tensors of the ladder in the terminal's answer without --verbose."""
+
+BUFFERS_SHOWN: Final = 20
+"""Gradient buffers in the terminal's answer without --verbose."""
+
+LARGEST_SHOWN: Final = 3
+"""Largest differences in the terminal's answer without --verbose."""
+
+LINES_SHOWN: Final = 4
+"""Lines of each list in the terminal's answer without --verbose."""
+
+RANKS_IN_PAGE: Final = 64
+"""Ranks named in the HTML page."""
+
+RANKS_TOLD: Final = 4
+"""Ranks whose explanations stand for all where they differ."""
+
 RANKS_IN_SENTENCE: Final = 8
 """Ranks named in a sentence before "…"."""
 

@@ -104,6 +104,9 @@ LARGEST_HARDWARE_FILE: Final = 1 << 20
 CALIBRATION_TIMEOUT_S: Final = 120.0
 """Seconds until processes that measure links are given up, and their own limit for a call."""
 
+CARRIED_OVERLAP: Final = 1.0
+"""Share of a transfer's time by which computation beside it is delayed: all, where processors carry the transfers."""
+
 BOUND_SLACK: Final = 0.98
 """Share of a closed form that is a safe lower bound: it takes the virtual stages of a rank as equal, and those of
 the embedding and the head are not."""

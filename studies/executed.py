@@ -1,11 +1,10 @@
 """Projected against executed step times on this machine: `python -m studies.executed`.
 
-Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few
-cores, while schedule, messages, reductions and Python are real. Calibrated before: links by `calibrate`, and
-what a kernel costs besides its sleep by a run of one rank. With `--real` two ranks compute for real; their
-speed is fitted to a run of one rank beside another such run, marked so: two processes that compute at once
-are each slower than one alone, caches and memory being shared. Source: the check of
-"Chimera" (SC'21), section 4.2, of its model against executed times, and of the (p, d) it picks.
+Real processes train with emulated computation (each segment sleeps its time), so that ranks overlap on few cores, while
+schedule, messages, reductions and Python are real. Links are calibrated first by `calibrate`, and the time of a kernel
+beside its sleep by a run of one rank. With `--real` two ranks compute for real. Their speed is fitted to a run of one
+rank beside another such run, and the row says so: two processes that compute at once share caches and memory, and each
+is slower than one alone. Source: the comparison of the model of "Chimera" (SC'21), section 4.2, with executed times.
 """
 
 import argparse
@@ -20,11 +19,12 @@ from pathlib import Path
 
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
-from reftrain.cost.calibrate import CARRIED, LinkFit, Speed, fit_link, measure_links, measure_speed
+from reftrain.cost.calibrate import LinkFit, Speed, fit_link, measure_links, measure_speed
 from reftrain.cost.hardware import Device, Efficiency, Hardware, Host, Link, Operations
 from reftrain.cost.job import job_of_run
 from reftrain.job.launcher import launch
 from reftrain.plan.projection import project
+from reftrain.thresholds import CARRIED_OVERLAP
 from studies.bisection import bisect
 
 LAYERS = 8
@@ -88,7 +88,7 @@ def real_hardware(speed: Speed, link: LinkFit, share: float) -> Hardware:
             memory_gb_s=share * speed.memory / 1e9,
         ),
         efficiency=Efficiency(
-            attention_forward=of_matmul[0], attention_backward=of_matmul[1], overlap=CARRIED
+            attention_forward=of_matmul[0], attention_backward=of_matmul[1], overlap=CARRIED_OVERLAP
         ),
         host=Host(launch_us=0.0, kernel_us=speed.kernel_s * 1e6),
         node=way,

@@ -58,7 +58,7 @@ def throughput(hardware: Hardware) -> list[Line]:
 
 
 def document_lines(hardware: Hardware, steps: int = 24) -> tuple[float, list[Line]]:
-    """Mean document length fitted to the imbalance, and what it predicts."""
+    """Return the mean document length fitted to the imbalance, in tokens, and the figures that it predicts."""
     row = PREDICTED[1]
     model = DocumentModel(job_of_row(row), hardware, steps)
     mean = model.fit_mean(RATIO)

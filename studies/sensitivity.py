@@ -40,7 +40,7 @@ def moved(hardware: Hardware, how: Moved) -> Hardware:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is chosen on one machine, how much slower it is than the fastest mesh, and which that is."""
+    """The mesh chosen on one machine, by which share it is slower than the fastest mesh, and the fastest mesh."""
 
     mesh: Mesh
     behind: float

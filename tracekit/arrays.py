@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def from_numpy(values: "np.ndarray[Any, Any]", null: "np.ndarray[Any, Any] | None" = None) -> pa.Array:
-    """Wrap a numpy array of integers or booleans; null where `null` is true."""
+    """Return an Arrow array of integers or booleans, shape (n,); null where `null`, shape (n,), is true."""
     missing = 0 if null is None else int(np.count_nonzero(null))
     validity = pa.py_buffer(np.packbits(~null, bitorder="little")) if null is not None and missing else None
     if values.dtype == np.bool_:
@@ -24,13 +24,13 @@ def from_numpy(values: "np.ndarray[Any, Any]", null: "np.ndarray[Any, Any] | Non
 
 
 def from_ints(values: Sequence[int | None], kind: Any = np.int64) -> pa.Array:
-    """Make an integer array of a list."""
+    """Return an integer array of a list; None becomes null."""
     null = np.fromiter((v is None for v in values), bool, len(values))
     return from_numpy(np.fromiter((v or 0 for v in values), kind, len(values)), null)
 
 
 def from_strings(values: Sequence[str | None]) -> pa.Array:
-    """Make a string array of a list."""
+    """Return a string array of a list; None becomes null."""
     coded = [b"" if v is None else v.encode() for v in values]
     offsets = np.fromiter(accumulate(map(len, coded), initial=0), np.int32, len(coded) + 1)
     null = np.fromiter((v is None for v in values), bool, len(values))
@@ -40,7 +40,7 @@ def from_strings(values: Sequence[str | None]) -> pa.Array:
 
 
 def null_of(kind: pa.DataType) -> pa.Scalar:
-    """Make a null of a type."""
+    """Return the null of a type."""
     return pa.nulls(1, kind)[0]
 
 
@@ -50,7 +50,7 @@ NO_INT64, NO_INT32, NO_STRING = (null_of(kind) for kind in (pa.int64(), pa.int32
 
 
 def to_numpy(values: "pa.Array | pa.ChunkedArray") -> "np.ndarray[Any, Any]":
-    """View integers as numpy, or unpack booleans; what stands in null places is arbitrary."""
+    """Return integers as a numpy view, or booleans unpacked; the values at null places are arbitrary."""
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0, values.type)
     start, end, data = values.offset, values.offset + len(values), values.buffers()[1]

@@ -1,8 +1,10 @@
 """The `Run`: a Parquet folder plus a manifest that every command accepts in place of raw files.
 
-    DIR/manifest.json              "tracekit.run/1": ranks, rejected files, quality, world size, input hashes
+    DIR/manifest.json              {"schema": "tracekit.run/1", "world_size", "mesh_hint", "ranks", "rejected",
+                                   "quality"}: a RankRecord per rank (with the hash of its input), a Rejected per
+                                   file that was not usable, a Quality per repair or doubt
     DIR/groups.parquet             schema.GROUPS
-    DIR/events/rank-000000.parquet schema.EVENTS, one file a rank
+    DIR/events/rank-000000.parquet schema.EVENTS, one file per rank
 
 In the files on disk the `group` column counts within the rank: it indexes `RankRecord.groups`, which holds
 rows of GROUPS. `Run.events` hands out rows of GROUPS.
@@ -21,6 +23,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import EVENTS, GROUPS, RUN_SCHEMA
+from tracekit.thresholds import MANIFEST_HEAD
 
 MANIFEST = "manifest.json"
 
@@ -33,9 +36,9 @@ class RankRecord:
     path: str  # as the user named it, for messages
     host: str | None
     world_size: int | None  # as this file claims
-    format: str  # "kineto" | "operation_table"
+    format: str  # name of an entry of ingest.readers.FORMATS, as in "kineto" or "flight_recorder"
     sha256: str
-    bytes: int
+    bytes: int  # of the input, as it is on disk
     events: int
     table: str  # relative path of the Parquet file
     truncated: bool = False
@@ -45,7 +48,10 @@ class RankRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: the sorted member set is its identity."""
+    """A process group: the sorted member set is its identity.
+
+    group: row in schema.GROUPS. names, descs: every name and description it carried on any rank, sorted.
+    """
 
     group: int
     ranks: tuple[int, ...]
@@ -55,7 +61,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Run:
-    """An ingested run, opened lazily: events are read one rank and a few columns at a time."""
+    """An ingested run, opened lazily: events are read one rank and a few columns at a time.
+
+    ranks: sorted by rank. groups: by number. world_size: ranks of the job, None where nothing tells it.
+    """
 
     folder: Path
     ranks: tuple[RankRecord, ...]
@@ -64,18 +73,21 @@ class Run:
     quality: tuple[Quality, ...]
     world_size: int | None
     mesh_hint: dict[str, Any] | None = (
-        None  # {"order": [...], "sizes": {...}} of a manifest beside the traces
+        None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
 
     def record(self, rank: int) -> RankRecord:
-        """Find the record of `rank`; KeyError where the run has none."""
+        """Return the record of `rank`; KeyError where the run has none."""
         for record in self.ranks:
             if record.rank == rank:
                 return record
         raise KeyError(rank)
 
     def events(self, rank: int, columns: list[str] | None = None) -> pa.Table:
-        """Events of `rank` (schema.EVENTS, or the columns asked for), sorted by start, longest first."""
+        """Return the events of `rank`, sorted by start, longest first: schema.EVENTS, or the columns asked for.
+
+        Raises KeyError where the run has no such rank, InputError where its table is unreadable.
+        """
         record = self.record(rank)
         path = self.folder / record.table
         try:
@@ -92,7 +104,7 @@ class Run:
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
 
     def save_manifest(self) -> None:
-        """Write `manifest.json` and `groups.parquet` into the run's folder."""
+        """Write `manifest.json` and `groups.parquet` into the run's folder; OSError where that is impossible."""
         lines = "".join(json.dumps(asdict(g)) + "\n" for g in self.groups).encode()
         groups = pa.Table.from_batches([], schema=GROUPS)
         if lines:  # by way of JSON, because pyarrow.table() imports pandas where it is installed
@@ -118,7 +130,7 @@ def is_run(folder: Path) -> bool:
     """Whether `folder` is an ingested run (of any schema number)."""
     try:
         with (folder / MANIFEST).open(encoding="utf-8") as file:
-            return '"schema": "tracekit.run/' in file.read(200)
+            return '"schema": "tracekit.run/' in file.read(MANIFEST_HEAD)
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -6,5 +6,5 @@ NS_PER_S = 1_000_000_000
 
 
 def ms(ns: float) -> float:
-    """Nanoseconds as milliseconds, for reports."""
+    """Return nanoseconds as milliseconds, for reports."""
     return ns / NS_PER_MS

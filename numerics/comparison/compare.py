@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
-from numerics.comparison.explain import by_collective, by_copies, explain
 from numerics.comparison.explanation import Explanation
-from numerics.comparison.finding import finding_of, incomparable, rows_of
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.invariants import Broken, broken_invariants
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
@@ -21,6 +19,8 @@ from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
+from numerics.comparison.rules import by_collective, by_copies, explain
+from numerics.comparison.summary import finding_of, incomparable, rows_of
 from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
 from numerics.comparison.verdict import Case, baseline_kinds, decide
 from numerics.errors import CaptureError

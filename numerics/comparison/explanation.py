@@ -1,10 +1,11 @@
-"""An explanation of a divergence, and the question that each rule of `explain` answers."""
+"""An explanation of a divergence, and the question that each rule of `rules.explain` answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from numerics.comparison.first_divergence import Found
 from numerics.comparison.row_pairs import RowPairs
+from numerics.thresholds import RANKS_TOLD
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ class Question:
 
 
 def ranks_in_words(question: Question, texts: list[str]) -> str:
-    """Return one text for each row as "rank 0: …; rank 1: …"; the first four stand for all."""
+    """Return one text for each row as "rank 0: …; rank 1: …"; the first `RANKS_TOLD` stand for all."""
     run = question.pairs.run
-    shown = list(zip(question.rows, texts, strict=True))[:4]
+    shown = list(zip(question.rows, texts, strict=True))[:RANKS_TOLD]
     return "; ".join(f"rank {int(run['rank'][row])}: {text}" for row, text in shown)
 
 

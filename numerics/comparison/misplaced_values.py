@@ -1,4 +1,4 @@
-"""Rules of `explain` for right values in the wrong place: of another step or tensor, moved, or at few indices."""
+"""Rules of `rules.explain` for right values in the wrong place: of another step or tensor, moved, or at few indices."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A rule of `explain`: missing, doubled or wrongly weighted addends of the sum that a tensor is.
+"""A rule of `rules.explain`: missing, doubled or wrongly weighted addends of the sum that a tensor is.
 
 The replay recorded the addends: the partial of every rank, or the gradient of every micro-batch. They are fitted to the
 difference between the wrong and the right sum; a weight of -1 tells a missing addend, +1 a doubled one.
@@ -22,6 +22,7 @@ from numerics.thresholds import (
     MAX_FITTED_NUMBERS,
     MAX_FITTED_ROWS,
     NAMES_IN_SENTENCE,
+    RANKS_TOLD,
     WEIGHT_TOLERANCE,
 )
 from tracekit.axes import AXES
@@ -120,7 +121,7 @@ def _each_rank(
         return Explanation(
             f"not reduced{over}: each rank holds its own partial, the others' are missing", axis
         )
-    return Explanation("; ".join(texts[:4]), axis)
+    return Explanation("; ".join(texts[:RANKS_TOLD]), axis)
 
 
 def _is_own(run: Columns, row: int, part: str) -> bool:

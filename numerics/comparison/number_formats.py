@@ -35,7 +35,7 @@ _WORDS: Final = {
 
 
 def rounded(question: Question) -> Explanation | None:
-    """A rule of `explain`: every value fits bfloat16, the right ones need more bits, and nothing else is wrong."""
+    """A rule of `rules.explain`: every value fits bfloat16, the right ones do not, and nothing else is wrong."""
     pairs, run, right = question.pairs, question.pairs.run, question.pairs.replay
     for row in question.rows:
         match = pairs.match(row)

@@ -1,4 +1,4 @@
-"""Rules of `explain` for values that are the right ones times a factor, or plus a constant."""
+"""Rules of `rules.explain` for values that are the right ones times a factor, or plus a constant."""
 
 import math
 from collections.abc import Sequence

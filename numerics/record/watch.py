@@ -12,11 +12,10 @@ optimiser sees it; parameters and optimiser state after each step. A DTensor's p
 tensor it is; a plain activation is taken to be this rank's sequences of the global batch (dimension 0).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,11 +25,8 @@ from numerics.record.collectives import Collectives
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
+from numerics.record.wrapped_models import clean_name, first_tensor, spans_data
 from numerics.schema import Box, Kind, Level, Phase
-
-_WRAPPERS: Final = re.compile(
-    r"(^|\.)(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)"
-)
 
 Batch = Callable[[int], tuple[int, int]]
 """Maps a micro-batch's number to (index of its first sequence in the global batch, size of the global batch)."""
@@ -100,7 +96,7 @@ class Watcher:
         tensor = f"{name}.out" if name else "out"
 
         def hook(_module: nn.Module, _given: object, output: object) -> None:
-            found = _first_tensor(output)
+            found = first_tensor(output)
             if found is None or not torch.is_grad_enabled():
                 return
             backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
@@ -125,7 +121,7 @@ class Watcher:
         if declared is not None:
             self._record(tensor, declared, phase, kind, module, micro_batch)
             return
-        at = self._in_batch(placed(value), micro_batch, whole_batch=_spans_data(value))
+        at = self._in_batch(placed(value), micro_batch, whole_batch=spans_data(value))
         if not hasattr(value, "placements") and self._to.world_size > self._dp[1]:
             at = replace(at, partial=f"rank={self._to.rank}")  # a copy or a part: unknown
         self._record(tensor, at, phase, kind, module, micro_batch)
@@ -140,6 +136,7 @@ class Watcher:
         micro_batch: int,
         step: int | None = None,
     ) -> None:
+        """Record a placed tensor, at the current step if none is given."""
         if self._to is not None:
             self._to.record(
                 tensor,
@@ -231,28 +228,6 @@ class Watcher:
         if self._to is not None:
             self._to.close()
             self._to = None
-
-
-def clean_name(name: str) -> str:
-    """Return the name of a module or parameter without the parts that wrappers add."""
-    return _WRAPPERS.sub("", name).lstrip(".")
-
-
-def _spans_data(value: torch.Tensor) -> bool:
-    """Return whether a DTensor lies on a mesh with a data-parallel dimension."""
-    mesh = getattr(value, "device_mesh", None)
-    names = getattr(mesh, "mesh_dim_names", None) or ()
-    return any(str(name).startswith(("dp", "fsdp", "data", "batch")) for name in names)
-
-
-def _first_tensor(output: object) -> torch.Tensor | None:
-    if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = tuple(output.values())
-    if isinstance(output, (tuple, list)):
-        return next((item for item in output if isinstance(item, torch.Tensor)), None)
-    return None
 
 
 def watch(

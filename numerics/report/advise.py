@@ -4,9 +4,8 @@ from typing import Any
 
 from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
 from numerics.report.ladder import number
+from numerics.thresholds import BUFFERS_SHOWN
 from tracekit.text import plain
-
-_SHOWN = 20
 
 
 def advice_text(advice: Advice, *, verbose: bool = False) -> str:
@@ -24,7 +23,7 @@ def advice_text(advice: Advice, *, verbose: bool = False) -> str:
             f"in FP32 the same addends err by {worst:.1e} at most; it costs {_bytes(advice.extra_bytes)} on the rank "
             "that holds most"
         )
-    shown = advice.buffers if verbose else advice.buffers[:_SHOWN]
+    shown = advice.buffers if verbose else advice.buffers[:BUFFERS_SHOWN]
     lines.append(
         f"{'gradient buffer':<46}{'m':>5}{'measured':>11}{'predicted':>11}{'p/m':>6}{'rounded':>10}{'in FP32':>10}"
         f"{'memory':>10}"

@@ -4,6 +4,7 @@ from html import escape
 
 from numerics.findings import Cell, CompareFinding
 from numerics.report.text import compare_text
+from numerics.thresholds import RANKS_IN_PAGE
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2024;background:#fff}
@@ -46,6 +47,7 @@ def compare_html(finding: CompareFinding) -> str:
 
 
 def _facts(finding: CompareFinding) -> str:
+    """Return the table of runs, proof, place and explanation."""
     found = finding.first_divergence
     rows = [
         ("run", finding.parallel),
@@ -59,7 +61,10 @@ def _facts(finding: CompareFinding) -> str:
         )
         rows += [("first divergence", place), ("tensor", found.tensor), ("module", found.module or "-")]
         rows += [("collective", found.collective or "-"), ("axis", found.axis or "-")]
-        rows += [("ranks", ", ".join(str(r) for r in found.ranks[:64])), ("evidence", found.evidence)]
+        rows += [
+            ("ranks", ", ".join(str(r) for r in found.ranks[:RANKS_IN_PAGE])),
+            ("evidence", found.evidence),
+        ]
     if finding.explanation:
         rows.append(("explanation", finding.explanation))
     if finding.next:

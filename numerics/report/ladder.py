@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
+from numerics.thresholds import RUNGS_SHOWN
 from tracekit.text import plain
 
 _WORDS = {
@@ -19,7 +20,6 @@ _SHAPES: dict[Shape, str] = {
     "vanishing": "are zero but for rounding",
     "unknown": "not comparable",
 }
-_SHOWN = 12
 
 
 def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
@@ -42,9 +42,9 @@ def _telling(finding: LadderFinding) -> list[Rung]:
     """Return the first plateaus; without any, the tensors that are farthest apart on the finest rung."""
     plateaus = [rung for rung in finding.rungs if rung.shape == "plateau"]
     if plateaus:
-        return plateaus[:_SHOWN]
+        return plateaus[:RUNGS_SHOWN]
     slopes = [rung for rung in finding.rungs if rung.shape == "slope"]
-    return sorted(slopes, key=lambda rung: (-rung.distances[-1], rung.tensor))[:_SHOWN]
+    return sorted(slopes, key=lambda rung: (-rung.distances[-1], rung.tensor))[:RUNGS_SHOWN]
 
 
 def _row(rung: Rung) -> str:

@@ -1,18 +1,17 @@
 """The answer of `numerics plan` as text and as JSON (`numerics.plan/1`)."""
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, TensorGroup
+from numerics.thresholds import DIFFERENCES_SHOWN, TENSORS_SHOWN
 from tracekit.text import plain
-
-_SHOWN: Final = 12
 
 
 def plan_text(finding: PlanFinding, *, verbose: bool = False) -> str:
     """Return the finding as lines for a terminal, with a newline at the end."""
-    most = len(finding.differences) if verbose else _SHOWN
+    most = len(finding.differences) if verbose else DIFFERENCES_SHOWN
     found = finding.differences
     lines = [
         f"{len(found)} differences between the order plans ({finding.reductions} reductions)"
@@ -35,7 +34,7 @@ def _row(row: TensorGroup, *, verbose: bool) -> str:
         return f"{group}: all {row.captured} must be equal"
     if count == row.captured:
         return f"{group}: all {row.captured} may differ"
-    shown = row.may_differ if verbose else row.may_differ[:4]
+    shown = row.may_differ if verbose else row.may_differ[:TENSORS_SHOWN]
     rest = f", … ({count})" if count > len(shown) else ""
     return f"{group}: {count} of {row.captured} may differ: {', '.join(shown)}{rest}"
 

@@ -1,7 +1,7 @@
 """The finding for a terminal: the verdict first, then place, explanation, counts and blind spots."""
 
 from numerics.findings import CompareFinding, Divergence, TensorDifference
-from numerics.thresholds import RANKS_IN_TEXT
+from numerics.thresholds import LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
 from tracekit.text import plain
 
 _WORDS = {
@@ -26,7 +26,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     if finding.explanation:
         lines.append(f"  explanation  {finding.explanation}")
     lines += _counts(finding)
-    shown = finding.largest_differences if verbose else finding.largest_differences[:3]
+    shown = finding.largest_differences if verbose else finding.largest_differences[:LARGEST_SHOWN]
     if shown:
         lines.append("differ most:" + " " * 33 + "step   max ulp        rel     cosine      ratio")
         lines += [_difference(row) for row in shown]
@@ -40,6 +40,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
 
 
 def _divergence(found: Divergence, verdict: str) -> list[str]:
+    """Return the lines that say where the run first differs."""
     title = "first divergence" if verdict in {"bug", "precision_policy"} else "first difference"
     step = f"step {found.step}" if found.step >= 0 else "before the first step"
     where = [step, found.phase]
@@ -89,6 +90,6 @@ def _difference(row: TensorDifference) -> str:
 def _listed(title: str, rows: tuple[str, ...], *, verbose: bool) -> list[str]:
     if not rows:
         return []
-    shown = rows if verbose else rows[:4]
+    shown = rows if verbose else rows[:LINES_SHOWN]
     more = [f"  … and {len(rows) - len(shown)} more (--verbose)"] if len(rows) > len(shown) else []
     return [f"{title}:", *(f"  - {row}" for row in shown), *more]

@@ -139,7 +139,7 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """The pipeline schedule and the layers of each stage."""
+    """The pipeline schedule and how layers fall on stages."""
 
     schedule: str = setting(
         "flexible", "flexible (interleaved 1F1B with free k) or another name of `reftrain schedule`"

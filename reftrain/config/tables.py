@@ -111,7 +111,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often the state is saved, and the checkpoint from which a run starts."""
+    """When the state is saved and from where it starts."""
 
     every: int = setting(0, "steps between checkpoints; 0 saves none")
     keep: int = setting(2, "finished checkpoints kept")
@@ -127,7 +127,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvidenceConfig:
-    """Evidence that the run leaves behind besides run.json and metrics."""
+    """What the run leaves behind besides run.json and metrics."""
 
     trace_steps: tuple[int, ...] = setting((), "steps to trace with the profiler")
     trace_nested: bool = setting(

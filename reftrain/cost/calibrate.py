@@ -1,8 +1,8 @@
 """Measures this machine: alpha and beta of messages and collectives between real processes, and compute speed.
 
-Processes are forked and joined by Gloo as `reftrain run` joins them on CPUs. One alpha and one beta are
-fitted to all operations at once, in relative error, under the same cost functions that `links` predicts
-with; how far each operation lies from the fit is reported. The result is written as a hardware file.
+Processes are forked and joined by Gloo as `reftrain run` joins them on CPUs. One alpha and one beta are fitted to all
+operations at once, in relative error, under the cost functions of `links`. The ratio of each operation to the fit is
+reported. The result is written as a hardware file.
 """
 
 import datetime as dt
@@ -22,14 +22,12 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from reftrain.cost.links import AxisLinks, collective_seconds
 from reftrain.errors import MachineError
 from reftrain.rank.comm import gather_flat, reduce_scatter_flat
-from reftrain.thresholds import CALIBRATION_TIMEOUT_S
+from reftrain.thresholds import CALIBRATION_TIMEOUT_S, CARRIED_OVERLAP
 
 SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of the larger buffer of each measured operation."""
 COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce")
 REPEATS: Final = 15
-CARRIED: Final = 1.0
-"""Of a transfer's time by which computation beside it is delayed where processors carry the transfers: all of it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class LinkFit:
 
 @dataclass(frozen=True)
 class Speed:
-    """What one process computes: FLOP/s of products and of attention, bytes/s of copies, seconds a kernel."""
+    """Rates of one process: FLOP/s of products and of attention, bytes/s of copies, seconds a kernel."""
 
     matmul: float
     attention_forward: float
@@ -63,7 +61,7 @@ class Speed:
 
 
 def median_seconds(function: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Median time of a call after one call to warm up."""
+    """Return the median seconds of a call, after one call to warm up."""
     function()
     times = []
     for _ in range(repeats):
@@ -74,7 +72,7 @@ def median_seconds(function: Callable[[], object], repeats: int = REPEATS) -> fl
 
 
 def measure_links(ranks: int) -> list[Sample]:
-    """Measure messages between two processes and collectives of `ranks` (2 or more) forked processes.
+    """Return measured messages between two processes and collectives of `ranks` (2 or more) forked processes.
 
     Raises `MachineError` when a process does not answer.
     """
@@ -144,7 +142,7 @@ def _collective(op: str, ranks: int, nbytes: int) -> float:
 
 
 def fit_link(samples: Sequence[Sample]) -> LinkFit:
-    """Fit alpha and beta (both at least 0) to the samples, least squares of the relative errors."""
+    """Return alpha and beta (both at least 0) fitted to the samples by least squares of the relative errors."""
     from scipy.optimize import nnls
 
     rows = [_coefficients(sample) for sample in samples]
@@ -159,7 +157,7 @@ def fit_link(samples: Sequence[Sample]) -> LinkFit:
 
 
 def _coefficients(sample: Sample) -> tuple[float, float]:
-    """What alpha and beta are multiplied by in the time of an operation: `links` with one of them 1."""
+    """Return the factors of alpha and beta in the time of an operation: `links` with one of them 1."""
     if sample.op == "message":
         return 1.0, float(sample.nbytes)
     alpha = collective_seconds(AxisLinks(sample.ranks, sample.ranks, 1.0, 1.0, 1.0), sample.op, 0.0)
@@ -168,7 +166,7 @@ def _coefficients(sample: Sample) -> tuple[float, float]:
 
 
 def measure_speed() -> Speed:
-    """Measure this process' computation with one thread, in FP32."""
+    """Return the measured computation of this process with one thread, in FP32."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -178,6 +176,7 @@ def measure_speed() -> Speed:
 
 
 def _speed() -> Speed:
+    """Time a square product, attention, a copy of 64 MiB, and a small sum for the time of a kernel."""
     n, heads, width, length = 768, 8, 64, 512
     left, right, small = torch.randn(n, n), torch.randn(n, n), torch.randn(8)
     big = torch.randn(1 << 24)
@@ -202,14 +201,14 @@ def _speed() -> Speed:
 
 
 def memory_gib() -> float:
-    """Memory of this machine in GiB."""
+    """Return the memory of this machine in GiB."""
     import os
 
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
 
 
 def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
-    """The hardware file of this machine: its ranks are one node, peaks are what was measured."""
+    """Return the hardware file of this machine: its ranks are one node, its peaks the measured rates."""
     share = memory_gib() / ranks
     link = f"latency_us = {fit.alpha * 1e6:.3f}\ngb_s = {1e-9 / max(fit.beta, 1e-12):.4f}\nefficiency = 1.0\n"
     operations = "".join(f"{op} = {ratio:.3f}\n" for op, ratio in fit.ratios.items())
@@ -221,7 +220,7 @@ def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
         f"memory_gb_s = {speed.memory / 1e9:.3f}\n\n[efficiency]\nmatmul = 1.0\n"
         f"attention_forward = {speed.attention_forward / speed.matmul:.4f}\n"
         f"attention_backward = {speed.attention_backward / speed.matmul:.4f}\nmemory = 1.0\n"
-        f"overlap = {CARRIED}          # processors carry their transfers themselves\n"
+        f"overlap = {CARRIED_OVERLAP}          # processors carry their transfers themselves\n"
         f"\n[host]\nlaunch_us = {speed.kernel_s * 1e6:.3f}\nkernel_us = {speed.kernel_s * 1e6:.3f}\n"
         f"\n[node]\n{link}\n[network]\n{link}\n[operations]\n{operations}"
     )

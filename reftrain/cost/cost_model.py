@@ -1,8 +1,8 @@
-"""What the work of a rank costs in seconds, from the job's shapes and the hardware's constants.
+"""Seconds of a rank's work, from the shapes of the job and the constants of the hardware.
 
-`CostModel` answers for one job: the operations of a layer or stage in their order (the simulator writes them
-as kernels, the planner adds them up), messages between stages, the gathers and reductions of data
-parallelism, the optimiser. Times are the device's alone: waiting for other ranks comes out of the replay.
+`CostModel` has the operations of a layer or stage in their order (the simulator writes them as kernels, the planner
+adds them up), messages between stages, the gathers and reductions of data parallelism, and the optimiser. Times are
+those of the device alone; waiting for other ranks is added by `plan.step_time` and `simulate.engine`.
 
 Sources: a tensor-parallel layer with sequence parallelism, Korthikanti et al. 2022; a context-parallel one,
 "Scaling Llama 3 Training" (ISCA'25); work of attention, Dao 2023, "FlashAttention-2", section 3.2.

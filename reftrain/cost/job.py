@@ -21,8 +21,6 @@ COMPUTE_BYTES = {"bf16": 2, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 PARAMETER_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 REDUCE_BYTES = {"bf16": 4, "bf16_pure": 2, "fp32": 4, "fp64": 8}
 FP32_BYTES = 4
-ZERO_PARAMETERS = 3
-"""The ZeRO stage that shards parameters as well (Rajbhandari et al. 2020, section 3)."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,6 @@ class Job:
         if not self.mesh.zero:
             return 1
         return (self.mesh.dp_shard or self.mesh.dp) * self.mesh.cp
-
-    @property
-    def shards_parameters(self) -> bool:
-        """Whether parameters are sharded and gathered for every use (ZeRO-3)."""
-        return self.mesh.zero == ZERO_PARAMETERS
 
     @property
     def table(self) -> Schedule:

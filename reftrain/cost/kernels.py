@@ -1,6 +1,6 @@
-"""Kernels and collectives as operations with a time, and what single kernels cost: matrix products, traffic.
+"""Kernels and collectives as operations with a time, and the costs of single kernels: matrix products, traffic.
 
-`cost` puts them in the order of a layer.
+`cost_model` puts them in the order of a layer.
 """
 
 import math
@@ -19,9 +19,9 @@ class Operation:
     """One kernel, or one collective, of a rank.
 
     `name` is a segment's (norm, qkv, rope, attention, out, residual, ffn, activation, accumulate, embedding,
-    head, loss), or of a collective what it is for. `seconds` is the device's time; `kernels` counts
+    head, loss), or the purpose of a collective. `seconds` is the device's time; `kernels` counts
     launches; `flops` is arithmetic, `moved_bytes` traffic to memory of element-wise work. A collective has
-    an `op`, an `axis`, and in `nbytes` its larger buffer: the gathered tensor, or what goes into a reduction.
+    an `op`, an `axis`, and in `nbytes` its larger buffer: the gathered tensor, or the input of a reduction.
     """
 
     name: str
@@ -64,7 +64,7 @@ def matmul(hardware: Hardware, name: str, rows: float, inner: float, columns: fl
 
 
 def _waves(rows: float, columns: float, tile_rows: float, tile_columns: float, units: float) -> float:
-    """Work of whole waves over the work asked for, at least 1."""
+    """Return the work of whole waves over the work asked for, at least 1."""
     tiles = math.ceil(rows / tile_rows) * math.ceil(columns / tile_columns)
     return math.ceil(tiles / units) * units * tile_rows * tile_columns / (rows * columns)
 

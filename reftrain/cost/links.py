@@ -1,4 +1,4 @@
-"""What communication costs: how process groups lie on nodes, and alpha-beta times of collectives on them.
+"""Costs of communication: the places of process groups on nodes, and alpha-beta times of collectives on them.
 
 Sources: message time alpha + bytes · beta, and Rabenseifner's all-reduce, as in "Chimera" (SC'21),
 section 3.4; rings in Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH".
@@ -25,11 +25,11 @@ SPANS: Final = {
 
 @dataclass(frozen=True)
 class AxisLinks:
-    """How the groups of an axis lie on the nodes.
+    """The groups of an axis on the nodes.
 
-    `size` members in all, `inside` of them in one node; `latency_s` a step; `bytes_per_s` of one member's
-    way through a ring; `message_bytes_per_s` of one member's way to its neighbour; `operations`: how much longer
-    than these say each operation takes.
+    A group has `size` members, `inside` of them in one node. `latency_s` is the time of a step; `bytes_per_s` the rate
+    of one member's way through a ring, `message_bytes_per_s` of its way to its neighbour. `operations` has factors by
+    which operations take longer than these say.
     """
 
     size: int
@@ -46,7 +46,7 @@ class AxisLinks:
 
 
 def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
-    """Place the groups of an axis (tp, cp, pp, dp, dp_cp, world) on nodes filled in rank order.
+    """Return the places of the groups of an axis (tp, cp, pp, dp, dp_cp, world) on nodes filled in rank order.
 
     A group inside a node uses the node's links. One that spans nodes with g members in each uses the
     network ports of all g, up to the node's own links: a ring can enter and leave a node once for each port.
@@ -66,7 +66,7 @@ def axis_links(hardware: Hardware, mesh: MeshConfig, axis: str) -> AxisLinks:
 
 
 def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
-    """Time of a collective whose larger buffer has `nbytes`: the gathered tensor, or a reduction's input.
+    """Return the seconds of a collective whose larger buffer has `nbytes`: the gathered tensor, or a reduction's input.
 
     Rings for all_gather, reduce_scatter, all_to_all and broadcast; all_reduce is the quicker of a ring and
     Rabenseifner's. Raises `ValueError` for an operation that has no cost here.
@@ -87,7 +87,7 @@ def collective_seconds(links: AxisLinks, op: str, nbytes: float) -> float:
 
 
 def message_seconds(links: AxisLinks, nbytes: float) -> float:
-    """Time of a message between neighbours of an axis: alpha + bytes · beta, one port's."""
+    """Return the seconds of a message between neighbours of an axis: alpha + bytes · beta, one port's."""
     if links.size <= 1:
         return 0.0
     return links.operations.message * (links.latency_s + nbytes / links.message_bytes_per_s)

@@ -1,8 +1,8 @@
 """Memory of a rank over one step, by kind: weights, gradients, optimiser, activations, buffers, and their peak.
 
-The rank's actions of the lowered schedule, the one that is executed, are walked in order (`memory_walk`);
-what does not change during a step is added here. The second step is meant: optimiser states and receive
-buffers exist.
+The actions of the rank in the lowered schedule, the one that is executed, are walked in order (`memory_walk`); the
+parts that do not change during a step are added here. Figures are those of the second step, when optimiser states and
+receive buffers exist.
 
 Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti et al. 2022, section 4.
 """
@@ -60,8 +60,8 @@ class MemoryModel:
     def peak(self) -> float:
         """Bytes of the fullest rank.
 
-        Warm-up shrinks from rank to rank and only the ends of the pipeline differ otherwise, so that of a
-        one-way schedule the first two and the last rank are looked at.
+        Warm-up shrinks from rank to rank and only the ends of the pipeline differ otherwise; of a one-way schedule
+        the first two and the last rank are therefore enough.
         """
         last = self.job.mesh.pp - 1
         some = {0, min(1, last), last} if not self.job.lowered.others else range(last + 1)

@@ -126,7 +126,7 @@ class Walk:
         """Run a forward layer by layer: each keeps its activations, under ZeRO-3 beside two layers' weights."""
         state, layered = self.state, 0.0
         self._gather(key, shape)
-        if self.job.shards_parameters:
+        if self.job.mesh.shards_parameters:
             layered = 2 * self.job.shapes.layer_parameters * self.job.compute_bytes
         if shape.first:
             state.keep(self.embedding)
@@ -139,7 +139,7 @@ class Walk:
             state.keep(self.head)
             state.look(self.head_passing.forward)
         state.look()
-        if self.job.shards_parameters:
+        if self.job.mesh.shards_parameters:
             self._drop(key)
         self.held += 1
         self.in_flight = max(self.in_flight, self.held)
@@ -149,7 +149,7 @@ class Walk:
         if key in self.gathered:
             return
         parameters = self.job.stage_parameters(key[1])
-        if self.job.shards_parameters:
+        if self.job.mesh.shards_parameters:
             parameters -= shape.layers * self.job.shapes.layer_parameters
         self.gathered[key] = parameters * self.job.compute_bytes
         self.state.gathered += self.gathered[key]
@@ -163,7 +163,7 @@ class Walk:
         self._gather(key, shape)
         layer, ends = job.shapes.layer_parameters, 0.0
         fresh, reduce, last = key not in self.summed, action in self.reduces, self.last[key] == action
-        layered = 2 * layer * job.compute_bytes if job.shards_parameters else 0.0
+        layered = 2 * layer * job.compute_bytes if job.mesh.shards_parameters else 0.0
         if shape.last:
             state.look(self.head_passing.backward)
             state.keep(self.head, -1)
@@ -173,7 +173,7 @@ class Walk:
             state.look(self.passing.backward + self.again, held, layered)
             state.keep(self.layer, -1)
             self._gradients(layer, held, fresh=fresh, reduce=reduce, weights=layered, key=key)
-            if last and not job.shards_parameters:
+            if last and not job.mesh.shards_parameters:
                 self.gathered[key] -= layer * job.compute_bytes
                 state.gathered -= layer * job.compute_bytes
         if shape.first:
@@ -185,7 +185,7 @@ class Walk:
         (self.summed.discard if reduce else self.summed.add)(key)
         if reduce:
             self.sharded.add(key)
-        if last or job.shards_parameters:
+        if last or job.mesh.shards_parameters:
             self._drop(key)
         self.held -= 1
 

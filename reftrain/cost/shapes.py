@@ -1,4 +1,4 @@
-"""Sizes of the model's parts on one tensor-parallel rank: what the cost and the memory model share.
+"""Sizes of the model's parts on one tensor-parallel rank, which the cost and the memory model share.
 
 They follow `reftrain.model`: key/value heads are copied where there are fewer than tp, the vocabulary is
 padded to equal rows.
@@ -91,7 +91,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class StageShape:
-    """What a virtual stage holds: a number of layers, and the embedding or the head at the ends."""
+    """The parts of a virtual stage: a number of layers, and the embedding or the head at the ends."""
 
     layers: int
     first: bool
@@ -107,7 +107,7 @@ def stage_shapes(layers: Sequence[int]) -> tuple[StageShape, ...]:
 def layer_counts(layers: int, stages: int, *, balanced: bool) -> tuple[int, ...]:
     """Layers of every virtual stage as `reftrain.model.decoder.layers_of_stages` deals them.
 
-    Even, the first stages taking what is left over; `balanced` counts embedding and head as a layer each.
+    They are even, and the first stages take the remainder; `balanced` counts embedding and head as a layer each.
     """
     total = layers + (2 if balanced else 0)
     counts = [total // stages + (stage < total % stages) for stage in range(stages)]

@@ -199,6 +199,7 @@ def _check_resumed(config: RunConfig, first: int) -> None:
 
 
 def _step(trainer: Trainer, hooks: HookList, step: int, device: torch.device) -> None:
+    """Make one step and hand its figures to the hooks."""
     config = trainer.config
     begin = time.perf_counter()
     hooks.step_begin(step)

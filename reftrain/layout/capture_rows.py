@@ -53,6 +53,7 @@ class RankRows:
     def _record(
         self, tensor: str, value: Tensor, place: Placement, phase: Phase, kind: Kind, **more: Any
     ) -> None:
+        """Record a value with its placement; one of another shape than declared is recorded without boxes."""
         identity: dict[str, Any] = {"step": self.step, "phase": phase, "kind": kind, **more}
         if place.shape and value.dim() != len(place.shape):
             value = reshaped(value, place)

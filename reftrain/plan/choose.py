@@ -1,12 +1,11 @@
 """Chooses mesh and schedule of a job: every mesh is projected, or rejected with its reason.
 
-For every mesh the fastest schedule that fits is sought among pipeline schemes, numbers of virtual stages,
-ZeRO stages and recomputation: in the order of a bound on the time, each candidate's memory is computed and
-its table replayed, until no bound is below the best. Projected times closer than the model's own error
-(`TIE`) are not told apart. Of such meshes the one with the fewest axes is taken, since every axis adds
-groups that wait for one another (documents, jitter: what the projection leaves out), and of those the one
-that sends least through the network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale
-congest the network and slow down messages).
+The planner looks for the fastest schedule of every mesh that fits, among pipeline schemes, numbers of virtual stages,
+ZeRO stages and recomputation. It takes the candidates in the order of a lower bound on the time, computes the memory
+of each and times its table, until no bound is below the best. Projected times that differ by less than the error of
+the model (`TIE`) are a tie. Of a tie it takes the mesh with the fewest axes, since every axis adds groups that wait for
+one another (documents, jitter: the projection leaves them out), and of those the one that sends least through the
+network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale congest the network and slow messages).
 """
 
 import heapq
@@ -87,13 +86,13 @@ def schedule_name(job: Job) -> str:
 
 
 def alike(job: Job) -> tuple[object, ...]:
-    """What candidates share that differ in the ZeRO stage only: the next stage costs time where one fits."""
+    """Return a key of candidates that differ in the ZeRO stage only; where one fits, the next stage is slower."""
     return mesh_of(job), job.schedule, job.virtual, job.recompute
 
 
 @dataclass
 class _Search:
-    """What is known of each mesh: its best choice, its leanest candidate that does not fit."""
+    """Results so far of each mesh: its best choice, and its leanest candidate that does not fit."""
 
     usable: float
     found: dict[Mesh, Choice] = field(default_factory=dict)
@@ -103,7 +102,7 @@ class _Search:
     best: float = float("inf")
 
     def too_large(self, job: Job, needed: float) -> bool:
-        """Whether a job does not fit; remembers the leanest that does not."""
+        """Return whether a job does not fit, and remember the leanest one that does not."""
         if needed <= self.usable:
             return False
         mesh = mesh_of(job)
@@ -112,11 +111,11 @@ class _Search:
         return True
 
     def slowest(self, mesh: Mesh) -> float:
-        """Seconds that a further candidate of a mesh has to beat."""
+        """Return the seconds that a further candidate of a mesh has to beat."""
         return self.found[mesh].projection.step_s if mesh in self.found else float("inf")
 
     def why_not(self, mesh: Mesh) -> Rejected:
-        """Reason of a mesh without a choice."""
+        """Return the reason why a mesh has no choice."""
         if mesh in self.unseen:
             bound = self.unseen[mesh]
             percent = 100 * (bound / self.best - 1)
@@ -135,7 +134,7 @@ class Planner:
         self.flops = workload.tokens * flops_per_token(workload.model, workload.seq_len)
 
     def plan(self) -> Plan:
-        """Project all meshes; raises `ConfigError` when none fits."""
+        """Return the plan over all meshes; raises `ConfigError` when none fits."""
         possible, rejected = [], []
         for mesh in all_meshes(self.workload.gpus):
             reason = impossible(self.workload, mesh)
@@ -201,7 +200,7 @@ class Planner:
         return cost_model_of(job, self.hardware, self.pairs(job.mesh.cp))
 
     def _candidates(self, mesh: Mesh) -> Iterator[Job]:
-        """All schedules of a mesh worth asking for."""
+        """Yield the candidates of a mesh."""
         tp, cp, pp, dp = mesh
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
@@ -224,8 +223,8 @@ class Planner:
 def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int]]:
     """Schedule, virtual stages and ZeRO stage of the candidates.
 
-    Without a pipeline every ZeRO stage is one; with it ZeRO-3 is not, whose gathers for every micro-batch
-    the pipeline's weights make needless ("Scaling Llama 3 Training", section 5.1).
+    Without a pipeline ZeRO-1 to 3 are candidates. With a pipeline ZeRO-3 is not: the pipeline splits the weights, which
+    makes gathers for every micro-batch needless ("Scaling Llama 3 Training", section 5.1).
     """
     if pp == 1:
         yield from (("flexible", 1, zero) for zero in (1, 2, 3))
@@ -247,7 +246,7 @@ def axes_of(mesh: Mesh) -> int:
 
 
 def decide(found: Sequence[Choice]) -> tuple[list[Choice], list[Rejected]]:
-    """Order choices by time, after taking out what is faster than the choice only within the model's error."""
+    """Return the choices by time, the first the one to take, and apart from them the faster ones of its tie."""
     fastest = min(choice.projection.step_s for choice in found)
     tied = [c for c in found if c.projection.step_s <= (1 + TIE) * fastest]
     taken = min(tied, key=lambda c: (axes_of(c.mesh), c.projection.network_bytes, c.projection.step_s))

@@ -31,10 +31,10 @@ def memory_bound(job: Job) -> float:
     """Return the bytes that the fullest pipeline rank needs at least."""
     parameters = sum(job.layers) * job.shapes.layer_parameters / job.mesh.pp
     shard = parameters / job.shard_ranks
-    whole = 0.0 if job.shards_parameters else parameters * job.compute_bytes
+    whole = 0.0 if job.mesh.shards_parameters else parameters * job.compute_bytes
     # Sums of all stages stand together only where a further round of micro-batches follows the first.
     rounds = job.micro_batches >= 2 * max(job.mesh.pp, job.consecutive) and job.schedule != "afab"
-    sums = parameters * job.reduce_bytes if job.mesh.zero < 2 and rounds else 0.0
+    sums = parameters * job.reduce_bytes if not job.mesh.shards_gradients and rounds else 0.0
     # The second rank holds two warm-up forwards less than the first, but only whole stages.
     own = job.layers[1 if job.mesh.pp > 2 else 0 :: job.mesh.pp]
     layers = max(in_flight(job) - 2, 0) * sum(own) / len(own)
@@ -53,7 +53,7 @@ def time_bound(job: Job, costs: CostModel) -> float:
     ends = total(costs.head("forward")) + total(costs.head("backward"))
     stage = (sum(job.layers) * layer + ends) / len(job.layers)
     rounds = v * max(m, p) + min(m, p) - 1
-    if not job.shards_parameters or costs.links("dp_cp").size == 1:
+    if not job.mesh.shards_parameters or costs.links("dp_cp").size == 1:
         return BOUND_SLACK * stage * rounds
     # ZeRO-3 gathers all weights for every forward and every backward.
     gathered = sum(costs.gather_weights(s).seconds for s in job.stages)

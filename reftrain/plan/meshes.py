@@ -1,6 +1,6 @@
-"""All meshes of a number of devices, and what of a mesh no model needs to be asked about.
+"""All meshes of a number of devices, and the reasons for which shapes alone rule a mesh out.
 
-The planner (`plan`) gives every mesh either a projection or the reason why it has none.
+The planner (`choose`) gives every mesh either a projection or the reason why it has none.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Mesh = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be trained: `sequences` of `seq_len` tokens a step on `gpus` devices."""
+    """The training to plan: `sequences` of `seq_len` tokens a step on `gpus` devices."""
 
     model: ModelConfig
     gpus: int
@@ -29,13 +29,13 @@ class Workload:
 
 
 def divisors(number: int) -> list[int]:
-    """Divisors in ascending order."""
+    """Return the divisors in ascending order."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
 
 def all_meshes(gpus: int) -> Iterator[Mesh]:
-    """Every way to write `gpus` as tp · cp · pp · dp."""
+    """Yield every way to write `gpus` as tp · cp · pp · dp."""
     for tp in divisors(gpus):
         for cp in divisors(gpus // tp):
             for pp in divisors(gpus // tp // cp):
@@ -43,7 +43,7 @@ def all_meshes(gpus: int) -> Iterator[Mesh]:
 
 
 def impossible(workload: Workload, mesh: Mesh) -> str | None:
-    """Why the shapes do not allow a mesh, or None."""
+    """Return the reason why the shapes do not allow a mesh, or None."""
     tp, cp, pp, dp = mesh
     model = workload.model
     if model.heads % tp:

@@ -49,7 +49,7 @@ def durations(job: Job, costs: CostModel) -> Durations:
         replicas=_replica_sums(job, costs),
         optimizer=tuple(costs.optimizer_seconds(count) + norm for count in parameters),
         overlap=costs.hardware.efficiency.overlap,
-        every_use=job.shards_parameters,
+        every_use=job.mesh.shards_parameters,
     )
 
 
@@ -146,5 +146,5 @@ def _parameter_traffic(job: Job) -> float:
     if not job.mesh.zero:
         return 2 * job.reduce_bytes
     reductions = sum(a.kind is Kind.REDUCE_GRADIENT for actions in job.lowered.actions for a in actions)
-    gathers = 2 * job.micro_batches if job.shards_parameters else 1
+    gathers = 2 * job.micro_batches if job.mesh.shards_parameters else 1
     return gathers * job.compute_bytes + reductions / len(job.stages) * job.reduce_bytes

@@ -29,8 +29,8 @@ Token = tuple[bool, int, int, int]
 class Durations:
     """Seconds of a job's parts on one pipeline rank, by virtual stage.
 
-    `gather` and `reduce` are FSDP2's transfers of a stage, `replicas` the sum of its gradients over the
-    replicas; `optimizer` what follows the last of them, by pipeline rank. `attention[i]`, where given, is
+    `gather` and `reduce` are FSDP2's transfers of a stage, `replicas` the sum of its gradients over the replicas.
+    `optimizer`, by pipeline rank, follows the last of them. `attention[i]`, where given, is
     added forward and backward for each of the stage's `layers` to the computation of micro-batch i.
     `every_use` gathers weights for every forward and backward.
     """
@@ -80,7 +80,7 @@ class StepTime:
 
 @dataclass
 class _Rank:
-    """Where one pipeline rank stands: its clock, and when its transfers are through."""
+    """Progress of one pipeline rank: its clock, and the time when its transfers are done."""
 
     actions: list[Action]
     position: int = 0
@@ -140,7 +140,7 @@ class _StepTimer:
                 rank.arrived[action.stage] = rank.transfers
 
     def _step(self, rank: _Rank, index: int) -> bool:
-        """Run the rank's next action if what it needs is known."""
+        """Run the rank's next action; return False while the message that it needs is not computed yet."""
         action, durations = rank.actions[rank.position], self.durations
         if action.kind in {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}:
             self._transfer(rank, action)

@@ -117,6 +117,7 @@ def _activations(writer: _Writer) -> None:
 
 
 def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
+    """Declare the sums over tp of a stage: embedding, projections, their gradients, and the loss's maxima and sums."""
     config, declared = writer.config, writer.declared
     data, cp = config.data, config.mesh.cp
     tokens = data.micro_batch_size * data.seq_len // cp

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Kind(enum.StrEnum):
-    """What an action does, with its letters in the text form."""
+    """The kinds of actions, with their letters in the text form."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -31,7 +31,7 @@ class Kind(enum.StrEnum):
 
 
 COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.RECOMPUTE})
-"""What takes a rank's computing time."""
+"""Actions that take computing time of a rank."""
 PASSES_GRADIENT = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
 """Backward parts whose result the stage before needs."""
 ENDS_BACKWARD = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
@@ -44,13 +44,13 @@ RECEIVES = frozenset({Kind.RECV_ACTIVATION, Kind.RECV_GRADIENT})
 class Action:
     """One step of a rank: `F2.5` is the forward of micro-batch 5 on virtual stage 2.
 
-    A send or receive carries the stage of the rank that executes it: `SA0.5` sends what stage 0 made of
-    micro-batch 5, `RA1.5` receives it for stage 1. `replica` is the pipeline of a bidirectional schedule
+    A send or receive carries the stage of the rank that executes it: `SA0.5` sends the activation of micro-batch 5
+    after stage 0, `RA1.5` receives it for stage 1. `replica` is the pipeline of a bidirectional schedule
     that the stage belongs to, written `F2.5@1` where it is not the first.
 
     - `B` is the whole backward; `I` its part for the stage's input, `W` the later part for its weights.
-    - `X` frees what the forward kept but the stage's input; `C` computes it again from the input, once the
-      gradient for the backward has come (so that it is held no longer than needed).
+    - `X` frees the activations of the forward except the stage's input; `C` computes them again from the input, once
+      the gradient for the backward has come (so that they are held no longer than needed).
     - `R` reduces the gradients of a stage over data parallelism, `Y` starts the sum over the replicas of the
       stage, `O` steps the optimiser once both have ended; their micro-batch is the last one whose gradient
       they contain.

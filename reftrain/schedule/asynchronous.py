@@ -1,8 +1,8 @@
 """Asynchronous schedules: 1F1B that is never flushed, with the weight versions its backwards need.
 
 PipeDream (Narayanan et al. 2019) steps after every micro-batch and keeps, for each micro-batch in flight,
-the weights its forward used. PipeDream-2BW (Narayanan et al. 2021) steps after m micro-batches and uses for
-all of them the weights one step old, W(t+1) = W(t) - lr·grad(W(t-1)), which two versions suffice for.
+the weights that its forward used. PipeDream-2BW (Narayanan et al. 2021) steps after m micro-batches and uses weights
+one step old for all of them, W(t+1) = W(t) - lr·grad(W(t-1)), for which two versions suffice.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from reftrain.schedule.spec import ScheduleSpec
 
 
 def pipedream(spec: ScheduleSpec) -> Schedule:
-    """1F1B with an optimiser step after every backward, and a stash of what each forward in flight used."""
+    """1F1B with an optimiser step after every backward, and a stash of the weights of each forward in flight."""
     table = _endless_1f1b(spec)
     return replace(
         table, consecutive=1, update_every=1, actions=tuple(_stash_each(actions) for actions in table.actions)
@@ -44,7 +44,7 @@ def _endless_1f1b(spec: ScheduleSpec) -> Schedule:
 
 
 def _stash_each(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """Stash after a forward that other backwards follow before its own; use and drop around that backward."""
+    """Stash after a forward whose own backward comes after others; use and drop around that backward."""
     steps = 0
     forward_at: dict[int, int] = {}
     stale: set[int] = set()
@@ -68,7 +68,7 @@ def _stash_each(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 def _double_buffer(actions: Sequence[Action], every: int, steps: int) -> tuple[Action, ...]:
-    """Stash, just before a step, the weights that the next m micro-batches use; tag: the first of them."""
+    """Stash the weights of the next m micro-batches just before a step; the tag is the first of them."""
     out: list[Action] = []
     tag: int | None = None
     for action in actions:

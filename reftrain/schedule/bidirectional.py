@@ -1,6 +1,6 @@
-"""Schedules of several pipelines over the same ranks: GEMS and Chimera, derived from the papers' text.
+"""Schedules of several pipelines over the same ranks: GEMS and Chimera, derived from the text of the papers.
 
-Replica q's stages lie on the ranks in one direction or the other, so every rank holds 2f stages and every
+The stages of a replica lie on the ranks in one direction or the other, so that every rank holds 2f stages and every
 stage has 2f owners, whose gradients are summed once a step (`replica_sync`).
 """
 
@@ -118,7 +118,7 @@ def _doubled(ranks: int, m: int, spec: ScheduleSpec) -> set[int]:
 
 
 def _recompute_pairs(actions: Sequence[Action], *, doubled: set[int]) -> list[Action]:
-    """Free what the forward of a paired micro-batch kept, and recompute it right before the backward."""
+    """Free the activations of a paired micro-batch after its forward, and recompute them right before its backward."""
     out: list[Action] = []
     for action in actions:
         if action.micro_batch not in doubled:

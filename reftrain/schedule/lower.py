@@ -1,8 +1,8 @@
 """Adds messages and gradient reductions to a schedule's forward and backward actions.
 
-Messages between two ranks are received in the order in which the sender sends them, because NCCL matches by
-order and not by tag: where a receiver needs a message out of that order, the earlier ones are posted before
-it. Receives are posted one computation ahead, so that the transfer runs beside it.
+Messages between two ranks are received in the order in which the sender sends them, because NCCL matches by order and
+not by tag. Where a receiver needs a message out of that order, it posts the earlier ones before it. Receives are posted
+one computation ahead, so that the transfer runs beside it.
 """
 
 import itertools
@@ -28,13 +28,13 @@ _ADDED = SENDS | RECEIVES | {Kind.REDUCE_GRADIENT, Kind.SYNC_REPLICAS}
 
 
 def complete(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
-    """Lower a table unless it is one that was: a file may hold either."""
+    """Return the lowered table; a table that is lowered already, as a file may hold, stays as it is."""
     there = any(a.kind in _ADDED for _, _, a in schedule.everything())
     return schedule if there else lower(schedule, zero, sync)
 
 
 def lower(schedule: Schedule, zero: int, sync: str = "eager_opt") -> Schedule:
-    """Add sends, receives, gradient reductions and the sums over replicas.
+    """Return the table with sends, receives, gradient reductions and the sums over replicas.
 
     ZeRO-0 and 1 reduce a stage's gradients after its last backward before an optimiser step; ZeRO-2 and 3
     after each run of k consecutive micro-batches ("Scaling Llama 3 Training", the section on pipeline and
@@ -69,7 +69,7 @@ def _with_sends(schedule: Schedule, rank: int) -> list[Action]:
 
 
 class _Queue:
-    """Messages from one rank to another in the order in which they are sent, received one after the other."""
+    """Messages from one rank to another in the order in which they are sent; receives are posted in that order."""
 
     def __init__(self, messages: Sequence[Action]) -> None:
         self._messages = messages
@@ -77,7 +77,7 @@ class _Queue:
         self._posted = 0
 
     def until(self, message: Action) -> Sequence[Action]:
-        """Receives not posted yet, up to and with this one; none where it has been posted."""
+        """Return the receives up to and with this one that are not posted yet."""
         end = self._places[message] + 1
         receives = self._messages[self._posted : end]
         self._posted = max(self._posted, end)
@@ -121,7 +121,7 @@ def _with_reductions(actions: Sequence[Action], schedule: Schedule, zero: int) -
 
 
 def last_before_steps(actions: Sequence[Action]) -> Iterator[Action]:
-    """Last end of a backward of every stage before each of its optimiser steps and before the end."""
+    """Yield the last end of a backward of every stage before each of its optimiser steps and before the end."""
     last: dict[Pair, Action] = {}
     for action in actions:
         if action.kind in ENDS_BACKWARD:

@@ -69,7 +69,7 @@ def afab(spec: ScheduleSpec) -> Schedule:
 
 
 def forward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tuple[int, int]]:
-    """Order of (virtual stage of the rank, micro-batch): rounds of k micro-batches, stage after stage."""
+    """Return the order of (virtual stage of the rank, micro-batch): rounds of k micro-batches, stage after stage."""
     return [
         (chunk, micro_batch)
         for start in range(0, micro_batches, consecutive)
@@ -79,7 +79,7 @@ def forward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tu
 
 
 def backward_order(virtual: int, micro_batches: int, consecutive: int) -> list[tuple[int, int]]:
-    """Like `forward_order`, with the virtual stages of each round from last to first."""
+    """Return `forward_order` with the virtual stages of each round from last to first."""
     return [
         (virtual - 1 - chunk, micro_batch)
         for chunk, micro_batch in forward_order(virtual, micro_batches, consecutive)
@@ -89,8 +89,8 @@ def backward_order(virtual: int, micro_batches: int, consecutive: int) -> list[t
 def _interleave(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> Schedule:
     """Alternate forwards and backwards after each rank's warm-up.
 
-    When k does not divide m, the last round is shorter than the pipeline is deep, and the published warm-up
-    can end in a cyclic wait: then every rank warms up by the fewest forwards more that run.
+    When k does not divide m, the last round can be shorter than the pipeline, and the published warm-up can end in a
+    cyclic wait. Then every rank warms up by the fewest more forwards with which the table runs.
     """
     ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
     total = virtual * m

@@ -1,6 +1,6 @@
-"""Where the sums of gradients over the replicas of a bidirectional schedule stand (Chimera, section 3.2).
+"""Places the sums of gradients over the replicas of a bidirectional schedule (Chimera, section 3.2).
 
-The sum is asynchronous: it starts at its place in the table and must end before the optimiser steps.
+A sum is asynchronous: it starts at its place in the table and must end before the optimiser steps.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ SYNCS = ("lazy", "eager", "eager_opt")
 
 
 def with_syncs(schedule: Schedule, sync: str) -> Schedule:
-    """Add the start of the sum of every stage that a replica shares.
+    """Return the table with the start of the sum of every stage that replicas share.
 
     `lazy` starts all of them when the rank has computed everything; `eager` starts each as soon as the
     stage's gradient is complete; `eager_opt` does so only where the rank idles afterwards, because a sum
@@ -31,7 +31,7 @@ def with_syncs(schedule: Schedule, sync: str) -> Schedule:
 
 
 def _empty(schedule: Schedule, rank: int) -> Iterator[Action]:
-    """Sums that a rank joins with nothing: of stages whose replica here got no micro-batch."""
+    """Yield the sums that a rank joins without a gradient: of stages whose replica here has no micro-batch."""
     used = {(a.replica, a.stage) for a in schedule.actions[rank] if a.kind in ENDS_BACKWARD}
     for replica, stage in schedule.held_by(rank):
         if (replica, stage) not in used:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 class Rule(enum.StrEnum):
-    """What a runnable table never does."""
+    """Breaches that no runnable table has."""
 
     PLACEMENT = "action on a rank that does not hold the stage"
     UNKNOWN = "micro-batch or replica that the table does not have"

@@ -1,4 +1,4 @@
-"""Rules that one rank's list can break by itself: what it uses must be there, what it frees must be held."""
+"""Rules that the list of one rank can break by itself: results must exist before use, and be held before a free."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Key = tuple[int, int, int]
 
 
 def check_order_on_rank(schedule: Schedule) -> Iterator[Problem]:
-    """Walk every list with what its rank holds at each slot."""
+    """Yield the breaches of every list, walked with the results that its rank holds at each slot."""
     for rank, actions in enumerate(schedule.actions):
         walk = _RankWalk()
         for slot, action in enumerate(actions):
@@ -21,7 +21,7 @@ def check_order_on_rank(schedule: Schedule) -> Iterator[Problem]:
 
 @dataclass
 class _RankWalk:
-    """What a rank holds: activations by key, weight versions by stage, stashed versions by tag."""
+    """Results that a rank holds: activations by key, weight versions by stage, stashed versions by tag."""
 
     forward: set[Key] = field(default_factory=set)
     freed: set[Key] = field(default_factory=set)
@@ -100,7 +100,7 @@ class _RankWalk:
             del self.stash[key]
 
     def end(self, actions: tuple[Action, ...]) -> Iterator[Breach]:
-        """Yield what the end of the list leaves open."""
+        """Yield the breaches at the end of the list: stashes never dropped, gradients never reduced."""
         for replica, stage, tag in sorted(self.stash):
             yield Rule.NEVER_FREED, f"{Action(Kind.STASH_WEIGHTS, stage, tag, replica)} is never dropped"
         yield from _unfinished(actions)
@@ -114,7 +114,7 @@ FINISHES = {
 
 
 def _unfinished(actions: tuple[Action, ...]) -> Iterator[Breach]:
-    """Where a rank reduces, sums or steps at all, each stage does so after its last backward."""
+    """Yield gradients left over: a rank that reduces, sums or steps does so after each stage's last backward."""
     last = {(a.replica, a.stage): (slot, a) for slot, a in enumerate(actions) if a.kind in ENDS_BACKWARD}
     for kind, done in FINISHES.items():
         final = {(a.replica, a.stage): slot for slot, a in enumerate(actions) if a.kind is kind}

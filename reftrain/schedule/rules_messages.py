@@ -10,7 +10,7 @@ Place = tuple[int, int]
 
 
 def message_of(action: Action) -> Action | None:
-    """Receive that belongs to a send, or None for another action."""
+    """Return the receive that belongs to a send, or None for another action."""
     if action.kind is Kind.SEND_ACTIVATION:
         return action.of(Kind.RECV_ACTIVATION, 1)
     if action.kind is Kind.SEND_GRADIENT:
@@ -19,7 +19,7 @@ def message_of(action: Action) -> Action | None:
 
 
 def needed_message(schedule: Schedule, action: Action) -> tuple[int, Action] | None:
-    """Sender and receive action of the message that a computation reads, or None where nothing is sent."""
+    """Return sender and receive of the message that a computation reads, or None where it reads none."""
     forward = action.kind is Kind.FORWARD
     if not forward and action.kind not in PASSES_GRADIENT:
         return None
@@ -32,12 +32,12 @@ def needed_message(schedule: Schedule, action: Action) -> tuple[int, Action] | N
 
 
 def is_lowered(schedule: Schedule) -> bool:
-    """Whether a table has messages at all; one without is taken as computations only."""
+    """Return whether a table has messages; a table without any is taken as computations only."""
     return any(a.kind in SENDS or a.kind in RECEIVES for _, _, a in schedule.everything())
 
 
 def check_messages(schedule: Schedule) -> Iterator[Problem]:
-    """Check the sends and receives of a lowered table."""
+    """Yield the breaches of sends and receives in a lowered table."""
     if not is_lowered(schedule):
         return
     sent: dict[Action, Place] = {}

@@ -14,6 +14,8 @@ from reftrain.schedule.timing import Span
 from reftrain.thresholds import MOST_DRAWN_ACTIONS
 
 ROW, LEFT, TOP, RIGHT = 26, 62, 62, 230
+LABEL = 7
+"""Pixels of a character of a label."""
 FILLS = {
     Kind.FORWARD: ("#3b7dd8", "#8ab4f0"),
     Kind.BACKWARD: ("#2f9e5b", "#8fd3a8"),
@@ -94,7 +96,7 @@ def _span(span: Span, y: int, scale: Fraction) -> Iterator[str]:
         f"<title>{escape(str(span.action))}: {float(span.begin):g} to {float(span.end):g}</title></rect>"
     )
     label = str(span.action.micro_batch)
-    if width >= 7 * len(label) + 2:
+    if width >= LABEL * len(label) + 2:
         yield (f'<text x="{x + width / 2:.2f}" y="{y + 17}" text-anchor="middle" fill="{ink}">{label}</text>')
 
 
@@ -113,4 +115,4 @@ def _legend(evaluation: Evaluation, y: int) -> Iterator[str]:
                 text = name + (" (up)" if way else "")
                 yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{FILLS[kind][way]}"/>'
                 yield f'<text x="{x + 17}" y="{y + 10}">{text}</text>'
-                x += 36 + 7 * len(text)
+                x += 36 + LABEL * len(text)

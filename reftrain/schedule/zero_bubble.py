@@ -1,4 +1,4 @@
-"""Schedules with split backwards, as checks that the grammar is general: ZB-H1 and DualPipeV.
+"""Schedules with split backwards: ZB-H1 and DualPipeV.
 
 Sources: "Zero Bubble Pipeline Parallelism" (Qi et al. 2023), section 2.1; DualPipe (DeepSeek-V3, 2024) cut
 in half to a V, where each rank holds one stage of the way down and one of the way up.
@@ -11,7 +11,7 @@ from reftrain.schedule.spec import ScheduleSpec
 
 
 def zb_h1(spec: ScheduleSpec) -> Schedule:
-    """1F1B with the weight part of each backward put off by r micro-batches on rank r.
+    """1F1B with the weight part of each backward delayed by r micro-batches on rank r.
 
     Every rank then holds as many micro-batches as the first one of 1F1B, and the weight parts fill the
     drain: the bubble is (p-1)·(f + i - w).
@@ -53,7 +53,7 @@ def dualpipe_v(spec: ScheduleSpec) -> Schedule:
 
 
 class _DualPipeRank:
-    """Writes one rank's list phase by phase; part 0 is the way down, part 1 the way up."""
+    """Writes the list of one rank phase by phase; part 0 is the way down, part 1 the way up."""
 
     def __init__(self, rank: int, ranks: int, m: int) -> None:
         self.rank, self.ranks, self.m = rank, ranks, m
@@ -101,7 +101,7 @@ class _DualPipeRank:
         return tuple(self.out)
 
     def _drain(self, deep: int, high: int) -> None:
-        """Backwards alone: from the middle on, weight parts are put off to fill the waits of the end."""
+        """Backwards alone: from the middle on, weight parts are delayed to fill the waits of the end."""
         split = False
         for i in range(high):
             split = split or (i == high // 2 and self.rank % 2 == 1)

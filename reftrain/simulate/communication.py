@@ -3,7 +3,7 @@
 The kernel of a collective first waits for the compute queued before it. It begins on each member when that member
 comes, and ends on all together, one transfer after the last one came. A message is a rendezvous of a send and a
 receive; receives are posted ahead. A call that is left out or contradicts the others has an infinite begin, so that
-whoever waits for it waits for ever.
+its partners wait for ever.
 """
 
 from collections import deque

@@ -18,9 +18,8 @@ from reftrain.simulate.kernel_names import RECORDER_NAMES
 from reftrain.simulate.pool import in_parallel, made_folder, put
 from reftrain.simulate.program import COMMUNICATION, Kind, Op
 from reftrain.simulate.simulation import Simulation
+from reftrain.thresholds import FLIGHT_ENTRIES
 
-ENTRIES: Final = 2000
-"""Calls that the ring of a dump holds (TORCH_FR_BUFFER_SIZE)."""
 TIMEOUT_MS: Final = 600_000
 
 
@@ -69,7 +68,7 @@ class FlightWriter:
         return len(dump["entries"]), len(packed)
 
     def dump(self, rank: int) -> dict[str, Any]:
-        """Return the dump of one rank, with the last `ENTRIES` calls."""
+        """Return the dump of one rank, with the last `FLIGHT_ENTRIES` calls."""
         sim = self.simulation
         groups = sim.grid.groups_of(rank)
         ids = {g.name: i for i, g in enumerate(groups)}
@@ -91,7 +90,7 @@ class FlightWriter:
                 }
                 for number, (enqueued, completed) in enumerate(status)
             },
-            "entries": entries[-ENTRIES:],
+            "entries": entries[-FLIGHT_ENTRIES:],
         }
 
     def _entries(

@@ -22,7 +22,7 @@ Detail = Literal["kernels", "collectives"]
 LIST_LIMIT: Final = 30  # members of a group that Kineto lists
 _TIMES: Final = '"ts":%d.%03d,"dur":%d.%03d,"args":{'
 _COMPUTE_STREAM: Final = 7
-_SHORT_NS: Final = 2_000  # what a row of the host lasts at least
+_SHORT_NS: Final = 2_000  # least length of a row of the host
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Writes a simulation as Kineto traces, one compressed file a rank, in parallel.
 
-Rows come from a template a pipeline rank (`rows`); here are the file around them, the clocks of the hosts, and
-the processes that write. The files hold what a profiler would have seen, and nothing of the truth.
+The rows come from one template a pipeline rank (`kineto_template`). This module adds the file around them, the clocks
+of the hosts, and the processes that write. The files hold the view of a profiler, and nothing of the planted truth.
 """
 
 import json
@@ -38,7 +38,7 @@ class KinetoWriter:
         return self._templates[stage]
 
     def write(self, rank: int) -> tuple[int, int]:
-        """Write one file; gives its events and bytes. The file appears whole or not at all."""
+        """Write one file; return its events and bytes. The file appears whole or not at all."""
         text, events = self.text(rank)
         packed = igzip.compress(text.encode(), _LEVEL, mtime=0)
         put(self.folder / f"rank{rank}.json.gz", packed)
@@ -111,7 +111,7 @@ class KinetoWriter:
 
 
 def write_traces(writer: KinetoWriter, ranks: Sequence[int], jobs: int) -> tuple[int, int]:
-    """Write the files of `ranks` with `jobs` processes; gives events and bytes in all.
+    """Write the files of `ranks` with `jobs` processes; return events and bytes in all.
 
     Raises MachineError where the folder cannot be written.
     """

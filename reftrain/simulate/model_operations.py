@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from reftrain.cost.cost_model import CostModel
-from reftrain.cost.job import FP32_BYTES, ZERO_PARAMETERS
+from reftrain.cost.job import FP32_BYTES
 from reftrain.cost.kernels import Operation
 from reftrain.cost.shapes import StageShape
 from reftrain.simulate.grid import REPLICAS
@@ -225,7 +225,7 @@ class ModelOperations:
     def _weights(self, b: Builder, unit: Unit, direction: int) -> None:
         """Wait for the weights of a unit; with ZeRO-3 gather them now, and those of the next unit ahead."""
         gathers = self._under_way[b.rank].gathers
-        if self.zero == ZERO_PARAMETERS:
+        if self.cost.mesh.shards_parameters:
             units = self._units(unit[0])
             place = units.index(unit) + direction
             ahead = [units[place]] if 0 <= place < len(units) else []

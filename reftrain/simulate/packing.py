@@ -1,4 +1,4 @@
-"""How much attention each data and context rank has to do: pairs that attend, from packed documents.
+"""Attention of each data and context rank: the pairs that attend, from packed documents.
 
 Documents do not attend to each other, so a sequence of short ones costs less than one long document. Lengths
 are drawn as `reftrain.data.sequences` draws synthetic ones. Context rank i of cp holds chunks i and 2·cp-1-i of
@@ -24,7 +24,7 @@ class Packing:
     seed: int
 
     def pairs(self, step: int, micro_batches: int, dp: int, cp: int) -> F64:
-        """Pairs that attend, by micro-batch, data and context rank; (micro_batches, dp, cp).
+        """Return the pairs that attend, by micro-batch, data and context rank; (micro_batches, dp, cp).
 
         Raises ConfigError where the sequence cannot be cut into 2·cp chunks.
         """

@@ -10,8 +10,9 @@ import numpy as np
 from reftrain.simulate.conditions import F32, Conditions
 from reftrain.simulate.grid import F64
 from reftrain.simulate.program import Kind, Op, Program
+from tracekit.axes import AXES
 
-WAITS: Final = ("tp", "cp", "dp", "pp", "bubble", "world", "host")
+WAITS: Final = (*(axis for axis in AXES if axis != "pp"), "pp", "bubble", "world", "host")
 """Causes for which the compute stream of a rank stands still; `pp` is the transfer of messages, `bubble` the wait for
 a message that has not been sent."""
 

@@ -18,7 +18,7 @@ class Writer(Protocol):
     """Writes a rank's file."""
 
     def write(self, rank: int) -> tuple[int, int]:
-        """Write one file; gives its events and bytes."""
+        """Write one file; return its events and bytes."""
 
 
 _WRITER: Writer | None = None  # of the forked processes: they have it from their parent, arrays and all
@@ -34,7 +34,7 @@ def _write_some(ranks: Sequence[int]) -> tuple[int, int]:
 def in_parallel(
     writer: Writer, ranks: Sequence[int], jobs: int, alike: Callable[[int], int]
 ) -> tuple[int, int]:
-    """Write all ranks' files with up to `jobs` processes; gives events and bytes in all.
+    """Write all ranks' files with up to `jobs` processes; return events and bytes in all.
 
     Ranks that are `alike` are written one after the other, because they share a template. The files do not
     depend on the number of processes. Raises MachineError where a process is killed.
@@ -71,7 +71,7 @@ def put(path: Path, content: bytes) -> None:
 
 @contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """A folder to write into, made where it is missing; MachineError where that fails or the disk is full."""
+    """Make a folder to write into; raises MachineError where that fails or the disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -81,5 +81,5 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def usual_jobs() -> int:
-    """Processes to write with where none are named: one a core that is ours."""
+    """Return the default number of processes that write: one for each core that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -15,7 +15,6 @@ from reftrain.schedule.registry import SCHEMES
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.simulate.grid import Grid
 from reftrain.simulate.packing import Packing
-from tracekit.axes import AXES
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Setup:
     def grid(self) -> Grid:
         """The rank grid."""
         mesh = self.job.mesh
-        return Grid({axis: getattr(mesh, axis) for axis in AXES}, mesh.order)
+        return Grid(mesh.sizes, mesh.order)
 
 
 def schedule_of(spec: ScheduleSpec, given: Schedule | None, steps: int) -> tuple[Schedule, int]:

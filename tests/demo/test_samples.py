@@ -1,27 +1,26 @@
 """The committed samples: their size, their truth, and the answer that `tracekit slowrank` gives on them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.program import Program
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 CASES = sorted(path.parent for path in SAMPLES.glob("*/expected.json"))
 
 
-def _tracekit(command, case):
-    program = "import sys; from tracekit_cli.tracekit import main; sys.argv[0] = 'tracekit'; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, command, str(case), "--json", "-"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture
+def tracekit(monkeypatch, capfd):
+    """The answer of a command on a sample."""
+
+    def ask(command, case):
+        done = Program(monkeypatch, capfd)(command, case, "--json", "-")
+        assert done.code == 0, done.err
+        return json.loads(done.out)
+
+    return ask
 
 
 def test_there_are_samples_of_modest_size():
@@ -42,8 +41,8 @@ def test_the_expected_answer_agrees_with_the_truth(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if (c / "trace").is_dir()], ids=lambda case: case.name)
-def test_slowrank_gives_the_expected_answer(case):
-    answer = _tracekit("slowrank", case)
+def test_slowrank_gives_the_expected_answer(tracekit, case):
+    answer = tracekit("slowrank", case)
     expected = json.loads((case / "expected.json").read_text())
     assert answer["verdict"] == expected["verdict"]
     assert answer["cause"] == expected["cause"]
@@ -56,8 +55,8 @@ def test_slowrank_gives_the_expected_answer(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if (c / "fr").is_dir()], ids=lambda case: case.name)
-def test_hang_gives_the_expected_answer(case):
-    answer = _tracekit("hang", case)
+def test_hang_gives_the_expected_answer(tracekit, case):
+    answer = tracekit("hang", case)
     expected = json.loads((case / "expected.json").read_text())
     assert answer["verdict"] == expected["verdict"]
     assert answer["victims"] == expected["victims"]

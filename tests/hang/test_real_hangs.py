@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 
 from tests.hang.real_hangs import KINDS, run
+from tests.marks import quick_first
 from tests.ranks.patience import patience
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
@@ -15,12 +16,15 @@ SMALL = {"step": 1}
 
 @pytest.mark.parametrize(
     ("kind", "axis", "rank", "mesh"),
-    [
-        ("host_stall", "tp", 3, "tp=2,pp=2"),
-        ("wrong_size", "pp", 0, "pp=2,dp=2"),
-        ("wrong_size", "pp", 3, "pp=2,dp=2"),
-        ("host_stall", "pp", 2, "pp=2,dp=2"),
-    ],
+    quick_first(
+        2,
+        [
+            ("host_stall", "tp", 3, "tp=2,pp=2"),
+            ("wrong_size", "pp", 0, "pp=2,dp=2"),
+            ("wrong_size", "pp", 3, "pp=2,dp=2"),
+            ("host_stall", "pp", 2, "pp=2,dp=2"),
+        ],
+    ),
 )
 def test_the_planted_rank_is_named(ranks, tmp_path, kind, axis, rank, mesh):
     outcome = run(ranks, tmp_path / "run", kind, axis, rank, mesh=mesh, timeout_s=patience(2), **SMALL)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.hang import simulate
 from tests.hang.simulate import AXES, Case, Rank, make, plant, program, run
+from tests.marks import quick_first, quick_if
 
 MESH = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
 KINDS = {
@@ -51,7 +52,7 @@ def coalesced(case):
     return Case(case.sizes, case.fault, case.axis, case.culprit, case.timed, dumps)
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", quick_if(lambda axis: axis in {"tp", "pp"}, AXES))
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "device_unseen", "wrong_size"])
 def test_coalesced_calls(judge, fault, axis):
     for seed in range(2):
@@ -67,7 +68,7 @@ def test_a_message_batch_ends_with_its_coalesced_call(judge):
     assert (finding.verdict, finding.culprits) == ("none", ())
 
 
-@pytest.mark.parametrize("axis", [*AXES, "tpcp", "twin"])
+@pytest.mark.parametrize("axis", quick_first(3, ["tpcp", "twin", "tp", "cp", "pp", "dp"]))
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "device_unseen", "wrong_size", "wrong_op"])
 def test_nested_groups_and_two_groups_of_equal_members(judge, fault, axis):
     case = make(3, fault, axis, MESH, nested=True)
@@ -80,7 +81,7 @@ def test_nested_groups_and_two_groups_of_equal_members(judge, fault, axis):
 
 
 @pytest.mark.parametrize("fault", ["host_stall", "skip", "wrong_size", "wrong_op", "device_unseen"])
-@pytest.mark.parametrize("window", [60, 600])
+@pytest.mark.parametrize("window", quick_first(1, [60, 600]))
 def test_hosts_may_run_ahead_by_hundreds_of_calls(judge, fault, window):
     case = make(0, fault, "tp", {"tp": 2, "cp": 2, "pp": 1, "dp": 2}, shape=(2, 24, 3), window=window)
     finding = judge(case)
@@ -138,7 +139,7 @@ def test_hosts_stopped_in_different_groups_are_both_named(judge):
     assert both >= 5
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", quick_first(2, range(6)))
 def test_an_odd_message_size_shows_both_ends_and_usual(judge, seed):
     case = make(seed, "wrong_size", "pp", MESH)
     finding = judge(case)
@@ -151,7 +152,7 @@ def test_an_odd_message_size_shows_both_ends_and_usual(judge, seed):
     assert finding.verdict == "mismatch"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_first(2, range(4)))
 def test_without_replicas_earlier_messages_tell_an_odd_size(judge, seed):
     case = make(seed, "wrong_size", "pp", {"tp": 1, "cp": 1, "pp": 4, "dp": 1})
     finding = judge(case)
@@ -170,7 +171,7 @@ def test_unlike_messages_without_past_or_replicas_blame_neither_end(judge):
     assert "ranks 0 and 1 send and receive different sizes" in finding.reason
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", quick_first(2, range(6)))
 def test_gloo_calls_without_noted_end_are_no_stalled_device(judge, seed):
     case = make(seed, "host_stall", "tp", MESH, timed=False)
     rng = random.Random(seed)

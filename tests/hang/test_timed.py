@@ -10,6 +10,7 @@ from tracekit_cli.slowrank import slowrank
 from tests.generator import generate
 from tests.hang.simulate import make
 from tests.hang.timed import dumps_of, mark, write
+from tests.marks import quick_first
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import InputError
 from tracekit.findings import Quality
@@ -53,12 +54,12 @@ def test_kinds_that_exact_times_tell(kind):
     assert truth.verdict == finding.verdict
 
 
-@pytest.mark.parametrize("kind", ["healthy", "slow_compute", "slow_link", "long_stage"])
-def test_polled_times_blame_no_innocent(kind):
-    for seed in (102, 105):
-        _, outcome, said, finding = mark(seed, kind, poll_ns=5_000_000)
-        assert outcome in {"right", "inconclusive", "refused"}, said
-        assert finding is None or "placed_calls" in kinds(finding)
+@pytest.mark.parametrize("seed", quick_first(1, [102, 105]))
+@pytest.mark.parametrize("kind", quick_first(2, ["healthy", "slow_compute", "slow_link", "long_stage"]))
+def test_polled_times_blame_no_innocent(kind, seed):
+    _, outcome, said, finding = mark(seed, kind, poll_ns=5_000_000)
+    assert outcome in {"right", "inconclusive", "refused"}, said
+    assert finding is None or "placed_calls" in kinds(finding)
 
 
 def test_start_and_end_do_without_a_duration(recorded, tmp_path):

@@ -15,18 +15,6 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions (`path:name`) that splitting would make harder to read, and why."""
 
-NOT_YET = {
-    "reftrain/simulate/engine.py", "studies/schedules.py", "tracekit/ingest/operation_table.py",
-    "cli/reftrain_run.py:run", "cli/reftrain_simulate.py:simulate",
-    "cli/reftrain_simulate.py:_setup",
-
-    "reftrain/simulate/flight_writer.py:FlightWriter.dump",
-    "tracekit/dumps/entries.py:Reducer._entries",
-    "tracekit/dumps/load.py:load_dumps", "tracekit/dumps/load.py:_assign", "tracekit/dumps/workers.py:decode_all",
-    "tracekit/ingest/kineto/trace.py:_finish",
-}  # fmt: skip
-"""What is still to be split; this set only shrinks."""
-
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Lines from `def` to the end."""
@@ -35,7 +23,7 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def test_modules_are_short():
     long = {path for path in modules(*CODE) if len((ROOT / path).read_text().splitlines()) > MODULE_LINES}
-    assert long - NOT_YET == set(LONG_MODULES)
+    assert long == set(LONG_MODULES)
 
 
 def test_functions_are_short():
@@ -45,7 +33,7 @@ def test_functions_are_short():
         for name, function in functions(path)
         if lines_of(function) > FUNCTION_LINES
     }
-    assert long - NOT_YET == set(LONG_FUNCTIONS)
+    assert long == set(LONG_FUNCTIONS)
 
 
 def test_every_exception_has_a_reason():

@@ -4,29 +4,11 @@ import ast
 
 import pytest
 
-from tests.house.source import CODE, ROOT, functions, modules, tree
+from tests.house.source import CODE, functions, modules, tree
 
 FREE_INTEGERS = 2
 """Integers from -2 to 2 count, index and compare signs; nobody tunes them."""
 FREE_FLOATS = (0.0, 1.0)
-
-NOT_YET = {
-    "reftrain/schedule/svg.py",
-    "tracekit/files/source.py",
-    "tracekit/ingest/identify.py",
-    "tracekit/ingest/kineto/collective_args.py",
-    "tracekit/ingest/kineto/columns.py",
-    "tracekit/ingest/kineto/events.py",
-    "tracekit/ingest/kineto/layout.py",
-    "tracekit/ingest/kineto/lenient.py",
-    "tracekit/ingest/kineto/repair.py",
-    "tracekit/ingest/load.py",
-    "tracekit/ingest/operation_table.py",
-    "tracekit/ingest/readers.py",
-    "tracekit/ingest/write.py",
-    "tracekit/store.py",
-}
-"""Modules whose numbers have no names yet; this set only shrinks."""
 
 
 def bare_numbers(path):
@@ -72,11 +54,7 @@ def is_reason(node):
 
 def test_comparisons_hold_no_bare_numbers():
     found = {path: sorted(set(bare_numbers(path))) for path in modules(*CODE)}
-    assert {path: numbers for path, numbers in found.items() if numbers and path not in NOT_YET} == {}
-
-
-def test_list_of_exceptions_is_no_longer_than_needed():
-    assert {path for path in NOT_YET if not (ROOT / path).exists() or not any(bare_numbers(path))} == set()
+    assert {path: numbers for path, numbers in found.items() if numbers} == {}
 
 
 @pytest.mark.parametrize("package", ["tracekit", "numerics", "reftrain"])

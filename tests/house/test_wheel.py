@@ -148,7 +148,8 @@ def test_reftrain_reads_its_hardware_files_from_the_wheel(program):
 
 
 def test_reftrain_records_and_numerics_compares_from_the_wheel(program, tmp_path):
-    options = ("--preset", "tiny", "--mesh", "dp=2", "--steps", "1", "--capture", "digest", "--quiet")
+    small = ("--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32")
+    options = ("--mesh", "dp=2", "--steps", "1", "--capture", "digest", "--quiet", *small)
     program("reftrain", "run", *options, "--out", tmp_path / "run")
     told = program("numerics", "compare", "--parallel", tmp_path / "run", "--json", "-", "--quiet")
     assert json.loads(told)["verdict"] == "identical"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.ingest.kineto.scan import ScanRecord, scan
+from tracekit.ingest.kineto.scanner import ScanRecord, scan
 
 DATA = Path(os.environ.get("TRACEKIT_SHARED_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"recordings made by others are absent ({DATA})")

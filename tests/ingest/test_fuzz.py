@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.ingest.sample import LAYOUTS, document, event, kernel, noise, ns, scanned
 from tracekit.errors import InputError
 from tracekit.ingest import load
-from tracekit.ingest.kineto import events as events_module
+from tracekit.ingest.kineto import event_array as events_module
 
 TOKENS = [
     b'"',

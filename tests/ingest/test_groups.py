@@ -6,7 +6,7 @@ import pytest
 
 from tests.ingest.sample import document, event, kernel, put
 from tracekit.ingest import load
-from tracekit.ingest.kineto.collective_args import ListedGroup, Membership, listed_groups, members_of
+from tracekit.ingest.kineto.group_membership import ListedGroup, Membership, listed_groups, members_of
 
 CUT = "[" + ", ".join(str(2 * i) for i in range(30)) + ", ..., ...]"
 

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,8 +15,8 @@ import pytest
 from tests.ingest.sample import document, event, put
 from tracekit.errors import InputError
 from tracekit.files.source import Source
-from tracekit.ingest import load
-from tracekit.ingest import readers as read_module
+from tracekit.ingest import load, readers
+from tracekit.ingest.readers import FORMATS
 from tracekit.store import open_run
 
 
@@ -263,16 +264,16 @@ def test_out_that_is_something_else_is_left_alone(tmp_path):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_end_half_way_leaves_nothing(error, tmp_path, monkeypatch):
     inputs = [str(good(tmp_path / "in"))]
-    read_kineto = read_module.read_kineto
+    kineto = next(form for form in FORMATS if form.name == "kineto")
     count = []
 
     def stop(*args):
         count.append(1)
         if len(count) == 3:
             raise error
-        return read_kineto(*args)
+        return kineto.read(*args)
 
-    monkeypatch.setattr(read_module, "read_kineto", stop)
+    monkeypatch.setattr(readers, "FORMATS", (replace(kineto, read=stop),))
     with pytest.raises(error):
         load(inputs, out=tmp_path / "run")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]

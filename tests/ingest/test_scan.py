@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.ingest.sample import LAYOUTS, document, event, kernel, noise, ns, scanned
-from tracekit.ingest.kineto import events as events_module
+from tracekit.ingest.kineto import event_array as events_module
 
 TRICKY = [
     event(0, name='},\n  {"ph": "X"'),

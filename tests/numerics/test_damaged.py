@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
 import sys
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tracekit_cli.numerics import numerics
+from tracekit_cli.numerics import main, numerics
 
 from numerics.comparison.compare import compare
 from numerics.record.recorder import CaptureError, Recorder
@@ -217,18 +216,16 @@ def test_exit_codes_and_streams(tmp_path, run):
     assert result.return_value == 1
 
 
-def test_bad_input_is_one_sentence_and_exit_3(tmp_path):
-    program = "from tracekit_cli.numerics import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "compare", "--parallel", str(tmp_path), "--baseline", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert done.stderr.startswith("numerics: ")
-    assert done.stderr.count("\n") == 1
+def test_bad_input_is_one_sentence_and_exit_3(monkeypatch, capfd, tmp_path):
+    arguments = ["numerics", "compare", "--parallel", str(tmp_path), "--baseline", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capfd.readouterr()
+    assert stop.value.code == 3
+    assert said.out == ""
+    assert said.err.startswith("numerics: ")
+    assert said.err.count("\n") == 1
 
 
 def test_the_page_escapes_what_stands_in_files(tmp_path):

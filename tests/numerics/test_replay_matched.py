@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.marks import quick_but
 from tests.numerics import matched, real_ranks
 
 CASES = [
@@ -26,7 +27,20 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "policy"), CASES)
+SLOW = [
+    ("tp2+SP", "fp32"),
+    ("cp4 head-tail", "fp32"),
+    ("tp2·dp3", "bf16_pure"),
+    ("dp4 ZeRO-0", "fp32"),
+    ("pp2 balanced, v2, tied, ZeRO-2", "fp32"),
+    ("pp2 GPipe", "bf16"),
+    ("order dp,cp,tp,pp", "fp32"),
+    ("uneven shards dp5", "bf16"),
+]
+"""What another case has as well, in another format or on another axis."""
+
+
+@pytest.mark.parametrize(("name", "policy"), quick_but(SLOW, CASES))
 def test_three_steps_equal_in_every_bit(ranks, name, policy):
     config = matched.configuration((matched.LAYOUTS | matched.MORE)[name], policy)
     real = ranks.run(real_ranks.trained, config.mesh.world_size, config, matched.STEPS)

@@ -12,7 +12,8 @@ from tracekit_cli import numerics
 
 from numerics.comparison.compare import compare
 from numerics.record.placement import _chunk, boxes_of
-from numerics.record.watch import clean_name, watch
+from numerics.record.watch import watch
+from numerics.record.wrapped_models import clean_name
 from numerics.schema import Box
 from numerics.store import open_capture
 

@@ -16,6 +16,7 @@ from reftrain.cost.job import job_of_run
 from reftrain.cost.memory import MemoryModel
 from reftrain.rank.mesh import coordinates
 from studies.llama3 import CALIBRATION, job_of_row
+from tests.marks import quick_but
 from tests.plan import workers
 
 SMALL = {"preset": "small", "layers": 4}
@@ -47,7 +48,11 @@ def configure(mesh, data, numerics, pipeline):
     return load(None, tables)
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("fp32", "bf16 long", "bf16 pure", "zero 1", "zero 2", "tp", "cp", "pp 1f1b", "pp afab")
+"""What another case has as well: a format, a length, a stage of ZeRO between two others."""
+
+
+@pytest.mark.parametrize("name", quick_but(SLOW, CASES))
 def test_the_peak_is_the_trackers_within_ten_percent(ranks, name):
     config = configure(*CASES[name])
     model = MemoryModel(job_of_run(config)).ranks()

@@ -25,7 +25,11 @@ def taken():
     return decisions(WORKLOAD, H100, WAYS)
 
 
-@pytest.mark.parametrize("how", WAYS, ids=lambda how: f"{how[0]} x {how[1]}")
+@pytest.mark.parametrize(
+    "how",
+    [UNMOVED, *(pytest.param(how, marks=pytest.mark.slow) for how in WAYS[1:])],
+    ids=lambda how: f"{how[0]} x {how[1]}",
+)
 def test_the_decision_is_the_planners(taken, how):
     plan = Planner(WORKLOAD, moved(H100, how)).plan()
     times = {row.mesh: row.step_s for row in plan.rejected if row.step_s is not None}

@@ -4,6 +4,7 @@ They are forked from a server that has imported torch and what ranks do, and not
 is forked, and nobody imports torch again. `RankPool.start` runs a whole program in another fork of that server.
 """
 
+import gc
 import itertools
 import multiprocessing as mp
 import tempfile
@@ -31,16 +32,25 @@ class RankFailedError(AssertionError):
 
 
 def serve(connection: Connection) -> None:
-    """Run tasks until None comes: (function, rank, world size, store, arguments)."""
+    """Run tasks until None comes: (function, rank, world size, store, arguments).
+
+    After each task the process groups of its trainer are collected, which cycles and DTensor's cache keep alive: every
+    one has three threads, one of which wakes every 10 ms, and hundreds of them slowed all tests that came later.
+    """
     import torch
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     torch.set_num_threads(1)
+    gc.freeze()
     while (task := connection.recv()) is not None:
         function, arguments = task
         try:
             connection.send(("result", function(*arguments)))
         except BaseException:  # noqa: BLE001 - the test process reports it
             connection.send(("error", traceback.format_exc()))
+        _clear_sharding_prop_cache()
+        gc.collect()
+        gc.collect()  # what the first freed may have kept more alive
 
 
 class RankPool:
@@ -115,6 +125,6 @@ class RankPool:
         for connection in self._connections:
             connection.send(None)
         for process in self._processes:
-            process.join(5)
+            process.join(30)
         self._stop()
         self.folder.cleanup()

@@ -9,11 +9,30 @@ from reftrain.data.batches import IGNORED, Loader
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
 from reftrain.schedule.memory_peaks import peak_receive_buffers
+from tests.marks import quick_but, quick_first
 from tests.reftrain import workers
 from tests.reftrain.layouts import FOUR_D, LAYOUTS, TOLERANCE, configuration, measure
 
+SLOW = (
+    "tp2",
+    "tp4",
+    "tp2 bias, qk norm, fused, no SP",
+    "pp2",
+    "pp2 GPipe",
+    "pp2 1F1B, dp2 ZeRO-3",
+    "pp4 interleaved k=5",
+    "pp3 v2, k=3 of m=4",
+    "cp2",
+    "cp4 all-gather",
+    "cp2 dp2 ZeRO-0",
+    "4D ZeRO-1",
+    "4D ZeRO-2",
+    "4D ZeRO-3",
+)
+"""Layouts whose every part stands in another one as well."""
 
-@pytest.mark.parametrize("name", LAYOUTS)
+
+@pytest.mark.parametrize("name", quick_but(SLOW, LAYOUTS))
 def test_layout_equals_one_process(ranks, name):
     distance = measure(ranks, name)
     print(f"{name}: worst gradient {distance.worst} {distance.gradient:.1e}, loss {distance.loss:.1e}")
@@ -32,7 +51,7 @@ def test_receive_buffers_are_reused(ranks):
     assert needed < sum(a.kind.value.startswith("R") and a.kind != "R" for a in schedule.actions[1])
 
 
-@pytest.mark.parametrize("policy", ["fp32", "bf16"])
+@pytest.mark.parametrize("policy", quick_first(1, ["bf16", "fp32"]))
 def test_sixteen_ranks_repeat_in_every_bit(ranks, policy):
     config = load(
         None, {"mesh": {**FOUR_D, "zero": 2}, "numerics": {"policy": policy}, "model": {"layers": 2}}

@@ -15,6 +15,7 @@ import torch
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
 from reftrain.errors import ScheduleError
+from reftrain.schedule.registry import SCHEMES
 from tests.ranks.pool import RankPool
 from tests.reftrain import plain
 from tests.reftrain.workers import RankResult, assemble
@@ -39,7 +40,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "pipedream": {},
     "pipedream_2bw": {},
 }
-ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
+ASYNCHRONOUS = tuple(name for name, scheme in SCHEMES.items() if not scheme.synchronous)
 
 
 def configuration(variant: str, p: int, m: int, **tables: dict[str, object]) -> RunConfig:

@@ -7,6 +7,8 @@ from reftrain.errors import ConfigError, ScheduleError
 from reftrain.schedule.csv_form import to_csv, torch_cannot
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.registry import SCHEMES
+from tests.marks import quick_first, quick_if
 from tests.reftrain import plain
 from tests.reftrain.workers import assemble
 from tests.schedule import workers
@@ -31,8 +33,26 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("p", [2, 4])
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in ASYNCHRONOUS])
+SYNCHRONOUS = [(variant, p) for variant in VARIANTS if variant not in ASYNCHRONOUS for p in (2, 4)]
+OTHER_AXES = [
+    {"mesh": {"dp": 2, "zero": 2}, "data": {"batch_size": 6}},
+    {"mesh": {"dp": 2, "zero": 3}, "data": {"batch_size": 6}},
+    {"mesh": {"dp": 2, "zero": 0}, "data": {"batch_size": 6}},
+    {"mesh": {"tp": 2}},
+    {"model": {"tied_embeddings": True}},
+    {"numerics": {"recompute": "full"}},
+    {"pipeline": {"replica_sync": "lazy"}},
+]
+
+
+def test_every_scheme_is_executed():
+    assert {variant.split(" ")[0] for variant in VARIANTS} == set(SCHEMES)
+
+
+@pytest.mark.parametrize(
+    ("variant", "p"),
+    quick_if(lambda case: case[1] == 2 or case[0] in {"chimera 4 pipelines", "flexible"}, SYNCHRONOUS),
+)
 def test_synchronous_schemes_equal_one_process(ranks, variant, p):
     found = measure(ranks, variant, p, [1, p, 2 * p + 1])
     assert {m for m, d in found.items() if isinstance(d, ScheduleError)} == REFUSED.get((variant, p), set())
@@ -42,7 +62,7 @@ def test_synchronous_schemes_equal_one_process(ranks, variant, p):
             assert max(distance.loss, distance.norm) < TOLERANCE, (m, distance)
 
 
-@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("p", quick_first(1, [2, 4]))
 @pytest.mark.parametrize("variant", ASYNCHRONOUS)
 def test_asynchronous_schemes_equal_the_emulation_with_stale_weights(ranks, variant, p):
     """Four steps give the same parameters within 1e-5; the newest weights would give others by 1e-3 and more."""
@@ -56,18 +76,15 @@ def test_asynchronous_schemes_equal_the_emulation_with_stale_weights(ranks, vari
 
 
 @pytest.mark.parametrize(
-    "tables",
-    [
-        {"mesh": {"dp": 2, "zero": 2}, "data": {"batch_size": 6}},
-        {"mesh": {"dp": 2, "zero": 3}, "data": {"batch_size": 6}},
-        {"mesh": {"dp": 2, "zero": 0}, "data": {"batch_size": 6}},
-        {"mesh": {"tp": 2}},
-        {"model": {"tied_embeddings": True}},
-        {"numerics": {"recompute": "full"}},
-        {"pipeline": {"replica_sync": "lazy"}},
-    ],
+    ("variant", "tables"),
+    quick_if(
+        lambda case: (
+            case[0] == "chimera direct"
+            or case[1] in ({"mesh": {"tp": 2}}, {"numerics": {"recompute": "full"}})
+        ),
+        [(variant, tables) for variant in ("chimera direct", "zb_h1") for tables in OTHER_AXES],
+    ),
 )
-@pytest.mark.parametrize("variant", ["chimera direct", "zb_h1"])
 def test_with_the_other_axes(ranks, variant, tables):
     if variant == "zb_h1" and "numerics" in tables:
         with pytest.raises(ConfigError, match="zb_h1 splits backwards"):
@@ -85,7 +102,7 @@ def test_with_the_other_axes(ranks, variant, tables):
 
 
 @pytest.mark.parametrize(
-    "variant", ["gpipe", "1f1b", "interleaved", "flexible", "breadth_first", "afab", "zb_h1"]
+    "variant", quick_first(3, ["1f1b", "flexible", "zb_h1", "gpipe", "interleaved", "breadth_first", "afab"])
 )
 def test_torchs_runtime_agrees(ranks, tmp_path, variant):
     """torch runs our tables from their CSV with our stages: the same gradients as by our own executor."""

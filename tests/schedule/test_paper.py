@@ -10,12 +10,13 @@ from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.timing import time_schedule
 from studies import schedules as paper
 from studies.schedule_formulas import PUBLISHED
+from tests.marks import quick_first
 
 SIZES = [(p, multiple * p) for p in (4, 8) for multiple in (1, 2, 4)] + [(16, 16), (16, 32), (32, 32)]
 EXACT = {"gpipe", "1f1b", "chimera halving"}
 
 
-@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize(("p", "m"), quick_first(4, SIZES))
 def test_chimeras_table(p, m):
     for scheme in PUBLISHED:
         row = paper.row(scheme, p, m)

@@ -1,19 +1,22 @@
-"""Which files the inputs of `tracekit hang` name, and their bytes: any names, folders, globs, fsspec URLs.
-
-First stage of `load`.
-"""
+"""Which files may be dumps, and the bytes of one of them. Used by `load`."""
 
 import os
 from collections.abc import Sequence
-from glob import glob, has_magic
 from pathlib import Path
 
 import fsspec
 
 from tracekit.errors import InputError
+from tracekit.files.discover import Wanted, discover
 from tracekit.thresholds import MAX_DUMP_BYTES
 
-_SKIP_ENDS = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
+_NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
+"""Ends of names that no recorder gives a dump; any other name may be a dump's."""
+DUMPS = Wanted(
+    lambda name: not name.startswith(".") and not name.lower().endswith(_NO_DUMP),
+    part="fr",
+    patterns_name_files=True,
+)
 
 
 def read_bytes(path: str) -> bytes:
@@ -37,74 +40,13 @@ def read_bytes(path: str) -> bytes:
 
 
 def find_files(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Give every file that `inputs` name, sorted, and those of them that are named one by one.
-
-    Raises InputError where an input names nothing.
-    """
-    found: dict[str, None] = {}
-    named: set[str] = set()
-    for text in inputs:
-        if "://" in text:
-            urls, alone = _remote(text)
-            found.update(dict.fromkeys(urls))
-            named.update(urls if alone else ())
-            continue
-        matches = _expand(text)
-        if not matches:
-            raise InputError(f"{text}: no file matches; check the pattern")
-        for match in map(Path, matches):
-            if match.is_dir():
-                found.update(dict.fromkeys(_walk(match)))
-            elif match.exists():
-                found[str(match)] = None
-                named.add(str(match))
-            else:
-                raise InputError(f"{text}: no such file or folder; check the path")
-    if not found:
+    """Return every file that `inputs` name, sorted, and those named one by one; InputError where one names nothing."""
+    found = discover(inputs, DUMPS)
+    if not found.sources and found.unreadable:
+        raise InputError(f"{found.unreadable[0].path}: {found.unreadable[0].reason}")
+    if not found.sources:
         raise InputError(f"{', '.join(inputs)}: no file in there; give the folder that holds the dumps")
-    return sorted(found), named
-
-
-def _remote(url: str) -> tuple[list[str], bool]:
-    """Give the files behind an fsspec URL, and whether it names one file; InputError where it cannot be reached."""
-    try:
-        fs, root = fsspec.core.url_to_fs(url)
-        alone = False
-        if has_magic(root):
-            names = [n for n in fs.glob(root) if not fs.isdir(n)]
-        elif fs.isdir(root):
-            names = fs.find(root)
-        else:
-            fs.info(root)
-            names, alone = [root], True
-        kept = names if alone else [n for n in names if _may_be_dump(n.rpartition("/")[2])]
-        return sorted(fs.unstrip_protocol(n) for n in kept), alone
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: no such file or folder; check the URL") from error
-    except Exception as error:  # every backend has errors of its own
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{url}: cannot be reached ({reason}); check the URL and the credentials") from error
-
-
-def _may_be_dump(name: str) -> bool:
-    return not name.startswith(".") and not name.lower().endswith(_SKIP_ENDS)
-
-
-def _expand(text: str) -> list[str]:
-    if not has_magic(text) or Path(text).exists():
-        return [text]
-    return sorted(glob(text, recursive=True))  # noqa: PTH207 (takes absolute patterns)
-
-
-def _walk(folder: Path) -> list[str]:
-    """Give the files of a folder; of a recorded run (`run.json` beside `fr/`) those in `fr/`."""
-    if (folder / "run.json").exists() and (folder / "fr").is_dir():
-        folder = folder / "fr"
-    paths: list[str] = []
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
-        paths.extend(str(Path(root) / name) for name in sorted(files) if _may_be_dump(name))
-    return paths
+    return [source.uri for source in found.sources], found.named
 
 
 def size_of(path: str) -> int:

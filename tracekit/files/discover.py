@@ -1,11 +1,11 @@
 """Which files the inputs name: files, folders (searched through), globs, fsspec URLs.
 
-What is plainly something else (by name, in a folder) is set aside as foreign. In a recorded run folder
-(`run.json` beside `trace/`) only `trace/` holds traces; of its manifest only the mesh and the hosts are read.
+In a folder a file is taken or set aside by its name. Of a recorded run (`run.json` beside `trace/` and `fr/`) only the
+folder with the wanted files is searched. Ingested run folders inside a folder are set aside whole. `ingest` looks for
+traces, `dumps` for flight-recorder dumps; they differ in what they want (`Wanted`), not in how it is found.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from pathlib import Path
@@ -14,150 +14,152 @@ from typing import Any
 import fsspec
 
 from tracekit.errors import InputError
+from tracekit.files.recorded_run import recorded_run
 from tracekit.files.source import Source
 from tracekit.findings import Rejected
 from tracekit.store import is_run
 
-TRACE_ENDS = (".json", ".json.gz", ".json.zst", ".json.zstd", ".parquet", ".trace", ".trace.gz", ".trace.zst")
-MAX_MANIFEST = 1 << 26
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which files a search takes.
+
+    takes: whether a file of this name is taken where the user named only its folder (a hidden local one never is).
+    part: the folder of a recorded run that holds such files ("trace" or "fr").
+    patterns_name_files: whether a local file that a glob matches counts as named by the user.
+    """
+
+    takes: Callable[[str], bool]
+    part: str
+    patterns_name_files: bool = False
 
 
 @dataclass
 class Found:
-    """Sources to read, which of them the user named one by one, and what was set aside."""
+    """Sources to read, sorted; which of them the user named one by one; and what was set aside."""
 
     sources: list[Source] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # labels
     foreign: list[str] = field(default_factory=list)
     unreadable: list[Rejected] = field(default_factory=list)
-    mesh_hints: list[dict[str, Any]] = field(default_factory=list)
+    mesh_hints: list[dict[str, Any]] = field(default_factory=list)  # of the recorded runs met, each once
     hosts: dict[int, str] = field(default_factory=dict)
 
-    def add(self, source: Source, *, named: bool) -> None:
-        """Take a source once, however often it was named."""
-        if named:
-            self.named.add(source.label)
-        if all(source.uri != known.uri for known in self.sources):
-            self.sources.append(source)
 
-
-def discover(inputs: Sequence[str]) -> Found:
-    """Everything `inputs` name, sorted; InputError where one of them names nothing."""
-    found = Found()
+def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
+    """Find every wanted file that `inputs` name; InputError where one of them names nothing or is unreachable."""
+    search = _Search(wanted)
     for text in inputs:
         if "://" in text:
-            _remote(text, found)
-        elif Path(text).is_dir():
-            _folder(Path(text), found)
-        elif Path(text).exists():
-            _file(Path(text), found, named=True)
-            _manifest_near(Path(text).parent, found)
+            search.url(text)
+        else:
+            search.path(text)
+    search.found.sources.sort(key=lambda s: s.uri)
+    return search.found
+
+
+class _Search:
+    """What was found so far."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.found = Found()
+        self._wanted = wanted
+        self._taken: set[str] = set()  # uris
+        self._visited: set[Path] = set()  # real folders
+
+    def path(self, text: str) -> None:
+        """Take a local file, a folder, or what a glob matches."""
+        path = Path(text)
+        if path.is_dir():
+            self._folder(path)
+        elif path.exists():
+            self._file(path, named=True)
+            self._manifest(path.parent)
         elif has_magic(text):
-            matches = sorted(glob(text, recursive=True))  # noqa: PTH207 (takes absolute patterns)
+            matches = [Path(m) for m in sorted(glob(text, recursive=True))]  # noqa: PTH207 (takes absolute patterns)
             if not matches:
                 raise InputError(f"{text}: no file matches; check the pattern")
             for match in matches:
-                _folder(Path(match), found) if Path(match).is_dir() else _file(
-                    Path(match), found, named=False
-                )
+                if match.is_dir():
+                    self._folder(match)
+                else:
+                    self._file(match, named=self._wanted.patterns_name_files)
         else:
             raise InputError(f"{text}: no such file or folder; check the path")
-    found.sources.sort(key=lambda s: s.uri)
-    return found
 
+    def url(self, url: str) -> None:
+        """Take a file behind an fsspec URL, a folder there, or what a glob matches there."""
+        try:
+            fs, path = fsspec.core.url_to_fs(url)
+            named = False
+            if has_magic(path):
+                listed = fs.glob(path, detail=True)
+            elif fs.isdir(path):
+                listed = fs.find(path, detail=True)
+            else:
+                listed, named = {path: fs.info(path)}, True
+        except FileNotFoundError as error:
+            raise InputError(f"{url}: no such file or folder; check the URL") from error
+        except Exception as error:  # every backend has errors of its own
+            reason = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"{url}: cannot be reached ({reason}); check the URL and the credentials"
+            ) from error
+        files = {name: info for name, info in listed.items() if named or info.get("type") != "directory"}
+        if not files:
+            raise InputError(f"{url}: no file matches; check the URL")
+        for name, info in sorted(files.items()):
+            self._take(fs.unstrip_protocol(name), int(info.get("size") or 0), named=named)
 
-def _file(path: Path, found: Found, *, named: bool) -> None:
-    if not named and not path.name.lower().endswith(TRACE_ENDS):
-        found.foreign.append(str(path))
-        return
-    try:
-        size = path.stat().st_size
-    except OSError:
-        size = 0  # reading it will say why
-    found.add(Source(str(path), str(path), size), named=named)
+    def _file(self, path: Path, *, named: bool) -> None:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            size = 0  # reading it will say why
+        self._take(str(path), size, named=named)
 
+    def _take(self, uri: str, size: int, *, named: bool) -> None:
+        """Take a file once, however often it is named, or set it aside by its name."""
+        source = Source(uri, uri, size)
+        if named:
+            self.found.named.add(uri)
+        elif not self._wanted.takes(source.name):
+            self.found.foreign.append(uri)
+            return
+        if uri not in self._taken:
+            self._taken.add(uri)
+            self.found.sources.append(source)
 
-def _folder(folder: Path, found: Found) -> None:
-    manifest = _manifest_near(folder, found)
-    if manifest is not None and (folder / "trace").is_dir():
-        folder = folder / "trace"
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError as error:
-        reason = f"the folder cannot be read ({error.strerror or error}); check its owner and mode"
-        found.unreadable.append(Rejected(str(folder), reason))
-        return
-    for path in paths:
-        if path.name.startswith("."):
-            continue
-        if not path.is_dir():
-            _file(path, found, named=False)
-        elif is_run(path):
-            found.foreign.append(str(path))
-        else:
-            _folder(path, found)
+    def _folder(self, folder: Path) -> None:
+        """Search a folder and those in it, each real folder once: links may lead back up."""
+        if self._manifest(folder) and (folder / self._wanted.part).is_dir():
+            folder = folder / self._wanted.part
+        try:
+            real = folder.resolve()
+            if real in self._visited:
+                return
+            self._visited.add(real)
+            paths = sorted(folder.iterdir(), key=lambda p: (p.is_symlink(), p))
+        except OSError as error:
+            reason = f"the folder cannot be read ({error.strerror or error}); check its owner and mode"
+            self.found.unreadable.append(Rejected(str(folder), reason))
+            return
+        for path in paths:
+            if path.name.startswith("."):
+                continue
+            if not path.is_dir():
+                self._file(path, named=False)
+            elif is_run(path):
+                self.found.foreign.append(str(path))
+            else:
+                self._folder(path)
 
-
-def _manifest_near(folder: Path, found: Found) -> dict[str, Any] | None:
-    """Read the recorded run's manifest in `folder`, or above it where `folder` is its trace/."""
-    path = folder / "run.json" if folder.name != "trace" else folder.parent / "run.json"
-    try:
-        if path.stat().st_size > MAX_MANIFEST:
-            return None
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(manifest, dict) or not str(manifest.get("schema", "")).startswith("reftrain.run/"):
-        return None
-    hint = _mesh_hint(manifest.get("mesh"))
-    if hint is not None and hint not in found.mesh_hints:
-        found.mesh_hints.append(hint)
-    found.hosts.update(_hosts(manifest.get("hosts")))
-    return manifest
-
-
-def _mesh_hint(mesh: Any) -> dict[str, Any] | None:
-    order, sizes = (mesh.get("order"), mesh.get("sizes")) if isinstance(mesh, dict) else (None, None)
-    if not isinstance(order, list) or not isinstance(sizes, dict) or set(order) != set(sizes):
-        return None
-    if not all(type(n) is int and n > 0 for n in sizes.values()):
-        return None
-    return {"order": order, "sizes": {axis: sizes[axis] for axis in order}}
-
-
-def _hosts(hosts: Any) -> dict[int, str]:
-    """Host by rank from a list by rank, or an object by rank, or an object of rank lists by host."""
-    if isinstance(hosts, list):
-        return {i: h for i, h in enumerate(hosts) if isinstance(h, str)}
-    by_rank: dict[int, str] = {}
-    for key, value in hosts.items() if isinstance(hosts, dict) else ():
-        if isinstance(value, list):
-            by_rank.update({r: key for r in value if type(r) is int})
-        elif isinstance(value, str) and key.isdecimal():
-            by_rank[int(key)] = value
-    return by_rank
-
-
-def _remote(url: str, found: Found) -> None:
-    try:
-        fs, path = fsspec.core.url_to_fs(url)
-        if has_magic(path):
-            paths, named = sorted(p for p in fs.glob(path) if not fs.isdir(p)), False
-        elif fs.isdir(path):
-            paths, named = sorted(fs.find(path)), False
-        else:
-            paths, named = [path], True
-            fs.info(path)
-    except FileNotFoundError as error:
-        raise InputError(f"{url}: no such file or folder; check the URL") from error
-    except Exception as error:  # every backend has errors of its own
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{url}: cannot be reached ({reason}); check the URL and the credentials") from error
-    if not paths:
-        raise InputError(f"{url}: no file matches; check the URL")
-    for path in paths:
-        full = fs.unstrip_protocol(path)
-        if not named and not path.lower().endswith(TRACE_ENDS):
-            found.foreign.append(full)
-        else:
-            found.add(Source(full, full, int(fs.info(path).get("size") or 0)), named=named)
+    def _manifest(self, folder: Path) -> bool:
+        """Note the mesh and hosts of a recorded run in `folder`, or above it where `folder` is its part."""
+        run = recorded_run(folder.parent if folder.name == self._wanted.part else folder)
+        if run is None:
+            return False
+        if run.mesh_hint is not None and run.mesh_hint not in self.found.mesh_hints:
+            self.found.mesh_hints.append(run.mesh_hint)
+        self.found.hosts.update(run.hosts)
+        return True

@@ -1,7 +1,7 @@
 """Bytes of one input file, local or behind an fsspec URL, decompressed in blocks of bounded size.
 
-What a file is, is told by its first bytes, never by its extension. A damaged archive yields what arrived; the
-damage is noted in `ByteStream.damage`. First stage of ingest: discover → **source** → layout → scan → write.
+The first bytes of a file tell how it is compressed, its extension never does. A damaged archive yields what arrived
+whole; `ByteStream.damage` says what is wrong with it. First stage of ingest: discover → **source** → readers.
 """
 
 import hashlib
@@ -14,11 +14,12 @@ import fsspec
 import zstandard
 from isal import isal_zlib
 
-READ = 1 << 18  # compressed bytes a read
-SIP = 1 << 12  # compressed bytes handed to gunzip at a time: what an error in them can cost
-BLOCK = 1 << 22  # most bytes a block; big enough that per-block costs vanish, small enough to stay in cache
+from tracekit.thresholds import BLOCK, HEAD, MAX_WINDOW, READ, SIP
+
+GZIP_MAGIC = b"\x1f\x8b"
+COMPRESSIONS = {GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Name of a compression by the bytes that a compressed file begins with."""
 GZIP_ERROR = cast("type[Exception]", isal_zlib.error)
-MAX_WINDOW = 1 << 27  # of zstd: what `--long` uses by default; more is an attack on memory
 
 
 @dataclass(frozen=True)
@@ -47,46 +48,32 @@ class Source:
         return Path(self.uri).open("rb")
 
 
-def sniff(head: bytes) -> str:
-    """Tell what the first bytes are: gzip, zstd, parquet, pickle, zip, xz, bzip2, html, json, blank."""
-    for magic, kind in (
-        (b"\x1f\x8b", "gzip"),
-        (b"\x28\xb5\x2f\xfd", "zstd"),
-        (b"PAR1", "parquet"),
-        (b"PK\x03\x04", "zip"),
-        (b"\xfd7zXZ", "xz"),
-        (b"BZh", "bzip2"),
-        (b"(dp", "pickle"),
-    ):
-        if head.startswith(magic):
-            return kind
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        return "pickle"
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not text:
-        return "blank" if head else "empty"
-    if text[:1] in b"{[":
-        return "json"
-    return "html" if text[:1] == b"<" else "other"
+def compression_of(head: bytes) -> str | None:
+    """Return "gzip", "zstd" or None by the first bytes of a file."""
+    return next((name for magic, name in COMPRESSIONS.items() if head.startswith(magic)), None)
 
 
 class ByteStream:
-    """Decompressed blocks of a file; hashes and counts the raw bytes on the way."""
+    """Decompressed blocks of a file; hashes and counts the raw bytes on the way.
+
+    compression: "gzip", "zstd" or None. damage: what is wrong with the compressed data, once a block hit it.
+    trailing: whether bytes that are no gzip member follow the last one. raw_bytes: bytes read so far.
+    """
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
         self._hash = hashlib.sha256()
         self.raw_bytes = 0
         self.damage: str | None = None
-        self.trailing = False  # bytes behind the last gzip member that are no gzip member
+        self.trailing = False
         self._head = self._read()
-        while 0 < len(self._head) < 16 and (more := self._read()):
+        while 0 < len(self._head) < HEAD and (more := self._read()):
             self._head += more
-        self.kind = sniff(self._head)
+        self.compression = compression_of(self._head)
 
     @property
     def sha256(self) -> str:
-        """Hash of the raw file; reads to its end first."""
+        """SHA-256 of the raw file in hexadecimal; reads to its end first."""
         while self._read():
             pass
         return self._hash.hexdigest()
@@ -103,17 +90,17 @@ class ByteStream:
         return data
 
     def read(self, size: int = -1) -> bytes:
-        """File-like face for the zstd reader."""
+        """Return raw bytes, as the zstd reader asks for them."""
         if self._head:
             data, self._head = self._head, b""
             return data
         return self._read(size if size > 0 else READ)
 
     def blocks(self) -> Iterator[bytes]:
-        """Blocks of at most about `BLOCK` decompressed bytes, to the end or to the damage."""
-        if self.kind == "gzip":
+        """Yield blocks of at most about `BLOCK` decompressed bytes, to the end or to the damage."""
+        if self.compression == "gzip":
             yield from self._gzip()
-        elif self.kind == "zstd":
+        elif self.compression == "zstd":
             yield from self._zstd()
         else:
             head, self._head = self._head, b""
@@ -122,8 +109,9 @@ class ByteStream:
                 yield data
 
     def _gzip(self) -> Iterator[bytes]:
+        """Decompress one gzip member after another; small pieces are joined to blocks."""
         data, self._head = self._head, b""
-        while data.startswith(b"\x1f\x8b"):  # one turn a member
+        while data.startswith(GZIP_MAGIC):  # one turn a member
             member: Any = isal_zlib.decompressobj(31)
             pieces, held = [], 0
             while not member.eof and self.damage is None:

@@ -1,7 +1,9 @@
-"""Whose trace a file is: rank, host and world size from its content first, then from its name."""
+"""The rank, host and world size of a trace: from its content first, then from its name."""
 
 import re
 from typing import Any
+
+from tracekit.thresholds import INT32_END
 
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
@@ -13,16 +15,16 @@ HANDLER = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.\d{13,19}\.pt\.trace\.json")
 
 
 def rank_of_content(metadata: dict[str, Any]) -> int | None:
-    """`distributedInfo.rank`, where it is a rank."""
+    """Return `distributedInfo.rank`; None where it is absent or no rank."""
     info = metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     if isinstance(rank, str) and re.fullmatch(r"\d{1,9}", rank):
         rank = int(rank)
-    return rank if type(rank) is int and 0 <= rank < 2**31 else None
+    return rank if type(rank) is int and 0 <= rank < INT32_END else None
 
 
 def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
-    """Rank from a file's name, else from its folder's, and why there is none.
+    """Return the rank in a file's name, else in its folder's, or None and the reason why there is none.
 
     rank3, rank_3, rank-3, worker3, r3 count; dates, process ids, local ranks and ranks within an axis do not,
     nor does a pod called worker-3 in the name that torch's own handler builds from host and process id.
@@ -43,7 +45,7 @@ def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
 
 
 def host_of(metadata: dict[str, Any], name: str) -> str | None:
-    """Return the host the file itself names, else the one in the name torch's handler gave it."""
+    """Return the host that the file itself names, else the one in the name that torch's handler gave it, else None."""
     for key in ("host_name", "hostname", "host"):
         if isinstance(metadata.get(key), str) and metadata[key]:
             return str(metadata[key])
@@ -57,7 +59,7 @@ def host_of(metadata: dict[str, Any], name: str) -> str | None:
 
 
 def world_size_of(metadata: dict[str, Any]) -> int | None:
-    """`distributedInfo.world_size`, where it is one."""
+    """Return `distributedInfo.world_size`; None where it is absent or no world size."""
     info = metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    return size if type(size) is int and 0 < size < 2**31 else None
+    return size if type(size) is int and 0 < size < INT32_END else None

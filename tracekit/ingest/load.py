@@ -15,17 +15,24 @@ from tracekit.errors import InputError
 from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
-from tracekit.ingest.flight_recorder.run import read_dumps
-from tracekit.ingest.kineto.trace import FLIGHT_RECORDER
+from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.merge import merge
-from tracekit.ingest.readers import is_flight_recorder, quality_of_foreign, read_file
-from tracekit.ingest.result import FileResult
+from tracekit.ingest.readers import (
+    FORMATS,
+    TRACES,
+    Format,
+    SetReader,
+    format_of_file,
+    quality_of_foreign,
+    read_file,
+)
 from tracekit.store import Run, is_run, open_run
+from tracekit.thresholds import FILES_NAMED, LOOKED_INTO
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """How far the reading is: files and raw bytes, and the file last touched."""
+    """Progress of reading: files and raw bytes done and in all, and the file last read from."""
 
     done_files: int
     total_files: int
@@ -35,14 +42,12 @@ class ProgressEvent:
 
 
 Progress = Callable[[ProgressEvent], None]
-_LOOKED_INTO = 64
-"""Files that are set aside by name and then looked into, in case they are dumps."""
 
 
 def load(
     inputs: Sequence[str], *, out: Path | None = None, jobs: int = 1, progress: Progress | None = None
 ) -> Run:
-    """Read traces, operation tables or flight-recorder dumps with timing, or open an ingested run.
+    """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
     out: where the run is kept; None keeps it in a temporary folder until the process ends.
@@ -61,11 +66,12 @@ def load(
             raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
     if out is not None:
         _refuse_foreign(out)
-    found = discover(inputs)
+    found = discover(inputs, TRACES)
     with _building(out) as folder:
         results = _read_all(found.sources, folder, jobs, progress) if found.sources else []
-        if _only_dumps(found, results):
-            run = _of_dumps(inputs, found, folder, jobs, progress)
+        together = _read_together(found, results)
+        if together is not None:
+            run = _of_set(together, inputs, found, folder, jobs, progress)
         elif results:
             run = _merged(results, found, folder, inputs)
         else:
@@ -158,22 +164,35 @@ def _in_processes(
     return [results[i] for i in range(len(sources))]
 
 
-def _only_dumps(found: Found, results: Sequence[FileResult]) -> bool:
-    """Whether there is no trace to read but a flight-recorder dump."""
+def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:
+    """The reader of a format whose files are read together, where no file alone is a trace and one has this format."""
     if any(r.status == "ok" for r in results):
-        return False
-    dumped = any(r.reason == FLIGHT_RECORDER for r in results)
-    return dumped or any(is_flight_recorder(Source(f, f, 0)) for f in found.foreign[:_LOOKED_INTO])
+        return None
+    sets = {form.name: form.read_set for form in FORMATS if form.read_set is not None}
+    names = [r.format for r in results]
+    names += [form.name for label in found.foreign[:LOOKED_INTO] if (form := _format_of(label)) is not None]
+    return next((sets[name] for name in names if name in sets), None)
 
 
-def _of_dumps(inputs: Sequence[str], found: Found, folder: Path, jobs: int, progress: Progress | None) -> Run:
-    """Make the run of dumps that time their calls."""
+def _format_of(label: str) -> Format | None:
+    return format_of_file(Source(label, label, 0))
+
+
+def _of_set(
+    read_set: SetReader,
+    inputs: Sequence[str],
+    found: Found,
+    folder: Path,
+    jobs: int,
+    progress: Progress | None,
+) -> Run:
+    """Make the run of files that are read together."""
 
     def tell(files: int, of: int, done: int, total: int) -> None:
         if progress is not None:
             progress(ProgressEvent(files, of, done, total, ""))
 
-    results, quality = read_dumps(inputs, folder, jobs, tell)
+    results, quality = read_set(inputs, folder, jobs, tell)
     run = merge(results, folder, found.hosts, found.mesh_hints)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
     return replace(run, quality=tuple(rows))
@@ -199,7 +218,8 @@ def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Seque
 
 def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] = ()) -> str:
     """One sentence: where, why, and what to do."""
-    where = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+    more = f" and {len(inputs) - FILES_NAMED} more" if len(inputs) > FILES_NAMED else ""
+    where = ", ".join(inputs[:FILES_NAMED]) + more
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
     if found.unreadable:
         return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import from_ints
 from tracekit.findings import Quality, Rejected
-from tracekit.ingest.result import FileGroup, FileResult, RankTable
-from tracekit.ingest.write import CHUNK_ROWS, EventWriter
+from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
+from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
+from tracekit.thresholds import CHUNK_ROWS, MAX_OVERLAP
 
-MAX_OVERLAP = 0.1  # of the shorter window: device events of one may start after host events of the next
 Claim = tuple[FileResult, RankTable]
 
 
@@ -29,7 +29,10 @@ class _Merged:
 
 
 def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints: list[dict[str, Any]]) -> Run:
-    """Put the tables of `results` in place under `folder` and describe them as a run, not yet saved."""
+    """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
+
+    hosts: by rank, for files that name none. hints: meshes of recorded runs; one counts only where it is the only one.
+    """
     merged = _Merged()
     for result in results:
         merged.quality.extend(result.quality)
@@ -68,6 +71,7 @@ def _hints(merged: _Merged) -> list[dict[str, Any]]:
 
 
 def _choose(results: list[FileResult], merged: _Merged) -> None:
+    """Decide which files count for each rank: windows of one recording are joined, else the fullest file is kept."""
     claims: dict[int, list[Claim]] = defaultdict(list)
     for result in results:
         for table in result.tables:
@@ -127,6 +131,7 @@ def _groups(merged: _Merged) -> tuple[Group, ...]:
 def _record(
     rank: int, claims: list[Claim], folder: Path, number: dict[tuple[int, ...], int], hosts: dict[int, str]
 ) -> RankRecord:
+    """Put the table of a rank in place and describe it; `number` gives the row of GROUPS by members."""
     name = f"events/rank-{rank:06d}.parquet"
     groups = _place(claims, folder / name)
     first = claims[0][0]

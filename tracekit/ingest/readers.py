@@ -1,30 +1,116 @@
-"""One input file to tables on disk: its first bytes tell what it is and which reader takes it."""
+"""The formats that ingest reads, one entry each, and the reading of one file by the format that its first bytes tell.
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+To add a format, write a reader module and add its entry to FORMATS. A run folder is no file format: `load` opens it
+with `store.open_run`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from tracekit.files.source import ByteStream, Source, sniff
+from tracekit.dumps.load import Progress as SetProgress
+from tracekit.files.discover import Wanted
+from tracekit.files.source import ByteStream, Source
 from tracekit.findings import Quality
+from tracekit.ingest.file_result import FLIGHT_RECORDER, FileResult, dump_among_traces
+from tracekit.ingest.flight_recorder.reader import read_dumps
 from tracekit.ingest.identify import rank_of_name
-from tracekit.ingest.kineto.trace import FLIGHT_RECORDER, read_kineto
-from tracekit.ingest.operation_table import read_operations
-from tracekit.ingest.result import FileResult
+from tracekit.ingest.kineto.trace import read_kineto
+from tracekit.ingest.operation_table.reader import read_operations
+from tracekit.thresholds import FILES_NAMED
 
-NOT_OURS = {
-    "empty": "it is empty; the recorder wrote nothing",
-    "blank": "it holds nothing but white space",
-    "html": "it is an HTML or XML page, not a trace (a failed download?)",
-    "other": "it is not JSON",
-    "zip": "it is a zip archive; unpack it first",
-    "xz": "it is xz-compressed; unpack it, or use gzip or zstd",
-    "bzip2": "it is bzip2-compressed; unpack it, or use gzip or zstd",
-}
+Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
+"""Reads the decompressed blocks of a file into Parquet at a path; what is wrong with the file is in the result."""
+SetReader = Callable[[Sequence[str], Path, int, SetProgress | None], tuple[list[FileResult], list[Quality]]]
+"""Reads all files that inputs name into Parquet files in a folder, with so many processes."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of input file.
+
+    name: as `RankRecord.format` gives it. ends: names of such files in a folder, lower case; a file that the user
+    names may have any name. starts: whether a file's first decompressed bytes are of this format. read: the reader
+    of one file. read_set: the reader of all files at once, where one alone tells nothing; `read` then returns a
+    result with this format's name and no table.
+    """
+
+    name: str
+    ends: tuple[str, ...]
+    starts: Callable[[bytes], bool]
+    read: Reader
+    read_set: SetReader | None = None
+
+
+def _is_pickle(head: bytes) -> bool:
+    return head.startswith(b"(dp") or (head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05")
+
+
+def _text(head: bytes) -> bytes:
+    return head.removeprefix(BYTE_ORDER_MARK).lstrip()
+
+
+FORMATS = (
+    Format(
+        "operation_table",
+        ends=(".parquet",),
+        starts=lambda head: head.startswith(b"PAR1"),
+        read=read_operations,
+    ),
+    Format(
+        FLIGHT_RECORDER,
+        ends=(),
+        starts=lambda head: _is_pickle(head) and (b"pg_config" in head or b"entries" in head),
+        read=lambda _stream, _blocks, source, _out: dump_among_traces(source.label),
+        read_set=read_dumps,
+    ),
+    Format(
+        "kineto",
+        ends=(".json", ".json.gz", ".json.zst", ".json.zstd", ".trace", ".trace.gz", ".trace.zst"),
+        starts=lambda head: _text(head)[:1] in (b"{", b"["),
+        read=read_kineto,
+    ),
+)
+"""Every format, in the order in which they are tried."""
+
+REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
+    (lambda head: not head, "it is empty; the recorder wrote nothing"),
+    (lambda head: not _text(head), "it holds nothing but white space"),
+    (lambda head: head.startswith(b"PK\x03\x04"), "it is a zip archive; unpack it first"),
+    (lambda head: head.startswith(b"\xfd7zXZ"), "it is xz-compressed; unpack it, or use gzip or zstd"),
+    (lambda head: head.startswith(b"BZh"), "it is bzip2-compressed; unpack it, or use gzip or zstd"),
+    (
+        lambda head: _text(head)[:1] == b"<",
+        "it is an HTML or XML page, not a trace (a failed download?)",
+    ),
+)
+"""What is known of files that are none of ours: how they begin, and what to tell the user."""
+
+TRACES = Wanted(lambda name: name.lower().endswith(tuple(e for f in FORMATS for e in f.ends)), part="trace")
+"""The files that ingest looks for in folders."""
+
+
+def format_of(head: bytes) -> Format | None:
+    """Return the format that a file beginning with `head` (decompressed) has; None where it is none of ours."""
+    return next((form for form in FORMATS if form.starts(head)), None)
+
+
+def format_of_file(source: Source) -> Format | None:
+    """Return the format of a file by its first bytes as they are on disk; None where unknown or unreadable."""
+    try:
+        with source.open() as raw:
+            return format_of(ByteStream(raw).head)
+    except OSError:
+        return None
 
 
 def read_file(source: Source, out: Path, progress: Callable[[int], None] | None = None) -> FileResult:
-    """Read `source` into Parquet at `out`; whatever is wrong with the file is in the result, never raised."""
+    """Read `source` into Parquet at `out`; whatever is wrong with the file is in the result, never raised.
+
+    progress: called with the raw bytes read so far.
+    """
     try:
         with source.open() as raw:
             result = _read(ByteStream(raw), source, out, progress)
@@ -46,20 +132,17 @@ def _rejected(source: Source, reason: str) -> FileResult:
 def _read(
     stream: ByteStream, source: Source, out: Path, progress: Callable[[int], None] | None
 ) -> FileResult:
-    if stream.kind == "parquet":
-        return read_operations(stream, source, out)
     blocks = stream.blocks()
     first = next(blocks, b"")
-    kind = sniff(first)
     if stream.damage is not None and not first:
         return _rejected(source, f"{stream.damage}, before any event")
-    if kind == "pickle":
-        dump = b"pg_config" in first or b"entries" in first
-        reason = FLIGHT_RECORDER if dump else "it is a Python pickle, which is never opened here"
-        return FileResult(source.label, "foreign", reason)
-    if kind != "json":
-        return _rejected(source, NOT_OURS.get(kind, "it is not JSON"))
-    return read_kineto(stream, _watched(chain([first], blocks), stream, progress), source, out)
+    form = format_of(first)
+    if form is not None:
+        result = form.read(stream, _watched(chain([first], blocks), stream, progress), source, out)
+        return result if result.format else replace(result, format=form.name)
+    if _is_pickle(first):
+        return FileResult(source.label, "foreign", "it is a Python pickle, which is never opened here")
+    return _rejected(source, next((reason for known, reason in REFUSED if known(first)), "it is not JSON"))
 
 
 def _watched(
@@ -71,18 +154,8 @@ def _watched(
             progress(stream.raw_bytes)
 
 
-def is_flight_recorder(source: Source) -> bool:
-    """Whether the file starts like a pickled dump, for a better word to who gave a folder of them."""
-    try:
-        with source.open() as raw:
-            stream = ByteStream(raw)
-    except OSError:
-        return False
-    return stream.kind == "pickle" and (b"pg_config" in stream.head or b"entries" in stream.head)
-
-
-def quality_of_foreign(labels: list[str]) -> Quality:
-    """Make one row for all files set aside: how many, and the first names."""
-    names = ", ".join(Path(label).name for label in labels[:3])
-    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+def quality_of_foreign(labels: Sequence[str]) -> Quality:
+    """Return one row for all files set aside: how many, and the first names."""
+    names = ", ".join(Path(label).name for label in labels[:FILES_NAMED])
+    more = f" and {len(labels) - FILES_NAMED} more" if len(labels) > FILES_NAMED else ""
     return Quality("foreign_files", None, len(labels), f"not traces, left alone: {names}{more}")

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracekit.arrays import NO_INT64, ZERO, from_numpy, to_numpy
+from tracekit.arrays import from_numpy, to_numpy
 from tracekit.schema import DICT, EVENTS
-
-RUN_ROWS = 1 << 19  # rows sorted at a time: some 100 MB
-CHUNK_ROWS = 1 << 15  # rows of a spilled run in memory at a time
-GROUP_ROWS = 1 << 18  # rows of a Parquet row group
+from tracekit.thresholds import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS
 
 Finish = Callable[[pa.Table], pa.Table]
 
@@ -51,7 +47,7 @@ class EventWriter:
         self._runs.append(run)
 
     def close(self, finish: Finish) -> int:
-        """Write the file; returns the number of rows."""
+        """Write the file and return the number of rows; `finish` is applied to sorted chunks, in order."""
         if not self._runs:
             table = finish(self._take_sorted())
             write_table(self._path, iter([table]))
@@ -69,7 +65,7 @@ class EventWriter:
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """`table` sorted by start, longest first, ties as they were."""
+    """Return an EVENTS table sorted by start, longest first; events that tie keep their order."""
     ts = to_numpy(table.column("ts"))
     dur = to_numpy(table.column("dur"))
     later = np.diff(ts)
@@ -118,7 +114,7 @@ def _merge(runs: list[Path]) -> Iterator[pa.Table]:
 
 
 def write_table(path: Path, tables: Iterator[pa.Table]) -> int:
-    """Write sorted EVENTS tables one after another into one Parquet file; returns the rows."""
+    """Write sorted EVENTS tables one after another into one Parquet file and return the number of rows."""
     words = [f.name for f in EVENTS if f.type == DICT]
     numbers = {f.name: "DELTA_BINARY_PACKED" for f in EVENTS if f.type != DICT}
     rows = 0
@@ -140,15 +136,3 @@ def write_table(path: Path, tables: Iterator[pa.Table]) -> int:
         if held:
             flush()
     return rows
-
-
-def to_int32(column: pa.Array) -> tuple[pa.Array, int]:
-    """Cast, with values that 32 bits do not hold nulled and counted."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.int32()), 0
-    values = to_numpy(column.fill_null(ZERO))
-    wide = np.abs(values) >= 2**31
-    lost = int(wide.sum())
-    if lost:
-        column = pc.if_else(from_numpy(wide), NO_INT64, column)
-    return column.cast(pa.int32()), lost

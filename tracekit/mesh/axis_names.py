@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 from tracekit.axes import AXES
 from tracekit.mesh.families import Family
-
-_MANY_CALLS = 24
-_MOSTLY = 0.6
-_ALTERNATING = 0.93
+from tracekit.thresholds import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
 def name_axes(
     axes: list[Family], order: Sequence[str] | None, notes: list[str]
 ) -> list[tuple[str, list[Family]]]:
-    """Axis names inner to outer: description first, then behaviour, then position; equal names are merged."""
+    """Return the axes with their names, inner to outer; axes of one name are merged.
+
+    Names come from descriptions first, then from behaviour, then from position. order: axes inner to outer, where the
+    user gave it. notes: takes a sentence where names were guessed.
+    """
     if all(a.regular for a in axes):
         inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))
     else:  # ranks numbered otherwise: the axis that communicates most often is the inner one
@@ -56,16 +57,16 @@ def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Se
 
 
 def _looks(axis: Family) -> str:
-    """The axis whose habits these are.
+    """The name of the axis that communicates as this one does.
 
     Tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits for them; context
     parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
     """
     shown = [g for g in axis.groups if g.collectives]
-    if not shown or axis.calls < _MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= _MOSTLY:
+    if not shown or axis.calls < MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= MOSTLY_EXPOSED:
         return "dp"
     kinds = frozenset().union(*(g.ops for g in shown))
-    alternating = sum(g.alternation for g in shown) / len(shown) > _ALTERNATING
+    alternating = sum(g.alternation for g in shown) / len(shown) > ALTERNATING
     return "tp" if alternating or "all_reduce" in kinds else "cp"
 
 

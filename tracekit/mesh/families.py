@@ -1,6 +1,7 @@
 """Process groups as partitions of the world.
 
-A family is one partition into groups of one size, formed by description, by rank pattern and by use.
+A family is one partition of the world into groups of one size. Families are formed by description, by rank pattern and
+by use.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ Blocks = dict[int, int]
 
 @dataclass(frozen=True)
 class GroupUse:
-    """A process group and what the traces show it doing (counts over one member, zero where unknown)."""
+    """A process group and its use in the traces; counts are of one member, zero where unknown."""
 
     ranks: tuple[int, ...]
     descs: tuple[str, ...] = ()
@@ -63,7 +64,10 @@ class Family:
 
 
 def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str]) -> list[Family]:
-    """Partitions among the groups: by description and size, else by rank pattern, else by use."""
+    """Return the partitions of `world` among the groups: by description and size, else by rank pattern, else by use.
+
+    notes: takes a sentence for every kind of group that is ignored.
+    """
     inside = set(world)
     seen: dict[tuple[int, ...], GroupUse] = {}
     for use in uses:
@@ -94,7 +98,7 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
 
 
 def _merge(parts: list[Family]) -> list[Family]:
-    """Joins families of one size whose groups are disjoint: partitions seen in parts."""
+    """Join families of one size whose groups are disjoint: partitions seen in parts."""
     merged: list[Family] = []
     for family in parts:
         members = {r for g in family.groups for r in g.ranks}
@@ -154,7 +158,7 @@ def _use(group: GroupUse) -> object:
 
 
 def _two_colour(groups: list[GroupUse], hints: frozenset[str]) -> list[Family]:
-    """Puts each group into the first partition it does not overlap, likest use first (any numbering of ranks)."""
+    """Put each group into the first partition that it does not overlap, preferring one of the same use."""
     found: list[Family] = []
     for group in sorted(groups, key=lambda g: (repr(_use(g)), -g.collectives, g.ranks)):
         fits = [f for f in found if _disjoint([*f.groups, group])]
@@ -168,7 +172,7 @@ def _two_colour(groups: list[GroupUse], hints: frozenset[str]) -> list[Family]:
 
 
 def _complete(family: Family, world: tuple[int, ...]) -> None:
-    """Adds the blocks that no read rank belongs to, where the pattern of the others leaves one way only."""
+    """Add the blocks that no read rank belongs to, where the pattern of the others leaves one way only."""
     pattern = _pattern(family.groups[0].ranks)
     if any(_pattern(g.ranks) != pattern for g in family.groups):
         return
@@ -184,7 +188,7 @@ def _complete(family: Family, world: tuple[int, ...]) -> None:
 
 
 def join(blocks: Sequence[Blocks], ranks: tuple[int, ...]) -> Blocks:
-    """Connected components when ranks in one block of any partition are joined; numbered by smallest rank."""
+    """Return the connected components of ranks that share a block of any partition, numbered by smallest rank."""
     sets = DisjointSets(ranks)
     for partition in blocks:
         first: Blocks = {}
@@ -195,7 +199,7 @@ def join(blocks: Sequence[Blocks], ranks: tuple[int, ...]) -> Blocks:
 
 
 def orthogonal(a: Blocks, b: Blocks, ranks: tuple[int, ...]) -> bool:
-    """Whether blocks of `a` and `b` share at most one rank, and their join is their full product."""
+    """Whether blocks of `a` and `b` share at most one rank each, and together form the full product of both."""
     pairs = {(a[r], b[r]) for r in ranks}
     if len(pairs) != len(ranks):
         return False

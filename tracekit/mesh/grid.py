@@ -1,7 +1,6 @@
 """A mesh as data: axes from inner to outer, sizes, and the coordinates of every rank.
 
-Coordinates are held explicitly, not derived from strides, so that a job whose ranks were numbered in any other
-way (or renumbered) is described as well.
+Coordinates are held explicitly, not derived from strides, so that any numbering of ranks can be described.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +35,7 @@ class Mesh:
         return {}
 
     def line(self, rank: int, dims: Iterable[str]) -> tuple[int, ...]:
-        """Ranks that differ from `rank` on the axes `dims` only, itself included, sorted."""
+        """Return the ranks that differ from `rank` only on the axes `dims`, itself included, sorted."""
         free = tuple(sorted(set(dims)))
         table = self._lines.get(free)
         if table is None:
@@ -50,7 +49,7 @@ class Mesh:
         return tuple(c for d, c in zip(self.order, coordinate, strict=True) if d not in free)
 
     def dims_of(self, members: Iterable[int]) -> tuple[str, ...] | None:
-        """Axes along which a group extends; None unless it is exactly the full product of those axes."""
+        """Return the axes along which a group extends; None unless it is exactly the full product of those axes."""
         ranks = [r for r in members if r in self.coordinates]
         if not ranks:
             return None
@@ -60,7 +59,7 @@ class Mesh:
 
 
 def from_sizes(sizes: dict[str, int], order: Sequence[str]) -> Mesh:
-    """The mesh whose rank numbers count up along `order`, inner axis first."""
+    """Return the mesh whose rank numbers count up along `order`, inner axis first; `sizes` holds every axis of it."""
     full = tuple(order)
     ranges = [range(sizes[d]) for d in reversed(full)]
     coordinates = {r: tuple(reversed(c)) for r, c in enumerate(product(*ranges))}

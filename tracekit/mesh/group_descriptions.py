@@ -1,4 +1,4 @@
-"""What the descriptions of process groups say about axes: hints only, membership decides.
+"""Axes named in the descriptions of process groups. They are hints only; membership decides.
 
 Megatron writes `TENSOR_MODEL_PARALLEL_GROUP` or `DATA_PARALLEL_GROUP_WITH_CP`, torchtitan `mesh_tp` or
 `mesh_dp_shard_cp`; many programs write nothing, `undefined` or `default_pg`.
@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"[a-z]+")
 
 
 def hinted_dims(descriptions: Iterable[str]) -> frozenset[str]:
-    """Axes that the descriptions mention; empty where they say nothing.
+    """Return the axes that the descriptions mention; empty where they say nothing.
 
     `TENSOR_MODEL_PARALLEL_GROUP` → {tp}; `mesh_dp_shard_cp` → {dp, cp}; `MODEL_PARALLEL_GROUP` → {tp, pp}.
     """

@@ -1,8 +1,8 @@
 """Infers the mesh from process-group membership: every axis is a partition of the world into equal groups.
 
 Families of groups (one partition each) are formed by description, rank pattern and use; the smallest mutually
-orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are recognised as unions, and what fits
-neither is ignored with a word. Nothing here assumes strides: any numbering of ranks gives the same mesh.
+orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are recognised as unions, and a note names
+those that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tracekit.mesh.group_descriptions import hinted_dims
 
 @dataclass(frozen=True)
 class Inference:
-    """A mesh, and in words what was assumed or ignored on the way."""
+    """A mesh, and in words the assumptions made and the groups ignored."""
 
     mesh: Mesh
     notes: tuple[str, ...]
@@ -27,7 +27,7 @@ class Inference:
 
 
 def infer(uses: Sequence[GroupUse], world: Sequence[int], order: Sequence[str] | None = None) -> Inference:
-    """The mesh of `world` (all ranks of the job, sorted) from its process groups.
+    """Return the mesh of `world` (all ranks of the job) told by its process groups.
 
     `order` names the axes inner to outer where descriptions do not. Raises MeshError, naming the flag to give,
     when the groups do not determine a mesh.

@@ -1,8 +1,8 @@
-"""What a machine can do, as numbers from one TOML file: devices, links, host, and what share of each is reached.
+"""A machine as numbers from one TOML file: devices, links, host, and the share of each peak that is reached.
 
-Every cost of the simulator and the planner is computed from these constants and the shapes of the job, in
-`cost`. The files beside this module describe known machines, each number with its source; `calibrate`
-writes such a file for the machine it runs on. A file is data: unknown or missing fields are refused by name.
+Every cost of the simulator and the planner is computed from these constants and the shapes of the job. The files
+beside this module describe known machines, each number with its source; `calibrate` writes such a file for the machine
+it runs on. A file is data: unknown or missing fields are refused by name.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Operations:
-    """How much longer than latency and bandwidth say an operation takes; a library's algorithms, measured."""
+    """Factors by which operations take longer than latency and bandwidth say: a library's algorithms, measured."""
 
     message: float = setting(1.0, "times alpha + bytes · beta, a message to a neighbour")
     all_gather: float = setting(1.0, "times a ring's, all-gather")
@@ -146,7 +146,7 @@ def _numbers(hardware: Hardware) -> Iterator[tuple[str, float]]:
 
 
 def known_hardware() -> list[str]:
-    """Names of the files that come with the package."""
+    """Return the names of the files that come with the package."""
     return sorted(
         entry.name.removesuffix(".toml")
         for entry in resources.files(__name__).iterdir()
@@ -155,7 +155,7 @@ def known_hardware() -> list[str]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Read a known machine by name, or a file whose name ends in .toml.
+    """Return a known machine by name, or the one in a file whose name ends in .toml.
 
     Raises `ConfigError` naming the file, the field and the remedy.
     """
@@ -179,7 +179,7 @@ def load_hardware(name: str) -> Hardware:
 
 
 def parse_hardware(text: str, where: str) -> Hardware:
-    """Read the TOML text of a hardware file; `where` names it in errors."""
+    """Return the machine in the TOML text of a hardware file; `where` names it in errors."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

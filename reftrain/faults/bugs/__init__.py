@@ -52,7 +52,7 @@ def parse_bug(text: str, config: RunConfig) -> BugSpec:
             "fault", f"no bug '{name}'", f"near it are {', '.join(near)}; `reftrain faults` lists all"
         )
     bug = known[name]
-    values = {field: knob.default for field, knob in bug.fields.items()}
+    values = {field: spec.default for field, spec in bug.fields.items()}
     for part in filter(None, (p.strip() for p in rest.split(","))):
         field, equals, value = (p.strip() for p in part.partition("="))
         if not equals or field not in bug.fields:

@@ -21,7 +21,7 @@ Check = Callable[[RunConfig, Values], str | None]
 
 
 @dataclass(frozen=True)
-class Knob:
+class BugField:
     """One field of a bug: meaning, default, and its range: one of `choices`, or a number from `least`."""
 
     meaning: str
@@ -74,7 +74,7 @@ class Bug:
     what: str
     shows: str
     plant: Plant
-    fields: Mapping[str, Knob] = field(default_factory=dict)
+    fields: Mapping[str, BugField] = field(default_factory=dict)
     magnitudes: tuple[Values, ...] = ({},)
     needs: tuple[Check, ...] = ()
 
@@ -112,7 +112,7 @@ def bug(
     what: str,
     shows: str,
     *needs: Check,
-    fields: Mapping[str, Knob] | None = None,
+    fields: Mapping[str, BugField] | None = None,
     magnitudes: tuple[Values, ...] = ({},),
 ) -> Callable[[Plant], Plant]:
     """Enter a planting function into the catalogue."""
@@ -124,19 +124,19 @@ def bug(
     return enter
 
 
-def parse_value(where: str, knob: Knob, text: str) -> Value:
+def parse_value(where: str, known: BugField, text: str) -> Value:
     """Read one field; raises `ConfigError` with the remedy."""
-    if knob.choices:
-        if text not in knob.choices:
-            raise ConfigError(where, f"'{text}' is unknown", f"choose among {', '.join(knob.choices)}")
+    if known.choices:
+        if text not in known.choices:
+            raise ConfigError(where, f"'{text}' is unknown", f"choose among {', '.join(known.choices)}")
         return text
     try:
-        number = int(text) if isinstance(knob.default, int) else float(text)
+        number = int(text) if isinstance(known.default, int) else float(text)
     except ValueError:
-        kind = "whole number" if isinstance(knob.default, int) else "number"
-        raise ConfigError(where, f"'{text}' is no {kind}", f"it is: {knob.meaning}") from None
-    if not math.isfinite(number) or number < knob.least:
-        raise ConfigError(where, f"{text} is out of bounds", f"give {knob.least:g} or more")
+        kind = "whole number" if isinstance(known.default, int) else "number"
+        raise ConfigError(where, f"'{text}' is no {kind}", f"it is: {known.meaning}") from None
+    if not math.isfinite(number) or number < known.least:
+        raise ConfigError(where, f"{text} is out of bounds", f"give {known.least:g} or more")
     return number
 
 

@@ -11,7 +11,7 @@ from reftrain.data.batches import IGNORED, MicroBatch
 from reftrain.execute import pipeline
 from reftrain.execute.loss import global_loss, step_loss
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.model import batch as batch_module
 from reftrain.model.batch import Cutter, LocalBatch, rope_table
 from reftrain.parallel import ring
@@ -89,7 +89,7 @@ def restart_positions(patches: Patches, place: Place, values: Values) -> None:
     "causal mask offset by one block on the later context ranks",
     "attention output on context rank 1 and above",
     needs.axis("cp"),
-    fields={"by": Knob("tokens that a query sees beyond its own; 0 means a whole chunk", 0)},
+    fields={"by": BugField("tokens that a query sees beyond its own; 0 means a whole chunk", 0)},
     magnitudes=({"by": 0}, {"by": 1}),
 )
 def offset_mask(patches: Patches, place: Place, values: Values) -> None:

@@ -13,7 +13,7 @@ from reftrain.execute.loss import global_valid_tokens
 from reftrain.execute.pipeline import PipelineExecutor
 from reftrain.execute.sharded_stage import AnnouncedAllGather, AnnouncedReduceScatter, ShardedStage
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.faults.bugs.pipeline import fsdp_parameters
 from reftrain.rank.comm import Axis
 from reftrain.schedule.actions import Action
@@ -37,7 +37,10 @@ def own_chunk(parameter: FSDPParam, grad: torch.Tensor, group: "dist.ProcessGrou
     "its gradient",
     needs.shards,
     needs.layer,
-    fields={"layer": needs.LAYER, "of": Knob("parameter of the layer", PARAMETERS[1], choices=PARAMETERS)},
+    fields={
+        "layer": needs.LAYER,
+        "of": BugField("parameter of the layer", PARAMETERS[1], choices=PARAMETERS),
+    },
     magnitudes=({"layer": 1, "of": "feed_forward.w1"}, {"layer": 0, "of": "ffn_norm"}),
 )
 def skip_parameter(patches: Patches, place: Place, values: Values) -> None:
@@ -71,7 +74,7 @@ def skip_parameter(patches: Patches, place: Place, values: Values) -> None:
     "gradients after the reduction, times or over dp",
     needs.axis("dp"),
     needs.shards,
-    fields={"mode": Knob("multiplied or divided by dp", "times", choices=("times", "divide"))},
+    fields={"mode": BugField("multiplied or divided by dp", "times", choices=("times", "divide"))},
     magnitudes=({"mode": "times"}, {"mode": "divide"}),
 )
 def wrong_divide(patches: Patches, place: Place, values: Values) -> None:
@@ -101,7 +104,7 @@ def _uneven(config: RunConfig, values: Values) -> str | None:
     "gradients, by a ratio a rank or micro-batch",
     _uneven,
     fields={
-        "level": Knob("means over each rank or each micro-batch", "rank", choices=("rank", "micro_batch"))
+        "level": BugField("means over each rank or each micro-batch", "rank", choices=("rank", "micro_batch"))
     },
     magnitudes=({"level": "micro_batch"}, {"level": "rank"}),
 )

@@ -1,9 +1,9 @@
 """Checks of a layout against a planted bug: each returns what is missing, or None."""
 
 from reftrain.config.run import RunConfig
-from reftrain.faults.bugs.bug import Check, Knob, Values
+from reftrain.faults.bugs.bug import BugField, Check, Values
 
-LAYER = Knob("layer that has the bug", 0)
+LAYER = BugField("layer that has the bug", 0)
 
 
 def axis(name: str, least: int = 2) -> Check:

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from reftrain.config.run import OptimizerConfig, RunConfig
 from reftrain.execute import gradients
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.model import attention
 from reftrain.model import batch as batch_module
 from reftrain.model.batch import rope_table
@@ -53,7 +53,7 @@ def _decay(config: RunConfig, values: Values) -> str | None:
     "norms' weights after step 0",
     needs.parallel,
     _decay,
-    fields={"rank": Knob("rank that decays its norms", 0)},
+    fields={"rank": BugField("rank that decays its norms", 0)},
     magnitudes=({"rank": 0}, {"rank": 1}),
 )
 def decay_norms(patches: Patches, place: Place, values: Values) -> None:
@@ -75,7 +75,7 @@ def decay_norms(patches: Patches, place: Place, values: Values) -> None:
     "the norms' epsilon differs in the parallel path",
     "output of layers.0.attention_norm",
     needs.parallel,
-    fields={"factor": Knob("factor of the epsilon", 1.01)},
+    fields={"factor": BugField("factor of the epsilon", 1.01)},
     magnitudes=({"factor": 2.0}, {"factor": 1.01}),
 )
 def other_epsilon(patches: Patches, place: Place, values: Values) -> None:
@@ -110,7 +110,7 @@ class _Functions:
     "attention scaled by a slightly wrong factor",
     "output of layers.0.attention's core",
     needs.parallel,
-    fields={"factor": Knob("factor of the scale", 1.001)},
+    fields={"factor": BugField("factor of the scale", 1.001)},
     magnitudes=({"factor": 1.1}, {"factor": 1.001}),
 )
 def other_scale(patches: Patches, place: Place, values: Values) -> None:

@@ -13,7 +13,7 @@ from reftrain.execute.gradients import sum_tied_gradients
 from reftrain.execute.pipeline import PipelineExecutor
 from reftrain.execute.sharded_stage import ShardedStage
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.model import decoder, layers
 from reftrain.model.attention import recomputed
 from reftrain.model.batch import LocalBatch
@@ -150,7 +150,7 @@ def _two_chunks(config: RunConfig, values: Values) -> str | None:
     "input of the layer that runs in the wrong place",
     needs.axis("pp"),
     _two_chunks,
-    fields={"rank": Knob("pipeline rank that swaps its chunks", 0)},
+    fields={"rank": BugField("pipeline rank that swaps its chunks", 0)},
     magnitudes=({"rank": 0}, {"rank": 1}),
 )
 def swap_chunks(patches: Patches, place: Place, values: Values) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from reftrain.config.run import RunConfig
 from reftrain.execute import sharded_stage
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.model.context import ModelContext
 from reftrain.model.decoder import Stage
 from reftrain.model.layers import Queries, RowProjection
@@ -21,8 +21,8 @@ from reftrain.rank.comm import Axis
 
 COLUMN = {"qkv": "attention.qkv", "w1": "feed_forward.w1"}
 ROW = {"wo": "attention.wo", "w2": "feed_forward.w2"}
-OF_COLUMN = Knob("column-parallel input: qkv or w1", "qkv", choices=("qkv", "w1"))
-OF_ROW = Knob("row-parallel projection: wo or w2", "wo", choices=("wo", "w2"))
+OF_COLUMN = BugField("column-parallel input: qkv or w1", "qkv", choices=("qkv", "w1"))
+OF_ROW = BugField("row-parallel projection: wo or w2", "wo", choices=("wo", "w2"))
 
 
 def own_piece(x: torch.Tensor, axis: Axis) -> torch.Tensor:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from reftrain.config.run import RunConfig
 from reftrain.faults.bugs import needs
-from reftrain.faults.bugs.bug import Knob, Patches, Place, Values, bug
+from reftrain.faults.bugs.bug import BugField, Patches, Place, Values, bug
 from reftrain.model import decoder
 from reftrain.model.decoder import Embedding
 from reftrain.parallel import cross_entropy
@@ -155,7 +155,9 @@ def smoothing_by_shard(patches: Patches, place: Place, values: Values) -> None:
     "the last shard's embedding mask leaves out the last ids",
     "embedding output where these ids stand",
     needs.axis("tp"),
-    fields={"ids": Knob("ids left out; the last is padding, the one before it ends documents", 2, least=1)},
+    fields={
+        "ids": BugField("ids left out; the last is padding, the one before it ends documents", 2, least=1)
+    },
     magnitudes=({"ids": 64}, {"ids": 2}),
 )
 def short_last_mask(patches: Patches, place: Place, values: Values) -> None:

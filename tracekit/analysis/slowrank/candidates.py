@@ -67,7 +67,7 @@ def _median(own: F64) -> F64:
 
 
 def _those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
-    """Those of `rows` without which the step would be shorter, given that the others are cured as well.
+    """The ranks among `rows` without which the step would be shorter even if the others were cured.
 
     Each round cures all that are left and then takes back one cure after the other. Ranks whose cure saves little
     beside the dearest one's are dropped, until all that are left are needed.

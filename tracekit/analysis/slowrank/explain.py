@@ -41,7 +41,10 @@ def _evidence(rank: Comparison, rows: Sequence[Row]) -> tuple[Evidence, ...]:
 
 
 def _beside(suspect: Features, peers: Sequence[Features]) -> Comparison:
-    """`suspect` beside the medians of `peers`; a busy machine gives every rank a few long gaps, so gaps are as well."""
+    """`suspect` beside the medians of `peers`.
+
+    Long gaps are compared one by one, longest with longest: a busy machine gives every rank a few of them.
+    """
     steps = suspect.gaps.sum() / suspect.gap if suspect.gap else 1.0
     few = suspect.gaps[: max(1, round(PAUSES_A_STEP * steps))]
     usual = _usual_gaps(peers, len(few))

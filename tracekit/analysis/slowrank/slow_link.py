@@ -1,7 +1,7 @@
 """Slow links: transfers that take longer than their peers' though everybody arrived in time.
 
 The transfer of an operation begins when its last member has come. Groups along one axis that carry the same message
-are peers. The ranks at the bad link are those whose groups are slow on every axis that tells.
+are peers. The ranks at the slow link are in slow groups on every axis that can tell.
 """
 
 from collections import defaultdict

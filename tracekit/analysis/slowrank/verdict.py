@@ -28,7 +28,7 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class Answer:
-    """A verdict with its suspects; `gain` is what curing all of them saves, ns a step."""
+    """A verdict with its suspects; `gain` is the time that the step would save without their slowness, ns."""
 
     verdict: Verdict
     cause: Cause | None
@@ -195,7 +195,7 @@ def _suspect(
     *,
     every: bool = False,
 ) -> Suspect:
-    """The suspect in `row`, who costs `lost` ns a step; `every` names all steps, else those in which it was slow."""
+    """The suspect in `row`, which costs `lost` ns a step; with `every` all steps are named, else the slow ones."""
     rank = case.steps.ranks[row]
     value = np.nan_to_num(case.found.value[row], nan=0.0)
     slow = [

@@ -164,7 +164,7 @@ class _Projection:
         self.clock[n], self.place[n] = now, i
 
     def _post(self, number: int, now: float) -> None:
-        """Counts one post of an instance at `now`; the last one lets go on whoever needs it."""
+        """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""
         self.latest[number] = max(self.latest.get(number, now), now)
         self.posted[number] = self.posted.get(number, 0) + 1
         if self.posted[number] != self.expected.get(number, 0):

@@ -1,4 +1,4 @@
-r"""Event separators of a file, and blocks of events as text that a line-wise JSON reader takes.
+r"""Learns how a file separates events, and rewrites blocks of events for a line-wise JSON reader.
 
 The comma between two events becomes a line end. Wherever that happens by mistake, inside a string or a nested
 array, no valid JSON is left, so the reader refuses the block and nothing wrong can come of it. Events that
@@ -9,7 +9,8 @@ writes `ph` first and the event closes no array, so that it cannot be the last o
 import re
 from collections import Counter
 
-MAX_SEPARATORS = 4
+from tracekit.thresholds import MAX_SEPARATORS
+
 ANY_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
 PHASE_FIRST = re.compile(rb'\{(\s*"ph"\s*:\s*")\w"')
 STORED = frozenset((b'X"', b'B"', b'E"'))
@@ -17,14 +18,14 @@ NOT_STORED = frozenset(bytes((c,)) + b'"' for c in b"iIstfMCbenNODPRcvV")  # the
 
 
 class Redelimiter:
-    """What a file puts between events, learned from events that were read one by one."""
+    """The separators of a file, learned from events that were read one by one."""
 
     def __init__(self) -> None:
         self.separators: list[bytes] = []
         self._before_phase = b""  # with which every event of the file starts, or nothing
 
     def learn(self, separator: bytes, following: bytes) -> None:
-        """Take what stood between two events, braces included, and the beginning of the second."""
+        """Take the bytes between two events, braces included, and the beginning of the second event."""
         known = self.separators
         if separator in known or len(known) == MAX_SEPARATORS or not ANY_SEPARATOR.fullmatch(separator):
             return
@@ -34,12 +35,12 @@ class Redelimiter:
             self._before_phase = first[1]
 
     def last_end(self, buffer: bytes, start: int, end: int) -> int | None:
-        """Offset behind the last event of the range, as far as separators tell."""
+        """Return the offset behind the last event of the range, as far as separators tell."""
         found = max((buffer.rfind(s, start, end) for s in self.separators), default=-1)
         return found + 1 if found > start else None
 
     def next_end(self, buffer: bytes, start: int) -> int | None:
-        """Offset behind the next thing that looks like the end of an event followed by another."""
+        """Return the offset behind the next place that looks like the end of an event followed by another."""
         found = [at for s in self.separators if (at := buffer.find(s, start)) >= 0]
         if not self.separators and (match := ANY_SEPARATOR.search(buffer, start)):
             found = [match.start()]
@@ -55,7 +56,7 @@ class Redelimiter:
         return pieces
 
     def text(self, block: bytes) -> tuple[bytes, Counter[str]]:
-        """Put the stored events of `block` on lines; and count the phases of those left out."""
+        """Return the stored events of `block`, one per line, and a count of the phases of the others."""
         if not self.separators:
             return block, Counter()
         if not self._before_phase or block[:1] != b"{":
@@ -67,7 +68,7 @@ class Redelimiter:
         return b"{%s}" % b"}\n{".join(kept) if kept else b"", left_out
 
     def _split(self, pieces: list[bytes]) -> tuple[list[bytes], Counter[str]]:
-        """Return the pieces worth parsing, and the phases of the others; this runs once for every event."""
+        """The pieces worth parsing, and a count of the phases of the others; this runs once for every event."""
         before = self._before_phase
         at = len(before)
         to = at + 2
@@ -86,7 +87,7 @@ class Redelimiter:
         return kept, left_out
 
     def offset(self, block: bytes, row: int) -> int:
-        """Offset in `block` of the event that became line `row`, or 0 where that cannot be told."""
+        """Return the offset in `block` of the event that became line `row`, or 0 where that cannot be told."""
         if len(self.separators) != 1 or not row or block[:1] != b"{":
             return 0
         at = 0

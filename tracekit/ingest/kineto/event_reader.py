@@ -1,6 +1,7 @@
-"""Reads one event at a time with the standard library: the slow, forgiving way for what pyarrow refuses.
+"""Reads one event at a time with the standard library: slow and forgiving, for events that pyarrow refuses.
 
-A value of the wrong type is dropped and counted, never the whole event; an event without a usable time is.
+A value of the wrong type is dropped and counted, and the rest of the event is kept. An event without a usable start is
+dropped whole.
 """
 
 import json
@@ -9,16 +10,16 @@ from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from tracekit.ingest.kineto.columns import ARGS, KEPT_PHASES, TOP, Field
+from tracekit.ingest.kineto.event_fields import ARGS, KEPT_PHASES, TOP, Field
 from tracekit.schema import DICT
+from tracekit.thresholds import MAX_JSON_DIGITS, MAX_TIME_EXPONENT, MAX_WHOLE_EXPONENT, MIN_TIME_EXPONENT
 
 INT64 = range(-(2**63), 2**63)
 HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no undecodable byte
-MAX_DIGITS = 400  # of a number: enough for any double, few enough to stay cheap
 
 
 class EventReader:
-    """`raw_decode` an event from text, and turn it into a row of columns.SCANNED."""
+    """`raw_decode` an event from text, and turn it into a row of event_fields.SCANNED."""
 
     def __init__(self, issues: Counter[str], phases: Counter[str]) -> None:
         self._issues = issues
@@ -33,7 +34,7 @@ class EventReader:
         self._duplicates = 0
 
     def decode(self, text: str, at: int) -> tuple[Any, int]:
-        """Decode the JSON value at `at`; ValueError or RecursionError where there is none."""
+        """Return the JSON value at `at`, and where it ends; ValueError or RecursionError where there is none."""
         self._duplicates = 0
         return self._decoder.raw_decode(text, at)
 
@@ -43,7 +44,7 @@ class EventReader:
         return found
 
     def row(self, event: Any) -> dict[str, Any] | None:
-        """Make the row of a decoded event; None where it has no duration to store or no usable time."""
+        """Return the row of a decoded event; None where its phase is not stored or it has no usable start."""
         if not isinstance(event, dict):
             self._issues["malformed_event"] += 1
             return None
@@ -101,9 +102,9 @@ class EventReader:
                 value = _decimal(value)
             except InvalidOperation:
                 return None
-        if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > MAX_DIGITS:
+        if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > MAX_JSON_DIGITS:
             return None
-        whole = value.to_integral_value() if value.adjusted() < 30 else value
+        whole = value.to_integral_value() if value.adjusted() < MAX_WHOLE_EXPONENT else value
         return int(whole) if whole == value else None
 
     def _time(self, value: Any) -> int | None:
@@ -118,12 +119,12 @@ class EventReader:
         if not value.is_finite():
             self._issues["not_a_number"] += 1
             return None
-        if value.adjusted() > 20:
+        if value.adjusted() > MAX_TIME_EXPONENT:
             self._issues["integer_overflow"] += 1
             return None
-        if value.adjusted() < -30:
+        if value.adjusted() < MIN_TIME_EXPONENT:
             return 0
-        with localcontext(prec=MAX_DIGITS):
+        with localcontext(prec=MAX_JSON_DIGITS):
             nanos = int((value * 1000).to_integral_value(ROUND_HALF_EVEN))
         if nanos not in INT64:
             self._issues["integer_overflow"] += 1
@@ -132,7 +133,7 @@ class EventReader:
 
 
 def _decimal(text: str) -> Decimal:
-    return Decimal(text) if len(text) <= MAX_DIGITS else Decimal("Infinity")
+    return Decimal(text) if len(text) <= MAX_JSON_DIGITS else Decimal("Infinity")
 
 
 def _of_json(text: str) -> Decimal:

@@ -1,7 +1,7 @@
-"""The scanner: decompressed blocks in, typed batches and a record of what was found and repaired out.
+"""The scanner: takes decompressed blocks, gives typed batches and a record of all that was found and repaired.
 
-This interface is narrow so that a faster scanner can stand in for it: `layout` finds the event array,
-`events` reads it, and what stands before and after the array becomes `ScanRecord.metadata`.
+The interface is narrow so that a faster scanner can replace it. `header` finds the event array, `event_array` reads it,
+and the keys before and after the array become `ScanRecord.metadata`.
 """
 
 from collections import Counter
@@ -11,15 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tracekit.ingest.kineto.events import EventBuffer
-from tracekit.ingest.kineto.layout import MAX_HEADER, HeaderScanner
-
-HOPELESS = 100_000  # array elements that are no events, before the first that is
+from tracekit.ingest.kineto.event_array import EventBuffer
+from tracekit.ingest.kineto.header import HeaderScanner
+from tracekit.thresholds import HOPELESS, KEPT_START, MAX_HEADER
 
 
 @dataclass
 class ScanRecord:
-    """What a scan found besides events: counted repairs, phases, metadata, and why it stopped early."""
+    """All that a scan found besides events: counted repairs, phases, metadata, and why it stopped early."""
 
     issues: Counter[str] = field(default_factory=Counter)
     phases: Counter[str] = field(default_factory=Counter)
@@ -30,14 +29,14 @@ class ScanRecord:
 
 
 def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch]:
-    """Batches of columns.SCANNED, in file order; `record` is complete once the iterator is exhausted."""
+    """Yield batches of event_fields.SCANNED in file order; `record` is complete once the iterator is exhausted."""
     header = HeaderScanner()
     for block in blocks:
         if header.feed(block):
             break
     if header.start is None:
         record.failed = header.failed or "it ends before its `traceEvents` (cut off, or not JSON)"
-        record.metadata = {"start": bytes(header.buffer[: 1 << 20])}
+        record.metadata = {"start": bytes(header.buffer[:KEPT_START])}
         return
     record.bare = header.key_at is None
     events = EventBuffer(bytes(header.buffer[header.start :]), record.issues, record.phases)

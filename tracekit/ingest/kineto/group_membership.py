@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
+from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
+from tracekit.ingest.file_result import FileGroup
+from tracekit.thresholds import INT32_END, MAX_RANKS
 
-MAX_RANKS = 1 << 20  # members of a group; more is a fault of the file
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
 
 
 class Membership(NamedTuple):
-    """What one event says about its group; the same few recur all through a file."""
+    """The arguments of an event that describe its group; a file holds few different ones."""
 
     pg_name: str | None
     pg_desc: str | None
@@ -53,13 +54,16 @@ class ListedGroup:
 
 @dataclass
 class MembershipCodes:
-    """Numbers the distinct memberships of a file; -1 marks an event that names no group."""
+    """Numbers the distinct memberships of a file; -1 marks an event that names no group.
+
+    known: code by membership. counts: events by code.
+    """
 
     known: dict[Membership, int] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
-        """int32 code of each row of a columns.SCANNED batch."""
+        """Return the code of each row of an event_fields.SCANNED batch, int32 of shape (rows,)."""
         codes = np.full(batch.num_rows, -1, np.int32)
         columns = [_numbers(batch.column(key)) for key in KEYS]
         rows = np.flatnonzero(np.logical_or.reduce([present for _, present in columns]))
@@ -83,7 +87,7 @@ def _numbers(column: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 
 def listed_groups(info: Any) -> list[ListedGroup]:
-    """List the groups of `distributedInfo` that have members; what is malformed is passed over."""
+    """Return the groups of `distributedInfo` that list their members; malformed entries are passed over."""
     config = info.get("pg_config") if isinstance(info, dict) else None
     entries = list(config.values()) if isinstance(config, dict) else config
     groups = []
@@ -112,13 +116,13 @@ def _members(value: Any) -> tuple[int, ...] | None:
         value = [int(v) for v in re.findall(r"\d{1,9}", value)] if "..." not in value else None
     if not isinstance(value, list) or len(value) > MAX_RANKS:
         return None
-    if not all(type(v) is int and 0 <= v < 2**31 for v in value):
+    if not all(type(v) is int and 0 <= v < INT32_END for v in value):
         return None
     return tuple(value)
 
 
 def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] | None:
-    """Members of the group an event names, in the order written, or None where that would be a guess."""
+    """Return the members of the group that an event names, in the order written; None where that would be a guess."""
     text = said.pg_ranks or ""
     prefix = tuple(int(v) for v in re.findall(r"\d{1,9}", text))
     if prefix and "..." not in text and said.group_size in (None, len(prefix)):
@@ -126,7 +130,7 @@ def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] |
     size, start, stride = said.group_size, said.rank_start, said.rank_stride
     if size is not None and 0 < size <= MAX_RANKS and start is not None and start >= 0:
         step = 1 if size == 1 else stride
-        if step is not None and step > 0 and start + (size - 1) * step < 2**31:
+        if step is not None and step > 0 and start + (size - 1) * step < INT32_END:
             strided = tuple(range(start, start + size * step, step))
             if strided[: len(prefix)] == prefix:
                 return strided
@@ -136,3 +140,35 @@ def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] |
         if g.name == said.name and size in (None, len(g.ranks)) and g.ranks[: len(prefix)] == prefix
     }
     return next(iter(found)) if len(found) == 1 and said.name is not None else None
+
+
+@dataclass
+class FileGroups:
+    """Process groups of one file, numbered in the order met: names and descriptions by sorted members."""
+
+    listed: list[ListedGroup]
+    found: dict[tuple[int, ...], tuple[set[str], set[str]]] = field(default_factory=dict)
+
+    def number(self, ranks: tuple[int, ...], name: str | None, desc: str | None) -> int:
+        """Return the number of the group with these members, in any order, and note its name and description."""
+        key = tuple(sorted(set(ranks)))
+        names, descs = self.found.setdefault(key, (set(), set()))
+        names.update({name} if name else ())
+        descs.update({desc} if desc else ())
+        return list(self.found).index(key)
+
+    def resolve(self, codes: MembershipCodes, issues: Counter[str]) -> pa.Array:
+        """Return the group number of every membership code, int32 of shape (codes,); null where it is unknown."""
+        for group in self.listed:
+            self.number(group.ranks, group.name, group.desc)
+        numbers: list[int | None] = []
+        for said, code in codes.known.items():
+            ranks = members_of(said, self.listed)
+            if ranks is None and said.names_a_group:
+                issues["group_members_unknown"] += codes.counts[code]
+            numbers.append(None if ranks is None else self.number(ranks, said.name, said.pg_desc))
+        return from_ints(numbers, np.int32)
+
+    def table(self) -> tuple[FileGroup, ...]:
+        """Return all groups, by number."""
+        return tuple(FileGroup(r, tuple(sorted(n)), tuple(sorted(d))) for r, (n, d) in self.found.items())

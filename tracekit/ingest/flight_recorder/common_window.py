@@ -1,8 +1,8 @@
-"""What part of timed dumps can be compared: steps told by calls that everybody makes, else a common window.
+"""The part of timed dumps that can be compared: steps told by calls that all ranks make, else a common window.
 
-Rings of different ranks reach back to different moments. Where all ranks make a call together, that call ends a
-step (or, where such calls are many, every so many of them stand for one). Else the calls are cut into parts in which
-every group has the same calls on all its members. Used by `flight_run`.
+Rings of different ranks reach back to different moments. Where all ranks make a call together, that call ends a step;
+where such calls are many, every n-th of them does. Else the calls are cut into parts in which every group has the same
+calls on all its members. Used by `reader`.
 """
 
 from collections import defaultdict
@@ -13,34 +13,42 @@ import numpy as np
 
 from tracekit.dumps.calls import CallKind
 from tracekit.dumps.rank_dump import Int64, RankDump, TimedCalls
+from tracekit.thresholds import (
+    BEYOND_ALL_CALLS,
+    LEAST_CALLS,
+    LEAST_STEPS,
+    MAX_RARE_CALLS,
+    MAX_TWINS,
+    PERIODS_ALIKE,
+)
 
 Members = tuple[int, ...]
 Channel = tuple[str, Members, int]
 """group or pair, its ranks, and which of several groups of these ranks."""
 Side = tuple[Int64, Int64]
 """Places of a channel's calls on one rank, and their numbers."""
-MAX_TWINS = 64
-_STEPS = 3
-_CALLS_A_STEP = 8
-"""Marks closer together than this are thinned out."""
-_A_STEP = 64
-"""Calls of the rarest kind that a step may hold."""
-_ALIKE = 0.9
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Calls that all ranks make: their group and kind, the first number, and by how much numbers of marks differ."""
+    """Calls that all ranks make and that end a step: their group and kind, and their sequence numbers.
+
+    first: number of the first one. stride: difference between the numbers of two marks. thinned: whether only every
+    n-th such call is a mark.
+    """
 
     name: str
     kind: CallKind
     first: int
     stride: int
-    thinned: bool  # every so many calls stand for a step
+    thinned: bool
 
 
 def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
-    """Find the rarest call of everybody, by number evenly spaced; None where there is none."""
+    """Return the rarest call of all ranks whose sequence numbers are evenly spaced; None where there is none.
+
+    world: all ranks of the job, sorted; marks are calls of a group of all of them.
+    """
     seqs: dict[tuple[str, CallKind], dict[int, Int64]] = defaultdict(dict)
     for rank, dump in dumps.items():
         timing = dump.timing
@@ -59,19 +67,19 @@ def find_marks(dumps: Mapping[int, RankDump], world: Members) -> Marks | None:
         stride = int(every[1] - every[0]) if len(every) > 1 else 0
         if stride <= 0 or (np.diff(every) != stride).any() or len(by_rank) < len(dumps):
             continue
-        thin = max(1, -(-_CALLS_A_STEP * len(every) // max(calls, 1)))
-        if len(every) // thin >= _STEPS:
+        thin = max(1, -(-LEAST_CALLS * len(every) // max(calls, 1)))
+        if len(every) // thin >= LEAST_STEPS:
             known = (thin > 1, -stride * thin, name, kind, int(every[0]))
             best = known if best is None else min(best, known)
     return None if best is None else Marks(best[2], best[3], best[4], -best[1], best[0])
 
 
 def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Members]]) -> dict[int, list[int]]:
-    """Cut the calls of every rank into the same parts: places where a part begins, and where the last one ends.
+    """Return, by rank, the places among its calls where a part begins, and last the place where the last part ends.
 
-    A part is as long as the period in which calls repeat; there may be but one. In every part each group has the same
-    calls on all its members: collectives are the same by their number, sends and receives by how many follow them
-    between the two ranks. What lies outside is not on all ranks.
+    All ranks have the same parts. A part is as long as the period in which calls repeat; there may be only one. In
+    every part each group has the same calls on all its members: collectives are matched by their number, sends and
+    receives by how many follow them between the two ranks. Calls outside the parts are not on all ranks.
     """
     channels: dict[Channel, dict[int, Side]] = defaultdict(dict)
     for rank, dump in dumps.items():
@@ -91,7 +99,7 @@ def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Membe
     while stride:
         wanted = {**cuts[-1], guide: cuts[-1][guide] + stride}
         found = _settled(channels, present, wanted, last=False)
-        if any(ends[r] - found[r] < _CALLS_A_STEP for r in dumps):
+        if any(ends[r] - found[r] < LEAST_CALLS for r in dumps):
             break
         cuts.append(found)
     cuts.append(ends)
@@ -99,20 +107,20 @@ def common_parts(dumps: Mapping[int, RankDump], members: Mapping[int, list[Membe
 
 
 def _period(timing: TimedCalls | None, begin: int, end: int) -> int:
-    """Find after how many calls a rank's sequence of calls repeats, by its rarest call; 0 where it does not."""
+    """Number of calls after which a rank's sequence of calls repeats, by its rarest call; 0 where it does not."""
     if timing is None:
         return 0
     codes = timing.group[begin:end] * np.int64(len(timing.kinds)) + timing.kind[begin:end]
     known, counts = np.unique(codes, return_counts=True)
     for _, code in sorted(zip(counts.tolist(), known.tolist(), strict=True)):
         at = np.flatnonzero(codes == code)
-        for several in range(1, min(len(at) // _STEPS, _A_STEP) + 1):
+        for several in range(1, min(len(at) // LEAST_STEPS, MAX_RARE_CALLS) + 1):
             steps = at[several:] - at[:-several]
             period = int(np.median(steps))
-            alike = len(codes) >= _STEPS * period and bool(
-                (codes[period:] == codes[:-period]).mean() >= _ALIKE
+            alike = len(codes) >= LEAST_STEPS * period and bool(
+                (codes[period:] == codes[:-period]).mean() >= PERIODS_ALIKE
             )
-            if period >= _CALLS_A_STEP and alike and (np.abs(steps - period) <= 1).all():
+            if period >= LEAST_CALLS and alike and (np.abs(steps - period) <= 1).all():
                 return period
     return 0
 
@@ -152,9 +160,9 @@ def _settled(
 
 
 def _bound(side: Side | None, cut: int, *, last: bool) -> int:
-    """Give the last or the first number that is kept; beyond every number where none is."""
+    """The last or the first number that is kept; beyond every number where none is."""
     if side is None:
-        return -(1 << 62) if last else 1 << 62
+        return -BEYOND_ALL_CALLS if last else BEYOND_ALL_CALLS
     kept = side[1][side[0] < cut] if last else side[1][side[0] >= cut]
     if len(kept):
         return int(kept.max() if last else kept.min())
@@ -181,7 +189,10 @@ def _pairs(timing: TimedCalls, end: int) -> list[tuple[Channel, Int64]]:
 
 
 def twins(dump: RankDump, members: list[Members]) -> Int64:
-    """Number groups of the same members, by description and name: their calls count apart, and must not meet."""
+    """Return a number for each group, shape (groups,), that tells groups of the same members apart.
+
+    Such groups count their calls apart. They are numbered by description and name.
+    """
     numbers = np.zeros(len(members), np.int64)
     seen: dict[Members, int] = defaultdict(int)
     for place in sorted(range(len(members)), key=lambda i: (dump.groups[i].desc, dump.groups[i].name)):

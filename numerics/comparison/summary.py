@@ -1,4 +1,4 @@
-"""Builds the finding from the evidence and the decision: counts, place, largest differences and picture."""
+"""Sums the evidence and the decision up in the finding: counts, place, largest differences and picture."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where the events of a Chrome trace stand: top-level keys around the `traceEvents` array, or a bare array.
+"""Finds the event array of a Chrome trace: `traceEvents` among top-level keys, or a bare array.
 
 Keys may stand before or after the array; strings may hold braces or the word itself; the file may be cut off
 anywhere. Only what surrounds the events is kept, in bounded memory.
@@ -8,24 +8,29 @@ import json
 import re
 from typing import Any
 
-MAX_HEADER = 1 << 25  # bytes before the events, and behind them; 100 000 ranks of groups need a third of that
+from tracekit.thresholds import KEY_ROOM, MAX_HEADER
+
 TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
 COLON = re.compile(rb"\s*:\s*")
 
 
 class HeaderScanner:
-    """Finds the start of the event array in a growing buffer; feed it until it says it is done."""
+    """Finds the start of the event array in a growing buffer; `feed` it until it returns true.
+
+    start: offset just behind the `[` of the array, None until it is found. key_at: offset of its key, None for a bare
+    array. failed: why there is no array.
+    """
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        self.start: int | None = None  # offset just behind the `[` of the event array
-        self.key_at: int | None = None  # offset of the key, None for a bare array
+        self.start: int | None = None
+        self.key_at: int | None = None
         self.failed: str | None = None
         self._at = 0
         self._depth = 0
 
     def feed(self, data: bytes) -> bool:
-        """Take more bytes; true once nothing more is needed."""
+        """Take more bytes; return true once nothing more is needed."""
         self.buffer += data
         if not self._at and self._bare_array():
             return True
@@ -40,6 +45,7 @@ class HeaderScanner:
         return False
 
     def _walk(self) -> bool:
+        """Go on through keys and brackets; true at the event array, or where there is none."""
         view = self.buffer
         while match := TOKEN.search(view, self._at):
             if match["open"] is not None:
@@ -55,7 +61,7 @@ class HeaderScanner:
                     return True
             elif token == b'"traceEvents"' and self._depth == 1:
                 colon = COLON.match(view, match.end())
-                if match.end() + 64 > len(view) and (colon is None or colon.end() == len(view)):
+                if match.end() + KEY_ROOM > len(view) and (colon is None or colon.end() == len(view)):
                     self._at = match.start()
                     return False
                 if colon is not None:
@@ -77,7 +83,7 @@ class HeaderScanner:
         return True
 
     def metadata(self, tail: bytes) -> dict[str, Any]:
-        """Top-level keys before and after the events; values cut off at the end are left out."""
+        """Return the top-level keys before and after the events; a value cut off at the end is left out."""
         if self.key_at is None:
             return {}
         before = top_level_items(bytes(self.buffer[: self.key_at]))
@@ -85,7 +91,7 @@ class HeaderScanner:
 
 
 def top_level_items(data: bytes) -> dict[str, Any]:
-    """Keys and values of a JSON object that may be cut off: every whole pair up to the first fault."""
+    """Return keys and values of a JSON object that may be cut off: every whole pair up to the first fault."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
     decoder = json.JSONDecoder(strict=False)
     found: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import from_strings
-from tracekit.ingest.kineto.columns import from_rows
+from tracekit.ingest.kineto.scanned_columns import from_rows
 
 COMPLETE = from_strings(["X"])[0]
 
@@ -20,7 +20,7 @@ class Pairing:
         self._issues = issues
 
     def apply(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Return the batch's complete events, and those completed by its ends."""
+        """Return the batch's complete events, and the events that its end events complete."""
         complete = pc.equal(batch.column("ph"), COMPLETE)
         if complete.true_count == batch.num_rows:
             return [batch]
@@ -44,7 +44,7 @@ class Pairing:
         return begin | {"ph": "X", "dur": row["ts"] - begin["ts"]}
 
     def close(self) -> None:
-        """Count begins without an end."""
+        """Count begin events without an end, at the end of the file."""
         left = sum(len(stack) for stack in self._open.values())
         if left:
             self._issues["unpaired_begin_end"] += left

@@ -15,23 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.kineto.columns import (
-    COMMS_MARKS,
-    INTEGER_KEYS,
-    SCALES,
-    Dialect,
-    from_rows,
-    text_key,
-    typed,
-)
-from tracekit.ingest.kineto.lenient import EventReader
+from tracekit.ingest.kineto.event_fields import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, text_key
+from tracekit.ingest.kineto.event_reader import EventReader
 from tracekit.ingest.kineto.redelimit import Redelimiter
+from tracekit.ingest.kineto.scanned_columns import from_rows, typed
+from tracekit.thresholds import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
 
-WINDOW = 1 << 22  # bytes handed to pyarrow at a time
-SMALL = 1 << 12  # bytes below which narrowing down costs more than reading event by event
-MAX_BURST = 1 << 12  # events read one by one before pyarrow is tried again
-TEXT = 1 << 16  # bytes decoded at a time when reading one by one
-MAX_EVENT = 1 << 25  # bytes of one event; a longer one is skipped and counted
 LEADING = re.compile(rb"[\s,]*")
 ARRAY_END = re.compile(rb"\}\s*\]")
 BAD_ROW = re.compile(r"in row (\d+)")
@@ -87,7 +76,7 @@ class EventBuffer:
     def _ready(self) -> bool:
         """Skip to the next event; false at the end of the array or of the buffer."""
         if self._skipping:
-            self._at = self._next_end(self._at) or max(self._at, len(self._buffer) - 64)
+            self._at = self._next_end(self._at) or max(self._at, len(self._buffer) - KEY_ROOM)
         if self._skipping:
             return False
         self._at = LEADING.match(self._buffer, self._at).end()  # type: ignore[union-attr]
@@ -192,14 +181,14 @@ class EventBuffer:
                 at += 1
                 continue
             if last >= 0 and text[at] == "{" and text[last] == "}":
-                following = text[at : at + 64].encode(*ENCODING)
+                following = text[at : at + KEY_ROOM].encode(*ENCODING)
                 self._lines.learn(text[last : at + 1].encode(*ENCODING), following)
             try:
                 event, end = self._reader.decode(text, at)
             except RecursionError:
                 return at, read, False
             except ValueError as error:
-                near_end = getattr(error, "pos", 0) >= len(text) - 12
+                near_end = getattr(error, "pos", 0) >= len(text) - NEAR_END
                 return at, read, near_end or "Unterminated string" in str(error)
             if end == len(text) and not isinstance(event, dict | list):
                 return at, read, True  # a bare number may go on
@@ -230,7 +219,7 @@ class EventBuffer:
             self._at = end.end() - 1 if end else len(self._buffer)
         else:
             self._skipping = True
-            self._at = len(self._buffer) - 64
+            self._at = len(self._buffer) - KEY_ROOM
         return False
 
     def _next_end(self, start: int) -> int | None:

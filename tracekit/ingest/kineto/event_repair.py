@@ -8,12 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import FALSE, MINUS_ONE, ZERO, from_numpy, from_strings, to_numpy
-from tracekit.units import NS_PER_S
+from tracekit.thresholds import LONGEST_NS, MAX_OVERLAP_NS, MAX_TIME_NS
 
-LONGEST = (
-    24 * 3600 * NS_PER_S
-)  # no event of a training step lasts a day; recorders that wrap around write more
-LIMIT = 2**62  # sums of a start, a base time and a duration stay within 64 bits below this
 _CALL = ["collective", "in_nelems", "src_rank", "dst_rank"]  # what tells one communication call from another
 COMMS_RECORD, KERNEL = from_strings(["record_param_comms", "kernel"])
 
@@ -23,14 +19,14 @@ class Repair:
     """Counts into `issues`; call `batch` on every batch, `in_order` on the sorted chunks."""
 
     issues: Counter[str]
-    window_end: int = -(2**63)  # last sane end of an event
+    window_end: int = int(np.iinfo(np.int64).min)  # last sane end of an event
     _outer: dict[tuple[int | None, int | None], tuple[int, list[object]]] = field(default_factory=dict)
     _busy: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Missing and negative durations become 0; starts beyond reason are dropped."""
+        """Return `batch` with missing and negative durations as 0, without events whose start is out of range."""
         ts = to_numpy(batch.column("ts"))
-        wild = np.abs(ts) >= LIMIT
+        wild = np.abs(ts) >= MAX_TIME_NS
         if wild.any():
             self.issues["absurd_timestamp"] += int(wild.sum())
             batch = batch.filter(from_numpy(~wild))
@@ -43,23 +39,24 @@ class Repair:
             self.issues["negative_duration"] += int(negative.sum())
             dur = np.maximum(dur, 0)
             batch = batch.set_column(1, "dur", from_numpy(dur))
-        sane = dur <= LONGEST
+        sane = dur <= LONGEST_NS
         self.issues["absurd_duration"] += int((~sane).sum())
         if sane.any():
             self.window_end = max(self.window_end, int((ts[sane] + dur[sane]).max()))
         return batch
 
     def in_order(self, table: pa.Table) -> pa.Table:
-        """Absurd durations end with the window; of nested communication records the outer stays."""
+        """Return a sorted chunk with absurd durations cut at the window's end, and outer communication records only."""
         dur = to_numpy(table.column("dur"))
-        if dur.max(initial=0) > LONGEST:
+        if dur.max(initial=0) > LONGEST_NS:
             room = np.maximum(self.window_end - to_numpy(table.column("ts")), 0)
-            dur = np.where(dur > LONGEST, np.minimum(dur, room), dur)
+            dur = np.where(dur > LONGEST_NS, np.minimum(dur, room), dur)
             table = table.set_column(1, table.schema.field("dur"), from_numpy(dur))
         self._count_overlaps(table)
         return self._without_nested(table)
 
     def _without_nested(self, table: pa.Table) -> pa.Table:
+        """`table` without communication records inside another record of the same call on the same thread."""
         rows = np.flatnonzero(
             to_numpy(pc.fill_null(pc.equal(table.column("name"), COMMS_RECORD), fill_value=FALSE))
         )
@@ -93,12 +90,12 @@ class Repair:
         change = np.flatnonzero(np.diff(device[order]) | np.diff(stream[order])) + 1
         for lo, hi in zip([0, *change], [*change, len(ts)], strict=True):
             key = (int(device[order][lo]), int(stream[order][lo]))
-            before = self._busy.get(key, -(2**62))
+            before = self._busy.get(key, -MAX_TIME_NS)
             reach = np.maximum.accumulate(np.concatenate(([before], end[lo:hi])))
-            self.issues["overlapping_kernels"] += int((ts[lo:hi] < reach[:-1] - 1000).sum())
+            self.issues["overlapping_kernels"] += int((ts[lo:hi] < reach[:-1] - MAX_OVERLAP_NS).sum())
             self._busy[key] = int(reach[-1])
 
 
 def _same_call(outer: list[object], inner: list[object]) -> bool:
-    """Whether two records can tell of one call: what both say is equal (either may leave something out)."""
+    """Whether two records may be of one call: all that both of them hold is equal."""
     return all(a == b for a, b in zip(outer, inner, strict=True) if a is not None and b is not None)

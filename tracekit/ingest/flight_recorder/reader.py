@@ -1,8 +1,8 @@
 """Flight-recorder dumps with timing as event tables, so that every analysis of traces reads them.
 
-A dump times communication only: every timed call becomes a communication event, and nothing says what a rank
-computed or why it was late. Steps are told by a call that all ranks make once a step, where there is one. Dumps are
-read and their calls laid out by `flight`; what is made here goes the way of all files (`merge`). Used by `load`.
+A dump times communication only: every timed call becomes a communication event, and nothing tells the work of a rank
+or why it was late. Steps are told by a call that all ranks make once a step, where there is one. `tracekit.dumps` reads
+the dumps and lays out their calls; the tables made here go the way of all files (`merge`). Used by `load`.
 """
 
 from collections import defaultdict
@@ -17,30 +17,35 @@ from tracekit.dumps.load import DumpSet, Progress, load_dumps
 from tracekit.dumps.rank_dump import RankDump, TimedCalls
 from tracekit.errors import InputError
 from tracekit.findings import Quality
-from tracekit.ingest.flight_recorder.window import MAX_TWINS, Marks, Members, common_parts, find_marks, twins
-from tracekit.ingest.result import FileGroup, FileResult, RankTable
+from tracekit.ingest.file_result import FLIGHT_RECORDER, FileGroup, FileResult, RankTable
+from tracekit.ingest.flight_recorder.common_window import (
+    Marks,
+    Members,
+    common_parts,
+    find_marks,
+    twins,
+)
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
+from tracekit.thresholds import LEAST_CALLS, MAX_TWINS
 
-FORMAT = "flight_recorder"
 UNTIMED = (
     "a flight-recorder dump without timings of calls; record them (TORCH_NCCL_ENABLE_TIMING=1), or give the "
     "profiler's traces; `tracekit hang` reads it as it is"
 )
 Span = tuple[int, int, int]
 """Number, begin and end of a step, ns."""
-_LEAST_CALLS = 8
-"""Fewer calls in a common window are no window."""
 _KIND = (None, None, "in_nelems", "out_nelems", "src_rank", "dst_rank")
-"""Columns of the fields of a Kind."""
+"""Columns of the fields of a CallKind."""
 
 
 def read_dumps(
     inputs: Sequence[str], folder: Path, jobs: int, progress: Progress | None
 ) -> tuple[list[FileResult], list[Quality]]:
-    """Read the timed dumps that `inputs` name into Parquet files in `folder`.
+    """Read the timed dumps that `inputs` name into Parquet files in `folder`: a result per file, and doubts about all.
 
-    Raises InputError where there are none.
+    jobs: processes that decode. progress: called with files done, files in all, bytes done, bytes in all.
+    Raises InputError where no dump times its calls.
     """
     found = load_dumps(inputs, jobs, progress, timed=True)
     timed = {r: d for r, d in found.dumps.items() if d.timing is not None and len(d.timing.start)}
@@ -76,9 +81,9 @@ def _users(found: DumpSet) -> dict[tuple[str, str], tuple[int, ...]]:
 
 
 def _parts(dumps: dict[int, RankDump], members: dict[int, list[Members]]) -> dict[int, list[Span]]:
-    """Give the parts of `common_parts` as steps; none where too few calls are on all ranks."""
+    """Return the parts of `common_parts` as steps; none where too few calls are on all ranks."""
     cuts = common_parts(dumps, members)
-    if min(c[-1] - c[0] for c in cuts.values()) < _LEAST_CALLS:
+    if min(c[-1] - c[0] for c in cuts.values()) < LEAST_CALLS:
         return {}
     spans = {}
     for rank, places in cuts.items():
@@ -121,6 +126,7 @@ def _marked(dumps: dict[int, RankDump], marks: Marks) -> dict[int, list[Span]]:
 
 
 def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: Path) -> FileResult:
+    """Write the calls and steps of one rank and return the result for its file; `members` by group of the dump."""
     timing = dump.timing
     if timing is None:
         raise AssertionError(dump.path)
@@ -139,7 +145,13 @@ def _result(dump: RankDump, members: list[Members], steps: list[Span], folder: P
         dump.rank, str(path), rows, first, last, dump.host, None, False, groups, left_out
     )  # fmt: skip
     return FileResult(
-        dump.path, "ok", rank=dump.rank, format=FORMAT, sha256=dump.sha256, bytes=dump.bytes, tables=(record,)
+        dump.path,
+        "ok",
+        rank=dump.rank,
+        format=FLIGHT_RECORDER,
+        sha256=dump.sha256,
+        bytes=dump.bytes,
+        tables=(record,),
     )
 
 
@@ -209,6 +221,7 @@ def _table(count: int, columns: dict[str, object]) -> pa.Table:
 def _quality(
     dumps: list[RankDump], marks: Marks | None, steps: dict[int, list[Span]], dropped: int
 ) -> list[Quality]:
+    """Say how steps were told, how exact the times are, and which calls were left out."""
     timings = [d.timing for d in dumps if d.timing is not None]
     told = "nothing tells steps: all that every ring holds counts as one"
     if (parts := len(next(iter(steps.values()), ()))) > 1:

@@ -1,0 +1,58 @@
+"""What the manifest of a recorded run (`run.json`) says about its ranks: the mesh and the hosts, nothing else."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.thresholds import MAX_RUN_MANIFEST
+
+MANIFEST = "run.json"
+SCHEMA = "reftrain.run/"
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The mesh of a recorded run and the host of each rank.
+
+    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}; None where the manifest holds no usable mesh.
+    """
+
+    mesh_hint: dict[str, Any] | None
+    hosts: dict[int, str]
+
+
+def recorded_run(folder: Path) -> RecordedRun | None:
+    """Read `run.json` in `folder`; None where there is none, or it is unreadable, too large or of another schema."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MAX_RUN_MANIFEST:
+            return None
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(manifest, dict) or not str(manifest.get("schema", "")).startswith(SCHEMA):
+        return None
+    return RecordedRun(_mesh_hint(manifest.get("mesh")), _hosts(manifest.get("hosts")))
+
+
+def _mesh_hint(mesh: Any) -> dict[str, Any] | None:
+    order, sizes = (mesh.get("order"), mesh.get("sizes")) if isinstance(mesh, dict) else (None, None)
+    if not isinstance(order, list) or not isinstance(sizes, dict) or set(order) != set(sizes):
+        return None
+    if not all(type(n) is int and n > 0 for n in sizes.values()):
+        return None
+    return {"order": order, "sizes": {axis: sizes[axis] for axis in order}}
+
+
+def _hosts(hosts: Any) -> dict[int, str]:
+    """Host by rank, from a list by rank, an object by rank, or an object that lists ranks by host."""
+    if isinstance(hosts, list):
+        return {i: h for i, h in enumerate(hosts) if isinstance(h, str)}
+    by_rank: dict[int, str] = {}
+    for key, value in hosts.items() if isinstance(hosts, dict) else ():
+        if isinstance(value, list):
+            by_rank.update({r: key for r in value if type(r) is int})
+        elif isinstance(value, str) and key.isdecimal():
+            by_rank[int(key)] = value
+    return by_rank

@@ -1,0 +1,65 @@
+"""The result of reading one file: plain data, since it travels from worker processes to the merge."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tracekit.findings import Quality
+
+Status = Literal["ok", "rejected", "foreign"]
+FLIGHT_RECORDER = "flight_recorder"
+"""Name of the format of flight-recorder dumps, which several readers meet."""
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """A process group as one file tells it; the events' `group` column holds positions in a tuple of these.
+
+    ranks: sorted.
+    """
+
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    descs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """Events of one rank of one file, written to `path`."""
+
+    rank: int
+    path: str
+    events: int
+    first: int  # start of the first event, ns
+    last: int  # start of the last event, ns
+    host: str | None
+    world_size: int | None
+    truncated: bool
+    groups: tuple[FileGroup, ...]
+    not_stored: dict[str, int]  # events of other phases: instants, flows, counters, metadata
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """One input file: its tables, or why it has none.
+
+    status: "foreign" is a file that is something else, and no fault where the user named only its folder.
+    format: name of an entry of `readers.FORMATS`; empty where unknown. rank: of a rejected file, where known.
+    mesh_hint: {"order": axes inner to outer, "sizes": size by axis}, where the file itself tells it.
+    """
+
+    label: str
+    status: Status
+    reason: str = ""
+    rank: int | None = None
+    format: str = ""
+    sha256: str = ""
+    bytes: int = 0
+    tables: tuple[RankTable, ...] = ()
+    quality: tuple[Quality, ...] = ()
+    mesh_hint: dict[str, Any] | None = None
+
+
+def dump_among_traces(label: str, rank: int | None = None) -> FileResult:
+    """Return the result for a flight-recorder dump, which is set aside: dumps are read together, apart from traces."""
+    reason = "this is a flight-recorder dump; give dumps apart from traces"
+    return FileResult(label, "foreign", reason, rank, FLIGHT_RECORDER)

@@ -1,0 +1,99 @@
+"""The values of an event that are read, the columns they become, and what pyarrow's JSON reader is asked for."""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tracekit.schema import DICT
+
+KEPT_PHASES = ("X", "B", "E")
+
+
+class Field(NamedTuple):
+    """One value of an event: the keys it is found under, the column it becomes and that column's type."""
+
+    keys: tuple[str, ...]
+    column: str
+    type: pa.DataType
+
+
+TOP = (
+    Field(("ph",), "ph", DICT),
+    Field(("cat",), "cat", DICT),
+    Field(("name",), "name", DICT),
+    Field(("pid",), "pid", pa.int64()),
+    Field(("tid",), "tid", pa.int64()),
+)
+PLAIN = (
+    Field(("device",), "device", pa.int64()),
+    Field(("stream",), "stream", pa.int64()),
+    Field(("correlation",), "correlation", pa.int64()),
+    Field(("External id", "external id"), "external_id", pa.int64()),
+)
+COMMS = (
+    Field(("Collective name",), "collective", DICT),
+    Field(("dtype",), "dtype", DICT),
+    Field(("In msg nelems",), "in_nelems", pa.int64()),
+    Field(("Out msg nelems",), "out_nelems", pa.int64()),
+    Field(("In split size",), "in_split", DICT),
+    Field(("Out split size",), "out_split", DICT),
+    Field(("Group size",), "group_size", pa.int64()),
+    Field(("Process Group Name",), "pg_name", DICT),
+    Field(("Process Group ID",), "pg_id", pa.int64()),  # 2024-04 and before, in place of the name
+    Field(("Process Group Description",), "pg_desc", DICT),
+    Field(("Process Group Ranks",), "pg_ranks", DICT),
+    Field(("Global rank start",), "rank_start", pa.int64()),
+    Field(("Global rank stride",), "rank_stride", pa.int64()),
+    Field(("Src Rank",), "src_rank", pa.int64()),  # global ranks: PyTorch writes groupRanks[peer]
+    Field(("Dst Rank",), "dst_rank", pa.int64()),
+    Field(("Seq",), "seq", pa.int64()),
+    Field(("Comms Id",), "comms_id", DICT),
+)
+ARGS = (*PLAIN, *COMMS)
+COMMS_MARKS = (b'"Collective name"', b'"Process Group ')
+"""Every event with communication arguments holds one; a block without either has null COMMS columns."""
+
+SCANNED = pa.schema(
+    [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
+    + [pa.field(f.column, f.type) for f in TOP]
+    + [pa.field(f.column, f.type) for f in ARGS]
+)
+"""A batch of the scanner: `ph` in KEPT_PHASES, `ts` never null and relative to the file's base time, ns."""
+
+SCALES = (3, 18)  # digits behind the point of a microsecond: what Kineto writes, then what any float can need
+WIDE = pa.decimal128(38, 6)  # for integers written as 7.0, or with more than 64 bits
+COMMS_ID = pa.decimal128(20, 0)  # an unsigned 64-bit hash; the decimal reader takes it quoted or bare
+
+
+class Dialect(NamedTuple):
+    """How a file writes its values, as far as that was learned from blocks that were refused."""
+
+    scale: int = SCALES[0]
+    wide: bool = False  # integers as decimals
+    comms: bool = True  # whether communication arguments are looked for
+    texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
+
+    def schema(self) -> pa.Schema:
+        """Say what pyarrow.json is to read of an event; everything else it skips."""
+        time = pa.decimal128(20 if self.scale == SCALES[0] else 38, self.scale)
+        top = [pair for f in TOP for pair in self._read_as(f, f.column)]
+        args = [pair for f in self.arguments() for k in f.keys for pair in self._read_as(f, k)]
+        return pa.schema([*top, ("ts", time), ("dur", time), ("args", pa.struct(args))])
+
+    def arguments(self) -> tuple[Field, ...]:
+        """Fields of `args` that are looked for."""
+        return ARGS if self.comms else PLAIN
+
+    def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
+        if field.type == DICT:
+            return [(key, COMMS_ID if field.column == "comms_id" else pa.string())]
+        number = WIDE if self.wide else field.type
+        return [(key, number), *([(text_key(key), pa.string())] if key in self.texts else [])]
+
+
+INTEGER_KEYS = frozenset(k for f in (*TOP, *ARGS) if f.type != DICT for k in f.keys)
+
+
+def text_key(key: str) -> str:
+    """Name a key is given in a block where its value is a string."""
+    return key + "~"

@@ -1,0 +1,98 @@
+"""Rows of an operation table as events: one sorted Parquet file per rank.
+
+Send and receive durations include the wait for the other side; a send that is launched together with a receive carries
+the receive's times.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays import from_ints, from_numpy, from_strings
+from tracekit.ingest.file_result import FileGroup, RankTable
+from tracekit.ingest.operation_table.communication import Communication
+from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.ingest.write import in_order, write_table
+from tracekit.schema import EVENTS
+
+
+def write_rank(table: OperationTable, found: Communication, rank: int, out: Path) -> RankTable:
+    """Write the events of `rank` into a Parquet file named after `out` and the rank."""
+    rows = np.flatnonzero(table.rank == rank)
+    parts = [_step_rows(table, rows, rank), _operation_rows(table, found, rows, rank)]
+    events = in_order(pa.concat_tables(parts).unify_dictionaries().combine_chunks())
+    path = out.with_name(f"{out.name}-{rank}")
+    count = write_table(path, iter([events]))
+    first, last = int(events.column("ts")[0].as_py()), int(events.column("ts")[-1].as_py())
+    world = table.dp_size * table.pp_size
+    groups = tuple(FileGroup(m, (), tuple(sorted(axes))) for m, axes in found.groups.items())
+    return RankTable(rank, str(path), count, first, last, None, world, False, groups, {})
+
+
+def _operation_rows(table: OperationTable, found: Communication, rows: I64, rank: int) -> pa.Table:
+    """One event per operation of the rank."""
+    kinds = [table.kinds[i] for i in table.kind[rows]]
+    send = np.array([k.collective == "send" for k in kinds])
+    recv = np.array([k.collective == "recv" for k in kinds])
+    group, peer = found.group[rows], found.peer[rows]
+    sizes = {number: len(members) for number, members in enumerate(found.groups)}
+    stream = np.array([k.stream for k in kinds])
+    return _events(
+        {
+            "ts": table.start[rows],
+            "dur": table.dur[rows],
+            "cat": ["kernel"] * len(rows),
+            "name": [k.name for k in kinds],
+            "pid": np.full(len(rows), rank),
+            "tid": stream,
+            "device": np.zeros(len(rows), np.int64),
+            "stream": stream,
+            "collective": [k.collective for k in kinds],
+            "group_size": from_ints([sizes.get(int(g)) for g in group]),
+            "group": _or_null(group),
+            "pg_desc": [k.axis for k in kinds],
+            "src_rank": _or_null(np.where(send & (peer >= 0), rank, np.where(recv, peer, -1))),
+            "dst_rank": _or_null(np.where(recv & (peer >= 0), rank, np.where(send, peer, -1))),
+            "seq": _or_null(found.seq[rows]),
+            "micro_batch": _or_null(table.micro_batch[rows]),
+        },
+        len(rows),
+    )
+
+
+def _step_rows(table: OperationTable, rows: I64, rank: int) -> pa.Table:
+    """One event per step of the rank, from its first start to its last end, named as the profiler names steps."""
+    steps = np.unique(table.step[rows])
+    mine = [rows[table.step[rows] == s] for s in steps]
+    starts = [int(table.start[r].min()) for r in mine]
+    ends = [int((table.start + table.dur)[r].max()) for r in mine]
+    columns = {
+        "ts": np.array(starts),
+        "dur": np.array(ends) - np.array(starts),
+        "cat": ["user_annotation"] * len(mine),
+        "name": [f"ProfilerStep#{s}" for s in steps.tolist()],
+        "pid": np.full(len(mine), rank),
+        "tid": np.full(len(mine), -1),
+    }
+    return _events(columns, len(mine))
+
+
+def _or_null(values: I64) -> pa.Array:
+    return from_numpy(values, values < 0)
+
+
+def _events(columns: dict[str, Any], count: int) -> pa.Table:
+    """EVENTS of columns (lists of text, numpy or Arrow arrays), absent ones null."""
+    arrays = []
+    for field in EVENTS:
+        values = columns.get(field.name)
+        if values is None:
+            arrays.append(pa.nulls(count, field.type))
+        elif pa.types.is_dictionary(field.type):
+            arrays.append(from_strings(values).dictionary_encode())
+        else:
+            array = values if isinstance(values, pa.Array) else from_numpy(values)
+            arrays.append(array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=EVENTS)

@@ -1,0 +1,63 @@
+"""One operation table to one event table per rank."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracekit.files.source import ByteStream, Source
+from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.operation_table.communication import communication, unpaired
+from tracekit.ingest.operation_table.events import write_rank
+from tracekit.ingest.operation_table.table import REQUIRED, OperationTable, columns_of
+from tracekit.thresholds import MAX_TABLE_BYTES
+
+
+def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
+    """Read an operation table from `blocks` into one Parquet file a rank, named after `out`.
+
+    The result says why where the file is none, or holds unusable values; nothing is raised.
+    """
+    data = bytearray()
+    for block in blocks:
+        data += block
+        if len(data) > MAX_TABLE_BYTES:
+            reason = "a Parquet file of more than 2 GiB, so no operation table"
+            return FileResult(source.label, "rejected", reason)
+    try:
+        parquet = pq.read_table(pa.BufferReader(bytes(data)), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        return FileResult(source.label, "rejected", f"unreadable as Parquet ({str(error).splitlines()[0]})")
+    missing = [c for c in REQUIRED if c not in parquet.schema.names]
+    if missing:
+        reason = f"a Parquet file without an operation table's columns ({', '.join(missing)})"
+        return FileResult(source.label, "foreign", reason)
+    try:
+        table, quality = columns_of(parquet, source.label)
+        found = communication(table)
+    except (ValueError, pa.ArrowException) as error:
+        return FileResult(source.label, "rejected", f"an operation table with unusable values ({error})")
+    quality += unpaired(table, found, source.label)
+    return FileResult(
+        source.label,
+        "ok",
+        sha256=stream.sha256,
+        bytes=stream.raw_bytes,
+        tables=tuple(write_rank(table, found, rank, out) for rank in table.ranks),
+        quality=tuple(quality),
+        mesh_hint=_mesh_hint(table),
+    )
+
+
+def _mesh_hint(table: OperationTable) -> dict[str, Any] | None:
+    """Axes from inner to outer by the strides of the rank numbers; None where they have none.
+
+    A table in which a row stands for all ranks of a tp group counts ranks without tp, so tp has size 1 here.
+    """
+    dp, pp = table.dp_size, table.pp_size
+    for order, dp_stride, pp_stride in ((("dp", "pp"), 1, dp), (("pp", "dp"), pp, 1)):
+        if all(rank == d * dp_stride + s * pp_stride for (d, s), rank in table.rank_at.items()):
+            return {"order": ["tp", "cp", *order], "sizes": {"tp": 1, "cp": 1, "dp": dp, "pp": pp}}
+    return None

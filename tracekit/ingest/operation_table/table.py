@@ -1,0 +1,162 @@
+"""The rows of an operation table as numpy columns: times in ns on one line, ranks, and how often each type ran.
+
+Starts count from the beginning of each step, so steps are laid one after another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.arrays import MINUS_ONE, ZERO, from_numpy, to_numpy
+from tracekit.findings import Quality
+from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
+from tracekit.thresholds import MAX_ORDINAL, MAX_PLACES, MAX_SECONDS, STEP_GAP_NS
+from tracekit.units import NS_PER_S
+
+REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OperationTable:
+    """The usable rows of an operation table; every array has shape (rows,).
+
+    kinds: by code. kind: code of each row. start, dur: ns. micro_batch: -1 where none. ordinal: the number of the
+    operation among those of its type, step and rank, from 0. rank_at: rank by (dp_rank, stage).
+    """
+
+    kinds: tuple[OperationKind, ...]
+    kind: I64
+    dp: I64
+    stage: I64
+    step: I64
+    rank: I64
+    start: I64
+    dur: I64
+    micro_batch: I64
+    ordinal: I64
+    rank_at: Mapping[tuple[int, int], int]
+
+    @property
+    def dp_size(self) -> int:
+        """Data-parallel size."""
+        return int(self.dp.max()) + 1
+
+    @property
+    def pp_size(self) -> int:
+        """Pipeline-parallel size."""
+        return int(self.stage.max()) + 1
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have rows, sorted."""
+        return sorted(self.rank_at.values())
+
+
+def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Quality]]:
+    """Return the usable rows of a table that has the REQUIRED columns, and what was dropped or repaired.
+
+    label: the file, for the quality rows. Raises ValueError or an Arrow error where values are unusable: no row is
+    whole, or ranks and places of the mesh contradict each other.
+    """
+    rows, quality = _usable(table, label)
+    dp, stage, step = (_ints(rows, name) for name in ("dp_rank", "stage", "step"))
+    names, kind = np.unique(
+        np.asarray(rows.column("optype").cast(pa.string()).to_pylist(), dtype=str), return_inverse=True
+    )
+    start, dur = _nanoseconds(rows, "start_ts"), _nanoseconds(rows, "duration")
+    micro_batch = _ints_or(rows, "mb_id", np.full(len(dp), -1))
+    rank = _ints_or(rows, "rank", stage * (int(dp.max()) + 1) + dp)
+    rank_at = _places(dp, stage, rank)
+    negative = int((dur < 0).sum())
+    if negative:
+        quality.append(Quality("negative_duration", label, negative, "taken as 0"))
+        dur = np.maximum(dur, 0)
+    start = _one_after_another(step, start, dur)
+    seq = _ints(rows, "seq_id") if "seq_id" in rows.schema.names else None
+    ordinal = _ordinals(rank, step, kind, start, seq)
+    kinds = tuple(kind_of(str(name)) for name in names)
+    return OperationTable(
+        kinds, kind, dp, stage, step, rank, start, dur, micro_batch, ordinal, rank_at
+    ), quality
+
+
+def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
+    """Rows whose times and places are within bounds, and how many are not; ValueError where no row is usable."""
+    ok = np.ones(table.num_rows, bool)
+    for name in ("start_ts", "duration"):
+        values = to_numpy(table.column(name).cast(pa.float64()))
+        ok &= np.isfinite(values) & (np.abs(np.nan_to_num(values)) < MAX_SECONDS)
+    for name in REQUIRED:
+        ok &= to_numpy(table.column(name).is_valid())
+    for name in ("dp_rank", "stage"):
+        values = to_numpy(table.column(name).cast(pa.int64()).fill_null(ZERO))
+        ok &= (values >= 0) & (values < MAX_PLACES)
+    if not ok.any():
+        raise ValueError("no usable row")
+    dropped = int((~ok).sum())
+    quality = [Quality("malformed_event", label, dropped, "row dropped")] if dropped else []
+    return table.filter(from_numpy(ok)), quality
+
+
+def _ints(table: pa.Table, name: str) -> I64:
+    column = table.column(name).cast(pa.int64()).fill_null(MINUS_ONE)
+    return np.array(to_numpy(column), np.int64)
+
+
+def _ints_or(table: pa.Table, name: str, absent: I64) -> I64:
+    return _ints(table, name) if name in table.schema.names else absent
+
+
+def _nanoseconds(table: pa.Table, name: str) -> I64:
+    seconds = to_numpy(table.column(name).cast(pa.float64()))
+    return np.asarray(np.rint(seconds * NS_PER_S), np.int64)
+
+
+def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
+    """Rank by (dp_rank, stage); ValueError where that is not one to one."""
+    places: dict[tuple[int, int], int] = {}
+    for d, s, r in sorted({*zip(dp.tolist(), stage.tolist(), rank.tolist(), strict=True)}):
+        if places.setdefault((d, s), r) != r or r < 0:
+            raise ValueError(f"dp_rank {d}, stage {s} has more than one rank")
+    if len(set(places.values())) < len(places):
+        raise ValueError("one rank stands at two places of the mesh")
+    return places
+
+
+def _one_after_another(step: I64, start: I64, dur: I64) -> I64:
+    """Starts on one line of time: steps that overlap, because each starts at zero, are laid one behind the other."""
+    steps = np.unique(step)
+    spans = [(start[step == s], (start + dur)[step == s]) for s in steps]
+    bounds = [(int(begins.min()), int(ends.max())) for begins, ends in spans]
+    if all(before[1] <= after[0] for before, after in pairwise(bounds)):
+        return start
+    moved = start.copy()
+    at = 0
+    for number, (first, last) in zip(steps, bounds, strict=True):
+        moved[step == number] += at - first
+        at += last - first + STEP_GAP_NS
+    return moved
+
+
+def _ordinals(rank: I64, step: I64, kind: I64, start: I64, seq: I64 | None) -> I64:
+    """Number each operation among those of its type, step and rank, by `seq_id` or by start."""
+    if seq is not None and seq.min() >= 0 and seq.max() < MAX_ORDINAL:
+        instances = np.stack([rank, step, kind, seq], axis=1)
+        if len(np.unique(instances, axis=0)) == len(seq):
+            return seq  # a lost row must not shift those behind it
+    key: Any = start if seq is None else seq
+    order = np.lexsort((start, key, kind, step, rank))
+    same = np.ones(len(order), bool)
+    for column in (kind, step, rank):
+        same[1:] &= column[order][1:] == column[order][:-1]
+    same[0] = False
+    begins = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+    ordinal = np.empty(len(order), np.int64)
+    ordinal[order] = np.arange(len(order)) - begins
+    return ordinal
