@@ -140,7 +140,7 @@ def test_the_published_table(tmp_path):
     assert run.mesh_hint == {"order": ["tp", "cp", "dp", "pp"], "sizes": {"tp": 1, "cp": 1, "dp": 2, "pp": 4}}
     assert [r.rank for r in run.ranks] == list(range(8))
     assert sum(r.events for r in run.ranks) == 6784 + 8 * 32
-    assert [q.kind for q in run.quality] == []
+    assert [q.kind for q in run.quality] == ["foreign_files"]
     found = assert_instances_meet(run)
     late = [
         abs(a["ts"] + a["dur"] - b["ts"] - b["dur"])
