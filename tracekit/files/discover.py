@@ -1,8 +1,8 @@
-"""Which files the inputs name: files, folders (searched through), globs, fsspec URLs.
+"""Finds the files that inputs name: files, folders (searched through), globs, fsspec URLs.
 
 In a folder a file is taken or set aside by its name. Of a recorded run (`run.json` beside `trace/` and `fr/`) only the
 folder with the wanted files is searched. Ingested run folders inside a folder are set aside whole. `ingest` looks for
-traces, `dumps` for flight-recorder dumps; they differ in what they want (`Wanted`), not in how it is found.
+traces, `dumps` for flight-recorder dumps; they want different files (`Wanted`) and find them in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from tracekit.store import is_run
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which files a search takes.
+    """The files that a search takes.
 
     takes: whether a file of this name is taken where the user named only its folder (a hidden local one never is).
     part: the folder of a recorded run that holds such files ("trace" or "fr").
@@ -59,7 +59,7 @@ def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
 
 
 class _Search:
-    """What was found so far."""
+    """A search and the files it has found so far."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.found = Found()
@@ -68,7 +68,7 @@ class _Search:
         self._visited: set[Path] = set()  # real folders
 
     def path(self, text: str) -> None:
-        """Take a local file, a folder, or what a glob matches."""
+        """Take a local file, a folder, or the matches of a glob."""
         path = Path(text)
         if path.is_dir():
             self._folder(path)
@@ -88,7 +88,7 @@ class _Search:
             raise InputError(f"{text}: no such file or folder; check the path")
 
     def url(self, url: str) -> None:
-        """Take a file behind an fsspec URL, a folder there, or what a glob matches there."""
+        """Take a file behind an fsspec URL, a folder there, or the matches of a glob there."""
         try:
             fs, path = fsspec.core.url_to_fs(url)
             named = False

@@ -1,4 +1,4 @@
-"""What the manifest of a recorded run (`run.json`) says about its ranks: the mesh and the hosts, nothing else."""
+"""Reads the mesh and the hosts from the manifest of a recorded run (`run.json`), and nothing else."""
 
 import json
 from dataclasses import dataclass

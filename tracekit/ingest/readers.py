@@ -86,7 +86,7 @@ REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
         "it is an HTML or XML page, not a trace (a failed download?)",
     ),
 )
-"""What is known of files that are none of ours: how they begin, and what to tell the user."""
+"""Known files of no format here: a test of their first bytes, and the reason the user is told."""
 
 TRACES = Wanted(lambda name: name.lower().endswith(tuple(e for f in FORMATS for e in f.ends)), part="trace")
 """The files that ingest looks for in folders."""

@@ -71,7 +71,7 @@ def _looks(axis: Family) -> str:
 
 
 def _likely(dims: Sequence[str], count: int) -> list[str]:
-    """Which `count` axes a job most likely has, in the order given: data, then tensor, pipeline, context."""
+    """The `count` axes that a job most likely has (data, then tensor, pipeline, context), in the order given."""
     rank = {"dp": 0, "tp": 1, "pp": 2, "cp": 3}
     chosen = set(sorted(dims, key=lambda d: rank[d])[:count])
     return [d for d in dims if d in chosen]

@@ -66,7 +66,7 @@ COMMS_ID = pa.decimal128(20, 0)  # an unsigned 64-bit hash; the decimal reader t
 
 
 class Dialect(NamedTuple):
-    """How a file writes its values, as far as that was learned from blocks that were refused."""
+    """The way a file writes its values, as far as blocks that were refused have shown it."""
 
     scale: int = SCALES[0]
     wide: bool = False  # integers as decimals
@@ -74,14 +74,14 @@ class Dialect(NamedTuple):
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
-        """Say what pyarrow.json is to read of an event; everything else it skips."""
+        """Return the schema that pyarrow.json reads of an event; it skips everything else."""
         time = pa.decimal128(20 if self.scale == SCALES[0] else 38, self.scale)
         top = [pair for f in TOP for pair in self._read_as(f, f.column)]
         args = [pair for f in self.arguments() for k in f.keys for pair in self._read_as(f, k)]
         return pa.schema([*top, ("ts", time), ("dur", time), ("args", pa.struct(args))])
 
     def arguments(self) -> tuple[Field, ...]:
-        """Fields of `args` that are looked for."""
+        """Return the fields of `args` that are looked for."""
         return ARGS if self.comms else PLAIN
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
@@ -95,5 +95,5 @@ INTEGER_KEYS = frozenset(k for f in (*TOP, *ARGS) if f.type != DICT for k in f.k
 
 
 def text_key(key: str) -> str:
-    """Name a key is given in a block where its value is a string."""
+    """Return the name that a key gets in a block where its value is a string."""
     return key + "~"

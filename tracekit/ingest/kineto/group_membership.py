@@ -1,4 +1,4 @@
-"""Which process group an event belongs to: member lists, rebuilt where PyTorch cut them.
+"""Finds the process group of an event: member lists, rebuilt where PyTorch cut them.
 
 PyTorch writes at most 30 members of a group ("[0, 2, 4, ..., ...]") and the group's start and stride beside
 them; `distributedInfo.pg_config` lists all members of the groups known when the profiler started. Names

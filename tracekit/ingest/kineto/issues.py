@@ -27,7 +27,7 @@ SAID = {
     "trailing_bytes": "bytes behind the compressed data; ignored",
     "unpaired_begin_end": "begin without end, or end without begin; dropped",
 }
-"""What is said of each kind of repair; the scanner and its helpers count them by these names."""
+"""Detail of each kind of repair; the scanner and its helpers count them by these names."""
 
 
 def quality_rows(

@@ -36,7 +36,7 @@ OWN_ROWS = from_strings(["Trace"])[0]
 
 
 def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
-    """Make a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration."""
+    """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
     phase = one_chunk(table.column("ph"))
     keep = pc.is_in(phase, value_set=STORED)
     for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
@@ -84,7 +84,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def nanoseconds(micros: pa.Array) -> tuple[pa.Array, int]:
-    """Decimal microseconds as int64 ns, half to even; null, and counted, where 64 bits do not hold them."""
+    """Return decimal microseconds as int64 ns, half to even, and how many 64 bits do not hold; those are null."""
     if micros.type.scale != SCALES[0]:
         micros = pc.round(micros, ndigits=SCALES[0], round_mode="half_to_even")
         micros = micros.cast(pa.decimal128(38, SCALES[0]), safe=False)
@@ -149,7 +149,7 @@ def _encode(values: pa.Array, target: pa.DataType, issues: Counter[str]) -> pa.A
 
 
 def from_rows(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Make a SCANNED batch of rows that the lenient reader made."""
+    """Return a SCANNED batch of the rows of an EventReader."""
     arrays = []
     for field in SCANNED:
         values = [row.get(field.name) for row in rows]

@@ -27,7 +27,7 @@ NARROW = ("device", "group_size", "src_rank", "dst_rank")  # 32 bits in EVENTS
 
 @dataclass
 class _Scanned:
-    """What one pass over a file found; the events themselves are with the writer."""
+    """The result of one pass over a file; the events themselves are with the writer."""
 
     record: ScanRecord
     repair: Repair

@@ -1,4 +1,4 @@
-"""Who meets whom in an operation table: process group, peer and sequence number of every row."""
+"""The communication in an operation table: process group, peer and sequence number of every row."""
 
 from dataclasses import dataclass
 

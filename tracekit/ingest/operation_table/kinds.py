@@ -1,4 +1,4 @@
-"""What the name of an operation type says: collective, axis, direction, stream."""
+"""The collective, axis, direction and stream that the name of an operation type tells."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class OperationKind:
-    """How operations of one type read as events.
+    """The event fields that all operations of one type share.
 
     axis: "dp", "pp", "tp" or "embedding"; None for compute. toward: of send and receive, +1 down the pipeline
     (activations) or -1 up (gradients); 0 of all others.
