@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
 from tracekit.analysis.slowrank.timed_dumps import tempered
-from tracekit.analysis.slowrank.verdict import Answer, decide, listed
+from tracekit.analysis.slowrank.verdict import Answer, decide
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.match import match
@@ -59,6 +61,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality, tuple(notes),
+        coverage(case), answer.candidates, answer.to_decide,
     )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ class CollectiveQueue:
     before: I64  # per instance: the instance that its group carries before it, -1 where there is none
 
 
-def queue_of(run: Measured) -> CollectiveQueue:
-    """The queues of all groups.
+def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
+    """The queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
 
     A collective that starts when the one before it in its group ends stood in the queue. The host's launches tell from
     when it could start (tables.readiness). Where the trace has none, it was ready as far into the rank's own work as
@@ -41,14 +41,25 @@ def queue_of(run: Measured) -> CollectiveQueue:
     stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
     told = stood & np.isfinite(ops.at_ready[this])
     ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
-    guessed = stood & ~told & (waits.wait[behind] > 0)
+    guessed = stood & ~told & (free | (waits.wait[behind] > 0))
     this, behind = this[guessed], behind[guessed]
+    if free:
+        ready[this] = _since_the_first(ops.at_start, this, behind)
+        return CollectiveQueue(ready, before)
     begin, own = _own(run, this)
     moment = begin + own * _share_of_last(run)[ops.instance[this]]
     known = np.isfinite(moment)
     low, high = ops.at_start[behind].astype(np.float64), ready[this]
     ready[this] = np.where(known, np.clip(moment, low, high), high)
     return CollectiveQueue(ready, before)
+
+
+def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
+    """Per queued operation `this` the own time at which the first of its queue began, ns; `behind` is before it."""
+    earliest = at_start.astype(np.float64)
+    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
+        earliest[i] = min(earliest[i], earliest[j])
+    return np.asarray(earliest[this], np.float64)
 
 
 def _own(run: Measured, rows: I64) -> tuple[F64, F64]:

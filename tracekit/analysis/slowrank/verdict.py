@@ -1,7 +1,7 @@
 """The verdict: the dearest significant explanation of a slow step, or that nobody is to blame."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,6 +9,13 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, slow_r
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.evidence_gaps import (
+    Undecided,
+    coverage,
+    most_ns,
+    undecided,
+    what_would_decide,
+)
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.statistics import confidence
@@ -20,6 +27,7 @@ from tracekit.analysis.slowrank.suspect_work import (
     peers_of,
 )
 from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
@@ -36,6 +44,8 @@ class Answer:
     suspects: tuple[Suspect, ...] = ()
     path: tuple[PathLevel, ...] = ()
     gain: float = 0.0
+    candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
+    to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
 
 
 def decide(case: Case) -> Answer:
@@ -78,6 +88,7 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
         cause, evidence = _explain(case, row, found.rows)
         suspects.append(_suspect(case, row, lost, z, cause, evidence))
+    suspects = _with_bounds(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
@@ -91,6 +102,19 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
+    """The suspects with the least and the most that each may cost, given what could not be matched."""
+    beyond = max(most_ns(case, np.array(found.rows)) - found.gain, 0.0)
+    return [
+        replace(
+            s,
+            lost_ms_low=ms(lost),
+            lost_ms_high=ms(max(lost, min(lost + beyond, float(case.found.mean[row])))),
+        )
+        for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)
+    ]
 
 
 def _stage_answer(case: Case, found: Hypothesis) -> Answer:
@@ -158,6 +182,9 @@ def _nobody(case: Case) -> Answer:
     uneven = uneven_data(case)
     if uneven:
         return _uneven_answer(case, uneven)
+    open_ = undecided(case)
+    if open_ is not None:
+        return _open_answer(case, open_)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -166,6 +193,26 @@ def _nobody(case: Case) -> Answer:
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
     return Answer("healthy", None, reason)
+
+
+def _open_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
+    candidates = []
+    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
+        cause, evidence = _explain(case, row, found.rows)
+        made = _suspect(case, row, low, float(case.found.z[row]), cause, evidence)
+        candidates.append(replace(made, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+    first, matched = candidates[0], coverage(case).matched
+    share = f"{matched:.0%}" if matched is not None else "none"
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
+        "exposed communication could be matched between ranks"
+    )
+    return Answer(
+        "inconclusive", "unknown", reason, candidates=tuple(candidates), to_decide=what_would_decide(case)
+    )
 
 
 def _uneven_answer(case: Case, gain: float) -> Answer:
@@ -206,9 +253,3 @@ def _suspect(
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """The first few of `numbers`, and how many there are in all if that is more."""
-    shown = ", ".join(map(str, numbers[:RANKS_LISTED]))
-    return shown + (f", … ({len(numbers)} in all)" if len(numbers) > RANKS_LISTED else "")
