@@ -54,7 +54,8 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     step = case.step_ns
     base = case.model.recorded_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
-    notes = [*choice.notes, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
+    residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
+    notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
     quality = (*case.run.quality, *choice.quality, *_doubts(case))
     return SlowRankFinding(
         RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected), choice.finding,

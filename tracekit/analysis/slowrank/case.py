@@ -21,6 +21,11 @@ class Case(Measured):
     found: Excess  # own time of each rank beyond its peers
 
     @cached_property
+    def residual_ns(self) -> float:
+        """By how much the model with nothing changed misses the recorded mean step, ns: no smaller effect is proven."""
+        return abs(self.model.recorded_ns - self.step_ns)
+
+    @cached_property
     def free_model(self) -> StepModel:
         """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
         return model_of(self, free=True)

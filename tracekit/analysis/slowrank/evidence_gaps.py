@@ -53,9 +53,12 @@ def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> 
 
 
 def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The most that a step could save if `rows` worked like their peers, ns; never more than their excess."""
+    """The most that a step could save if `rows` worked like their peers, ns; never more than their excess.
+
+    The model's own error counts in: an effect that it may have missed is no proof that there is none.
+    """
     target = typical_without(case, rows)
-    saved = case.model.recorded_ns - case.free_model.step_ns(target)
+    saved = case.model.recorded_ns - case.free_model.step_ns(target) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
     return min(max(saved, 0.0), excess)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, slow_ranks
+from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, significant_rows, slow_ranks
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
@@ -66,6 +66,8 @@ def decide(case: Case) -> Answer:
     best = max(prices, key=lambda k: prices[k])
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return _nobody(case)
+    if prices[best] < case.residual_ns:
+        return _unproven_answer(case, prices[best])
     if best == "link" and link:
         return _link_answer(case, link)
     if best == "stage" and stage:
@@ -185,6 +187,9 @@ def _nobody(case: Case) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         return _open_answer(case, open_)
+    free = significant_rows(case, MIN_LOST_SHARE)
+    if len(free):
+        return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -195,13 +200,35 @@ def _nobody(case: Case) -> Answer:
     return Answer("healthy", None, reason)
 
 
+def _costs_nothing(case: Case, row: int) -> str:
+    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
+    ops, analysed = case.ops, case.analysed
+    waited = [
+        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
+    ]
+    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
+    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
+    return (
+        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
+        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which waits "
+        f"least ({least:.1f} ms a step)"
+    )
+
+
+def _unproven_answer(case: Case, price: float) -> Answer:
+    """The step model does not reproduce the recorded steps well enough for the price that it gives."""
+    reason = (
+        f"an explanation costs {ms(price):.1f} ms a step, but the model of the recorded steps misses them by "
+        f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
+    )
+    open_ = undecided(case)
+    candidates = _candidates(case, open_) if open_ is not None else ()
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
 def _open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
-    candidates = []
-    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
-        cause, evidence = _explain(case, row, found.rows)
-        made = _suspect(case, row, low, float(case.found.z[row]), cause, evidence)
-        candidates.append(replace(made, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+    candidates = _candidates(case, found)
     first, matched = candidates[0], coverage(case).matched
     share = f"{matched:.0%}" if matched is not None else "none"
     longer = ms(float(case.found.mean[found.rows[0]]))
@@ -210,9 +237,17 @@ def _open_answer(case: Case, found: Undecided) -> Answer:
         f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
         "exposed communication could be matched between ranks"
     )
-    return Answer(
-        "inconclusive", "unknown", reason, candidates=tuple(candidates), to_decide=what_would_decide(case)
-    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
+    """The ranks that may cost more than the threshold, each with its interval."""
+    made = []
+    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
+        cause, evidence = _explain(case, row, found.rows)
+        suspect = _suspect(case, row, low, float(case.found.z[row]), cause, evidence)
+        made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+    return tuple(made)
 
 
 def _uneven_answer(case: Case, gain: float) -> Answer:
