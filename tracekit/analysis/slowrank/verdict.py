@@ -210,8 +210,8 @@ def _costs_nothing(case: Case, row: int) -> str:
     longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
     return (
         f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
-        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which waits "
-        f"least ({least:.1f} ms a step)"
+        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
+        f"waits least ({least:.1f} ms a step)"
     )
 
 
