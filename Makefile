@@ -29,9 +29,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m pytest
 
-# Every test, those marked slow as well: what a release needs.
+# Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)
-	@$(BIN)/python -m pytest -m 'slow or not slow'
+	@$(BIN)/python -m pytest -m 'slow or not slow' --hypothesis-profile search
 
 # What only a GPU can show; on a machine without one, why each test is skipped.
 gpu: $(STAMP)

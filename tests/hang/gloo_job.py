@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 CULPRIT = 3
-STALL_S = 1.5
 
 
 def dump(rank, folder, ends):
@@ -28,8 +27,8 @@ def dump(rank, folder, ends):
     (ends / f"rank_{rank}.json").write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def main(rank, store, folder, kind):
-    """What one rank does, in a process of its own."""
+def main(rank, store, folder, kind, stall_s):
+    """What one rank does, in a process of its own; all stand still long before `stall_s`."""
     os.environ["TORCH_FR_BUFFER_SIZE"] = "200"
     ends = folder.parent / "json"
     ends.mkdir(exist_ok=True)
@@ -54,6 +53,6 @@ def main(rank, store, folder, kind):
         dist.all_reduce(torch.ones(1))
 
     threading.Thread(target=work, daemon=True).start()
-    time.sleep(STALL_S)
+    time.sleep(stall_s)
     dump(rank, folder, ends)
     os._exit(0)

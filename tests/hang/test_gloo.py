@@ -3,6 +3,7 @@
 import pytest
 
 from tests.hang.gloo_job import CULPRIT, main
+from tests.ranks.patience import patience
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
 
@@ -18,7 +19,8 @@ KINDS = {
 def test_real_gloo_hang(ranks, tmp_path, kind):
     folder = tmp_path / "pickle"
     folder.mkdir()
-    jobs = [ranks.start(main, rank, tmp_path / "store", folder, kind) for rank in range(4)]
+    stall_s = patience(1.5)
+    jobs = [ranks.start(main, rank, tmp_path / "store", folder, kind, stall_s) for rank in range(4)]
     for job in jobs:
         job.wait()
     finding = analyse(load_dumps([str(folder)]))

@@ -130,6 +130,14 @@ def test_every_module_imports_from_the_wheel(target, tmp_path):
     assert all(Path(file).is_relative_to(target) for file in files)
 
 
+def test_wheel_declares_programs_and_the_replayer(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+        declared = archive.read(name).decode()
+    assert "[numerics.replayers]\nreftrain = reftrain.replay.command:main" in declared
+    assert all(f"{name} = tracekit_cli.{name}:main" in declared for name in PROGRAMS)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_version_is_told_from_the_wheel(program, name):
     assert program(name, "--version").startswith(f"{name}, version ")
@@ -149,7 +157,8 @@ def test_reftrain_reads_its_hardware_files_from_the_wheel(program):
 
 def test_reftrain_records_and_numerics_compares_from_the_wheel(program, tmp_path):
     small = ("--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32")
-    options = ("--mesh", "dp=2", "--steps", "1", "--capture", "digest", "--quiet", *small)
+    options = ("--mesh", "dp=1", "--steps", "1", "--capture", "digest", "--quiet", *small)
     program("reftrain", "run", *options, "--out", tmp_path / "run")
-    told = program("numerics", "compare", "--parallel", tmp_path / "run", "--json", "-", "--quiet")
+    pair = ("--parallel", tmp_path / "run", "--baseline", tmp_path / "run", "--no-replay")
+    told = program("numerics", "compare", *pair, "--json", "-", "--quiet")
     assert json.loads(told)["verdict"] == "identical"

@@ -154,14 +154,17 @@ def watched_losses(rank, world, store, config):
 
 
 def test_emulated_compute_sleeps_the_work():
-    emulated = EmulatedCompute(gflops=1.0)
-    begin = time.perf_counter()
-    emulated.segment_end(Segment("ffn", 0, "forward", 20_000_000))
-    forward = time.perf_counter() - begin
-    emulated.segment_end(Segment("ffn", 0, "backward", 20_000_000))
-    backward = time.perf_counter() - begin - forward
-    assert 0.02 <= forward < 0.2
-    assert 0.04 <= backward < 0.3
+    """The shortest of five, which a busy machine does not stretch."""
+    emulated, forward, backward = EmulatedCompute(gflops=1.0), [], []
+    for _ in range(5):
+        begin = time.perf_counter()
+        emulated.segment_end(Segment("ffn", 0, "forward", 20_000_000))
+        between = time.perf_counter()
+        emulated.segment_end(Segment("ffn", 0, "backward", 20_000_000))
+        forward.append(between - begin)
+        backward.append(time.perf_counter() - between)
+    assert 0.02 <= min(forward) < 0.2
+    assert 0.04 <= min(backward) < 0.3
 
 
 @pytest.mark.parametrize(("name", "operator"), [("attention", "attention"), ("ffn", "matmul")])
@@ -169,9 +172,11 @@ def test_a_profiler_sees_emulated_computing_as_an_operator(name, operator):
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
     ) as profiler:
-        EmulatedCompute(gflops=1.0).segment_end(Segment(name, 0, "forward", 5_000_000))
-    times = {e.key: e.cpu_time_total for e in profiler.key_averages()}
-    assert 5e3 <= times[f"reftrain::emulated_{operator}"] < 5e4  # microseconds
+        for _ in range(5):
+            EmulatedCompute(gflops=1.0).segment_end(Segment(name, 0, "forward", 5_000_000))
+    times = [e.cpu_time_total for e in profiler.events() if e.key == f"reftrain::emulated_{operator}"]
+    assert len(times) == 5
+    assert 5e3 <= min(times) < 5e4  # microseconds
 
 
 def test_a_list_nests_its_hooks():

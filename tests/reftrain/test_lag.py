@@ -24,6 +24,7 @@ DELAYS_MS = (
     160,
     320,
     640,
+    2560,
 )  # on a busy machine steps differ by more than the first: then the next is tried
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import statistics
 import time
 from dataclasses import dataclass, field
 
@@ -141,7 +140,7 @@ def test_launch_bound_delays_operators_and_ends_with_the_step():
     x = torch.zeros(1)
     assert timed(lambda: [x + 1 for _ in range(10)]) > 0.019
     made.close()
-    assert min(timed(lambda: [x + 1 for _ in range(10)]) for _ in range(5)) < 0.015
+    assert min(timed(lambda: [x + 1 for _ in range(10)]) for _ in range(50)) < 0.015
 
 
 def test_launch_bound_backward_pays_for_forward_without_communication(clock):
@@ -192,7 +191,7 @@ def test_stalls_and_crashes(monkeypatch, clock):
 
 
 def test_a_slow_rank_holds_up_the_whole_step(ranks):
-    """Emulated, so that ranks overlap: the step takes about `factor` times as long."""
+    """Emulated, so that ranks overlap: the shortest step takes about `factor` times as long."""
     seconds = {}
     for faults in ([], ["slow_compute:rank=1,factor=4"]):
         config = load(
@@ -201,11 +200,11 @@ def test_a_slow_rank_holds_up_the_whole_step(ranks):
                 "mesh": {"tp": 2},
                 "model": {"layers": 2},
                 "data": {"batch_size": 2},
-                "run": {"compute": "emulated", "emulated_gflops": 0.25, "steps": 2},
+                "run": {"compute": "emulated", "emulated_gflops": 0.25, "steps": 3},
                 "evidence": {"faults": faults},
             },
         )
-        seconds[len(faults)] = statistics.median(ranks.run(timed_steps, 2, config)[0])
+        seconds[len(faults)] = min(ranks.run(timed_steps, 2, config)[0])
     assert seconds[1] > 1.5 * seconds[0]
 
 

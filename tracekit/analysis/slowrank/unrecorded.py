@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.tables.match import Channel
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
-from tracekit.thresholds import SUSPECT_SHARE
+from tracekit.thresholds import MIN_LOST_SHARE, SUSPECT_SHARE
+from tracekit.units import ms
 
 Kind = tuple[str, tuple[str, ...], tuple[int, ...]]
 """Operations that replicas can compare: message, axes of the channel, pipeline stages of its members."""
@@ -67,6 +69,17 @@ def waited_for_missing(case: Case) -> Unseen:
     known = _worst(case, over)
     named = _behind(case, over if known > 0 else undecided, missing)
     return Unseen(known, _worst(case, undecided), named)
+
+
+def reason_of(case: Case, unseen: Unseen) -> str:
+    """Return the sentence that tells what the recorded ranks wait, or may wait, and for whom."""
+    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    spent = ms(unseen.known if found else unseen.undecided)
+    doubt = "" if found else ", and no recorded operation tells whether they wait there"
+    return (
+        f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
+        f"whose rank {listed(unseen.ranks)} has no trace{doubt}; add its trace"
+    )
 
 
 def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
