@@ -13,11 +13,13 @@ from tracekit.tables.event_columns import ints, matches
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_records import alone, join
+from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, label, step_spans
 
 _COLUMNS = [
-    "ts", "dur", "cat", "name", "pid", "tid", "correlation", "external_id", "collective", "dtype",
-    "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank", "dst_rank", "group_rank", "seq",
+    "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
+    "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
+    "dst_rank", "group_rank", "seq",
 ]  # fmt: skip
 
 
@@ -45,6 +47,7 @@ class RankOps:
     issued: I64  # when the host issued the operation: its launch, where known, else its start
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
+    ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
 
 
 def read_rank(run: Run, rank: int) -> RankOps:
@@ -77,9 +80,12 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
     issued = np.where(joined.launch >= 0, start[joined.launch], begin)
+    carriers = rows[joined.kernel]
+    ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
+        ready,
     )  # fmt: skip
 
 

@@ -60,3 +60,9 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64) -> I64:
         known = (correlation[hosts[place]] == wanted) & (wanted >= 0)
         found[known] = hosts[place[known]]
     return found
+
+
+def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
+    """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
+    launch = launch_rows(events, cat, rows)
+    return np.where(launch >= 0, start[launch], start[rows])
