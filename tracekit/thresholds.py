@@ -441,3 +441,9 @@ ROWS_SHOWN: Final = 8
 
 NUMBER_RUNS_SHOWN: Final = 12
 """Runs of step or rank numbers that one line of text lists."""
+
+COVERAGE_WHOLE: Final = 0.995
+"""Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
+
+TIGHT_INTERVAL: Final = 0.1
+"""Share by which the ends of a price may differ before the text shows both."""

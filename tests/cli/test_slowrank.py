@@ -142,7 +142,7 @@ def test_order_overrides_the_order_of_the_mesh(tracekit, slow):
 def test_a_mesh_of_another_size_is_a_usage_error(tracekit, slow):
     done = tracekit("slowrank", slow[0], "--mesh", "tp=2,dp=8")
     assert done.code == 2
-    assert "--mesh tp=2,dp=8,cp=1,pp=1 has 16 ranks, but the input is of 4 ranks" in done.err
+    assert "--mesh tp=2,dp=8,cp=1,pp=1 has 16 ranks, but the job has 4 ranks" in done.err
 
 
 def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):

@@ -27,8 +27,11 @@ SIGNATURES = {
     "hang": ["dumps", "mesh=None", "order=None"],
 }
 FINDINGS = {
-    "SlowRankFinding": ("ranks mesh steps verdict cause reason path suspects what_if quality notes"),
-    "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence",
+    "SlowRankFinding": (
+        "ranks mesh steps verdict cause reason path suspects what_if quality notes coverage candidates to_decide"
+    ),
+    "Suspect": "rank host coords lost_ms_per_step confidence steps cause evidence lost_ms_low lost_ms_high",
+    "Coverage": "matched by_axis",
     "Evidence": "what value peers_median unit",
     "PathLevel": "dim index lag_ms",
     "StepsFinding": "analysed median_ms",

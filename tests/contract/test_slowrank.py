@@ -19,10 +19,11 @@ SOURCES = {"process_groups", "flag", "manifest", "flat_world"}
 TOP = {
     "schema": str, "ranks": dict, "mesh": dict, "steps": dict, "verdict": str, "cause": str | None,
     "path": list, "suspects": list, "what_if": dict, "quality": list,
+    "coverage": dict, "candidates": list, "to_decide": str | None,
 }  # fmt: skip
 SUSPECT = {
     "rank": int, "host": str | None, "coords": dict, "lost_ms_per_step": float, "confidence": float,
-    "steps": list, "cause": str, "evidence": list,
+    "lost_ms_low": float | None, "lost_ms_high": float | None, "steps": list, "cause": str, "evidence": list,
 }  # fmt: skip
 MESHES = {
     "tp2 cp2 dp2": Mesh(("tp", "cp", "pp", "dp"), {"tp": 2, "cp": 2, "pp": 1, "dp": 2}),
@@ -63,7 +64,7 @@ def typed(document, fields):
     for name, kind in fields.items():
         assert name in document
         value = document[name]
-        allowed = (int, float) if kind is float else kind
+        allowed = {float: int | float, float | None: int | float | None}.get(kind, kind)
         assert isinstance(value, allowed), (name, value)
         assert not isinstance(value, bool), name
 

@@ -87,7 +87,7 @@ def lenient_oracle(data: bytes) -> set[tuple[int, str]]:
     for match in re.finditer(r"\{", text):
         try:
             value: Any = decoder.raw_decode(text, match.start())[0]
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, ArithmeticError):
             continue
         if value.get("ph") in ("X", "B", "E"):
             try:
@@ -144,3 +144,11 @@ def test_load_answers_or_refuses(tmp_path_factory, data, steps, name):
 def test_any_bytes_scan_without_a_traceback(data):
     scanned(b'{"traceEvents": [' + data)
     scanned(data)
+
+
+@pytest.mark.parametrize("exponent", [b"e9999999999999999999999999", b"e-9999999999999999999999999"])
+def test_an_exponent_beyond_all_bounds(tmp_path, exponent):
+    data = json.dumps(document([*(event(i) for i in range(5)), event(6, ts=123456)])).encode()
+    path = tmp_path / "rank0.json"
+    path.write_bytes(data.replace(b"123456", b"1" + exponent))
+    assert load([str(path)]).ranks[0].events == 5

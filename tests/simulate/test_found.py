@@ -53,6 +53,22 @@ def test_slowrank_finds_the_rank_among_every_kernel(tmp_path):
     assert (finding.verdict, finding.cause, finding.suspects[0].rank) == ("slow_rank", "gpu_compute", 5)
 
 
+REPLICAS = [({"tp": 2, "dp": 4}, 5), ({"tp": 2, "pp": 2, "dp": 3}, 7), ({"tp": 2, "cp": 2, "dp": 3}, 6)]
+
+
+@pytest.mark.parametrize(("mesh", "rank"), REPLICAS)
+@pytest.mark.parametrize("zero", [0, 2])
+def test_replicas_do_not_hide_the_price(tmp_path, mesh, rank, zero):
+    """Gradients' all-reduces queue behind a late rank, which must not bind the step without its lateness."""
+    tables = {"model": {"layers": 16}, "data": {"seq_len": 4096}}
+    fault = f"slow_compute:rank={rank},factor=1.3"
+    setup, config = setup_of({**mesh, "zero": zero}, fault, merge=False, micro_batches=2, tables=tables)
+    outcome = written(tmp_path, setup, config, detail="kernels")
+    finding = find_slow(load([str(tmp_path / "trace")]))
+    assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [rank])
+    assert finding.what_if.slowdown == pytest.approx(outcome.slowdown, abs=0.05)
+
+
 HANGS = [
     ("host_stall:rank=9,steps=1", "hang", "host_stalled"),
     ("host_stall:rank=9,steps=1,axis=tp", "hang", "host_stalled"),

@@ -51,7 +51,7 @@ def test_order_stands_above_the_order_written(tmp_path):
 
 
 def test_a_flag_of_another_size_is_a_usage_error(tmp_path):
-    with pytest.raises(UsageError, match="has 16 ranks, but the input is of 8 ranks; mend the sizes"):
+    with pytest.raises(UsageError, match=r"has 16 ranks, but the job has 8 ranks.*whose product is 8"):
         chosen(job(tmp_path, MESH), "tp=2,cp=2,dp=4")
 
 

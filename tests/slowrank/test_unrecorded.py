@@ -32,9 +32,10 @@ def test_what_the_unseen_rank_costs_is_measured(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     absent = waited_for_missing(prepared(job(tmp_path / "a", MESH, slow={5: 1.5}, lost={5}, jitter=0), MESH))
-    assert absent >= 0.9 * 3 * 500_000  # three layers in which its tp partner waits half a millisecond
+    assert absent.known >= 0.9 * 3 * 500_000  # three layers in which its tp partner waits half a millisecond
     present = prepared(job(tmp_path / "b", MESH, slow={5: 1.5}, jitter=0), MESH)
-    assert waited_for_missing(present) == 0
+    assert absent.ranks[0] == 5
+    assert waited_for_missing(present).known == 0
 
 
 def test_one_rank_alone_is_compared_with_nobody(tmp_path):
@@ -47,3 +48,37 @@ def test_one_rank_alone_is_compared_with_nobody(tmp_path):
 def test_whoever_is_lost_nobody_else_is_named(tmp_path, lost):
     finding = analyse(job(tmp_path, MESH, slow={3: 1.4}, lost={lost}))
     assert [s.rank for s in finding.suspects] == ([] if lost == 3 else [3])
+
+
+ODD = {1, 3, 5, 7}
+
+
+def test_one_rank_a_tensor_group_leaves_the_culprit_open(tmp_path):
+    finding = analyse(job(tmp_path, MESH, slow={5: 1.5}, lost=ODD))
+    assert finding.verdict == "inconclusive"
+    assert "rank 5 has no trace" in finding.reason
+
+
+def test_one_rank_a_tensor_group_finds_a_recorded_culprit(tmp_path):
+    finding = analyse(job(tmp_path, MESH, slow={4: 1.5}, lost=ODD))
+    assert [s.rank for s in finding.suspects] == [4]
+
+
+def test_one_rank_a_tensor_group_can_be_healthy(tmp_path):
+    assert analyse(job(tmp_path, MESH, lost=ODD)).verdict == "healthy"
+
+
+@pytest.mark.parametrize("slow", [{}, {5: 1.5}])
+def test_one_replica_alone_is_never_called_healthy(tmp_path, slow):
+    mesh = grid(tp=2, dp=2)
+    finding = analyse(job(tmp_path, mesh, slow={r - 4 + 2: v for r, v in slow.items()}, lost={2, 3}))
+    assert finding.verdict == "inconclusive"
+    assert "no recorded operation tells whether they wait there" in finding.reason
+    assert finding.ranks.missing == (2, 3)
+
+
+def test_recorded_waits_outweigh_an_innocent(tmp_path):
+    """A recorded rank is a little slow, an unrecorded one much more: the dearer one leaves the answer open."""
+    finding = analyse(job(tmp_path, MESH, slow={5: 1.6, 2: 1.1}, lost={5}))
+    assert finding.verdict == "inconclusive"
+    assert "rank 5 has no trace" in finding.reason

@@ -14,6 +14,7 @@ from tracekit.findings.hang import (
 from tracekit.findings.shared import MeshFinding, MeshSource, Quality, RankCoverage, Rejected
 from tracekit.findings.slowrank import (
     Cause,
+    Coverage,
     Evidence,
     PathLevel,
     SlowRankFinding,
@@ -26,6 +27,7 @@ from tracekit.findings.slowrank import (
 __all__ = [
     "CallRef",
     "Cause",
+    "Coverage",
     "Culprit",
     "CulpritKind",
     "Evidence",

@@ -63,6 +63,19 @@ class Suspect:
     steps: tuple[int, ...]
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
+    lost_ms_low: float | None = None  # if every unmatched wait keeps its recorded length
+    lost_ms_high: float | None = None  # if every unmatched wait shrinks to its transfer
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The share (0 to 1) of exposed communication time that was matched with all members; None where none was exposed.
+
+    `by_axis` has one entry for each axis or set of axes (`dp_cp`); `unknown` are operations whose group is not known.
+    """
+
+    matched: float | None = None
+    by_axis: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,3 +102,6 @@ class SlowRankFinding:
     what_if: WhatIf
     quality: tuple[Quality, ...] = ()
     notes: tuple[str, ...] = field(default=())  # assumptions worth a word, for --verbose
+    coverage: Coverage = field(default_factory=Coverage)
+    candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict: who may cost more than the threshold
+    to_decide: str | None = None  # of an inconclusive verdict: a sentence that says what to record or add

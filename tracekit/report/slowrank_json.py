@@ -25,11 +25,14 @@ def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
         "reason": finding.reason,
         "path": [{"dim": p.dim, "index": p.index, "lag_ms": _number(p.lag_ms)} for p in finding.path],
         "suspects": [_suspect(s) for s in finding.suspects],
+        "candidates": [_suspect(s) for s in finding.candidates],
+        "to_decide": finding.to_decide,
         "what_if": {
             "step_ms": _number(finding.what_if.step_ms),
             "without_suspects_ms": _number(finding.what_if.without_suspects_ms),
             "slowdown": _number(finding.what_if.slowdown),
         },
+        "coverage": {"matched": finding.coverage.matched, "by_axis": dict(finding.coverage.by_axis)},
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
     }
@@ -65,6 +68,8 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "host": suspect.host,
         "coords": dict(suspect.coords),
         "lost_ms_per_step": _number(suspect.lost_ms_per_step),
+        "lost_ms_low": None if suspect.lost_ms_low is None else _number(suspect.lost_ms_low),
+        "lost_ms_high": None if suspect.lost_ms_high is None else _number(suspect.lost_ms_high),
         "confidence": suspect.confidence,
         "steps": list(suspect.steps),
         "cause": suspect.cause,

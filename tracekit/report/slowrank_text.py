@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tracekit.causes import CAUSES
 from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
 from tracekit.text import plain
-from tracekit.thresholds import NUMBER_RUNS_SHOWN, ROWS_SHOWN
+from tracekit.thresholds import COVERAGE_WHOLE, NUMBER_RUNS_SHOWN, ROWS_SHOWN, TIGHT_INTERVAL
 
 _TITLES = {
     "healthy": "HEALTHY",
@@ -38,9 +38,16 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
         lines.extend(_table(finding.suspects, verbose=verbose))
     if finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("what if", _what_if(finding)))
+    lines.extend(
+        ("candidate", f"{_who(s)}: {_between(s)}, {s.cause}")
+        for s in _few(finding.candidates, verbose=verbose)
+    )
+    if finding.to_decide:
+        lines.append(("to decide", finding.to_decide))
     lines.append(("steps", f"{_numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", _mesh(finding)))
     lines.append(("ranks", _ranks(finding)))
+    lines.extend(_coverage(finding, verbose=verbose))
     lines.extend(
         ("rejected", f"{plain(r.path)}: {plain(r.reason)}")
         for r in finding.ranks.rejected[: None if verbose else ROWS_SHOWN]
@@ -104,10 +111,39 @@ def _table(suspects: Sequence[Suspect], *, verbose: bool) -> list[tuple[str, str
     return rows
 
 
+def _few(suspects: Sequence[Suspect], *, verbose: bool) -> Sequence[Suspect]:
+    return suspects if verbose else suspects[:ROWS_SHOWN]
+
+
+def _between(suspect: Suspect) -> str:
+    """The interval of what a suspect costs; one figure where nothing was measured of its ends."""
+    if suspect.lost_ms_low is None or suspect.lost_ms_high is None:
+        return f"{suspect.lost_ms_per_step:.1f} ms a step"
+    return f"{suspect.lost_ms_low:.1f} to {suspect.lost_ms_high:.1f} ms a step"
+
+
+def _coverage(finding: SlowRankFinding, *, verbose: bool) -> list[tuple[str, str]]:
+    """How much of the exposed communication was matched, where that is not all of it."""
+    matched = finding.coverage.matched
+    if matched is None or (matched >= COVERAGE_WHOLE and not verbose):
+        return []
+    axes = ", ".join(f"{axis} {share:.0%}" for axis, share in finding.coverage.by_axis.items())
+    return [("matched", f"{matched:.0%} of the exposed communication ({axes})")]
+
+
 def _what_if(finding: SlowRankFinding) -> str:
     after = finding.what_if
     times = f"{after.step_ms:.1f} → {after.without_suspects_ms:.1f} ms a step"
-    return f"{times} without it (slowdown {after.slowdown:.3f}×)"
+    first = finding.suspects[0] if finding.suspects else None
+    wide = first is not None and _is_wide(first)
+    least = f"; rank {first.rank} costs {_between(first)}" if first is not None and wide else ""
+    return f"{times} without it (slowdown {after.slowdown:.3f}×){least}"
+
+
+def _is_wide(suspect: Suspect) -> bool:
+    """Whether the two ends of a suspect's price differ by more than a tight interval."""
+    low, high = suspect.lost_ms_low, suspect.lost_ms_high
+    return low is not None and high is not None and high > (1 + TIGHT_INTERVAL) * low
 
 
 def _mesh(finding: SlowRankFinding) -> str:

@@ -49,6 +49,7 @@ class Operations:
     step: npt.NDArray[np.int32]
     at_start: I64
     at_end: I64
+    at_ready: npt.NDArray[np.float64]  # own time from which it could start; NaN where the trace does not tell
     exposed: I64  # ns for which compute stood still for it
     instance: I64  # -1: matched with nobody
     channel: I64  # -1: none
@@ -83,6 +84,7 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     return Operations(
         tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
         _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
+        np.concatenate([np.zeros(0), *(progress[r.rank].at_ready for r in ordered)]),
         _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token, channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip

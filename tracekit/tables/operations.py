@@ -10,10 +10,11 @@ from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
 from tracekit.tables.event_columns import ints, matches
 from tracekit.tables.intervals import I64, Intervals, empty
+from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, label, launch_times, step_spans
 
 _COLUMNS = [
-    "ts", "dur", "cat", "name", "tid", "correlation", "external_id", "collective", "dtype",
+    "ts", "dur", "cat", "name", "tid", "stream", "correlation", "external_id", "collective", "dtype",
     "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank", "dst_rank", "seq",
 ]  # fmt: skip
 
@@ -37,6 +38,7 @@ class RankOps:
     busy: Intervals  # compute, disjoint
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
+    ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
 
 
 def read_rank(run: Run, rank: int) -> RankOps:
@@ -62,9 +64,10 @@ def rank_ops(rank: int, events: pa.Table) -> RankOps:
     rows = rows[np.argsort(start[rows], kind="stable")]
     args = read_arguments(rank, events, rows, on_gpu=on_gpu)
     launch = launch_times(events, cat, rows, start) if on_gpu else start[rows]
+    ready = ready_times(events, cat, comm, rows, launch, start, end) if on_gpu else None
     return RankOps(
         rank, on_gpu, start[rows], end[rows], args.op, args.token, args.group, args.src, args.dst, args.seq,
-        args.nelems, label(launch, steps), busy, steps, (int(start.min()), int(end.max())),
+        args.nelems, label(launch, steps), busy, steps, (int(start.min()), int(end.max())), ready,
     )  # fmt: skip
 
 

@@ -7,10 +7,14 @@ for somebody has spent no own time on that, so it is not blamed for a delay that
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
+from tracekit.tables.readiness import UNKNOWN
 from tracekit.thresholds import RESUME_SLACK_NS, RESUME_SLACK_SHARE
+
+F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Progress:
     exposed_ns: I64  # for how long compute stood still for this operation
     origin: int  # wall time at which own time is zero
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
+    at_ready: F64  # own time from which the operation could start; NaN where the trace does not tell
 
     def at(self, times: I64) -> I64:
         """Own time elapsed at the wall `times`, ns; same shape."""
@@ -46,7 +51,9 @@ def own_progress(ops: RankOps) -> Progress:
     def at(times: I64) -> I64:
         return np.asarray(times - origin - covered_until(exposed, times), np.int64)
 
-    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed)
+    told = np.full(len(ops.start), UNKNOWN) if ops.ready is None else ops.ready
+    ready = np.where(told == UNKNOWN, np.nan, at(np.where(told == UNKNOWN, ops.start, told)))
+    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready)
 
 
 def _went_on(start: I64, end: I64) -> I64:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
 from tracekit.analysis.slowrank.timed_dumps import tempered
-from tracekit.analysis.slowrank.verdict import Answer, decide, listed
+from tracekit.analysis.slowrank.verdict import Answer, decide
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.match import match
@@ -52,13 +54,15 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     step = case.step_ns
     base = case.model.recorded_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
-    notes = [*choice.notes, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
+    residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
+    notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
     quality = (*case.run.quality, *choice.quality, *_doubts(case))
     return SlowRankFinding(
         RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality, tuple(notes),
+        coverage(case), answer.candidates, answer.to_decide,
     )  # fmt: skip
 
 

@@ -29,10 +29,20 @@ class Hypothesis:
 
 def slow_ranks(case: Case) -> Hypothesis | None:
     """Ranks that work significantly longer than their peers and that the step waits for; None where there is none."""
-    found = case.found
-    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * case.step_ns
-    rows = np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
+    rows = significant_rows(case, CANDIDATE_SHARE)
     return _those_that_cost(case, rows) if len(rows) else None
+
+
+def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
+    """Rows whose excess over their peers is significant and more than `share` of the step."""
+    found = case.found
+    enough = np.nan_to_num(found.mean, nan=0.0) > share * case.step_ns
+    return np.flatnonzero((np.nan_to_num(found.z, nan=0.0) > found.limit) & enough)
+
+
+def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
+    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
+    return _typical_without(case.steps.own, case.stages, rows)
 
 
 def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
@@ -46,7 +56,7 @@ def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[n
 
 
 def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
-    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
+    """`typical_without` of any own times, with the ranks that do the same work in `groups`."""
     target = own.copy()
     for group in groups:
         mine = np.intersect1d(group, rows)

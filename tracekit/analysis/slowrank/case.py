@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tracekit.analysis.slowrank.excess import rank_excess
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
@@ -18,6 +19,16 @@ class Case(Measured):
 
     model: StepModel  # prices an explanation: what the step would take without it
     found: Excess  # own time of each rank beyond its peers
+
+    @cached_property
+    def residual_ns(self) -> float:
+        """By how much the model with nothing changed misses the recorded mean step, ns: no smaller effect is proven."""
+        return abs(self.model.recorded_ns - self.step_ns)
+
+    @cached_property
+    def free_model(self) -> StepModel:
+        """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
+        return model_of(self, free=True)
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:

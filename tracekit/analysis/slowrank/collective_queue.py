@@ -21,11 +21,12 @@ class CollectiveQueue:
     before: I64  # per instance: the instance that its group carries before it, -1 where there is none
 
 
-def queue_of(run: Measured) -> CollectiveQueue:
-    """The queues of all groups.
+def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
+    """The queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
 
-    A queued collective was ready as far into the rank's own work as into the work of the member that came last to it,
-    which nothing held up.
+    A collective that starts when the one before it in its group ends stood in the queue. The host's launches tell from
+    when it could start (tables.readiness). Where the trace has none, it was ready as far into the rank's own work as
+    into the work of the member that came last to it, which nothing held up.
     """
     ops, waits = run.ops, run.waits
     rows = np.flatnonzero((ops.instance >= 0) & ~run.in_message)
@@ -37,14 +38,28 @@ def queue_of(run: Measured) -> CollectiveQueue:
     before = np.full(len(waits.first_row), -1, np.int64)
     np.maximum.at(before, ops.instance[this], ops.instance[behind])
     ready = ops.at_start.astype(np.float64)
-    stood = (ops.start[this] - ops.end[behind] <= QUEUED_NS) & (waits.wait[behind] > 0)
-    this, behind = this[stood], behind[stood]
+    stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
+    told = stood & np.isfinite(ops.at_ready[this])
+    ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
+    guessed = stood & ~told & (free | (waits.wait[behind] > 0))
+    this, behind = this[guessed], behind[guessed]
+    if free:
+        ready[this] = _since_the_first(ops.at_start, this, behind)
+        return CollectiveQueue(ready, before)
     begin, own = _own(run, this)
     moment = begin + own * _share_of_last(run)[ops.instance[this]]
     known = np.isfinite(moment)
     low, high = ops.at_start[behind].astype(np.float64), ready[this]
     ready[this] = np.where(known, np.clip(moment, low, high), high)
     return CollectiveQueue(ready, before)
+
+
+def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:
+    """Per queued operation `this` the own time at which the first of its queue began, ns; `behind` is before it."""
+    earliest = at_start.astype(np.float64)
+    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
+        earliest[i] = min(earliest[i], earliest[j])
+    return np.asarray(earliest[this], np.float64)
 
 
 def _own(run: Measured, rows: I64) -> tuple[F64, F64]:

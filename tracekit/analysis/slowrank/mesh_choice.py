@@ -52,7 +52,7 @@ def choose(
     world = world_of(run, ops)
     uses = group_uses(run, ops)
     if sizes is not None:
-        return MeshChoice(_flagged(sizes, order, world, uses), "flag")
+        return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
     hinted = _hinted(run, world)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
@@ -138,13 +138,18 @@ def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
 
 
 def _flagged(
-    sizes: dict[str, int], order: Sequence[str] | None, world: tuple[int, ...], uses: Sequence[GroupUse]
+    sizes: dict[str, int],
+    order: Sequence[str] | None,
+    world: tuple[int, ...],
+    uses: Sequence[GroupUse],
+    read: int,
 ) -> Mesh:
     product = int(np.prod(list(sizes.values())))
     if product != len(world):
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
-            f"--mesh {told} has {product} ranks, but the input is of {len(world)} ranks; mend the sizes"
+            f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
+            f"the sizes of the whole job, whose product is {len(world)}"
         )
     mesh = from_sizes(sizes, order or tuple(sizes))
     wrong = _contradiction(mesh, uses)

@@ -1,57 +1,189 @@
-"""Ranks without a trace: the others may be waiting for one of them."""
+"""Ranks without a trace: the others may be waiting for one of them.
+
+An operation with an unseen member is compared with complete operations of its kind, else with the same operation in the
+other data-parallel replicas. Where there is neither, nothing tells waiting from transfer.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.tables.match import Channel
 from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.steps import F64
+from tracekit.thresholds import MIN_LOST_SHARE, SUSPECT_SHARE
+from tracekit.units import ms
+
+Kind = tuple[str, tuple[str, ...], tuple[int, ...]]
+"""Operations that replicas can compare: message, axes of the channel, pipeline stages of its members."""
 
 
-def waited_for_missing(case: Case) -> float:
-    """Exposed time that operations with unseen members last too long, on the rank most hit; ns a step.
+@dataclass(frozen=True)
+class Unseen:
+    """What ranks without a trace may cost, ns a step on the rank most hit.
+
+    known: operations with unseen members last longer by this than others of their kind. undecided: spent in such
+    operations that nothing can be compared with. ranks: unseen members behind `known`, worst first; where that is
+    nothing, those behind `undecided`.
+    """
+
+    known: float
+    undecided: float
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """One operation with an unseen member: its place among Operations, and the exposed time it lasted at least, ns."""
+
+    row: int
+    spent: float
+
+
+def waited_for_missing(case: Case) -> Unseen:
+    """Return what the recorded ranks wait for those without a trace.
 
     Too long is beyond the transfer and the wait that the other members would have if one member of a complete
     operation were left out, because members wait for each other in every job.
     """
-    waits, ops = case.waits, case.ops
-    missing = set(case.missing)
-    if not missing or not len(ops.start):
-        return 0.0
-    usual = _usual_least(case)
-    lost = dict.fromkeys(ops.ranks, 0.0)
+    missing = frozenset(case.missing)
+    partial = _partial(case, missing)
+    if not partial:
+        return Unseen(0.0, 0.0, ())
+    usual = _usual(case)
+    over: dict[int, float] = {}
+    undecided: dict[int, float] = {}
+    kinds: dict[Kind, list[_Partial]] = defaultdict(list)
+    for p in partial:
+        kinds[_kind(case, p.row)].append(p)
+    for kind, group in kinds.items():
+        compared = _beside_complete(group, usual.get(kind))
+        compared = compared or _beside_replicas(case, kind, group)
+        compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
+        over.update(compared or {})
+        undecided.update({p.row: p.spent for p in group} if compared is None else {})
+    known = _worst(case, over)
+    named = _behind(case, over if known > 0 else undecided, missing)
+    return Unseen(known, _worst(case, undecided), named)
+
+
+def reason_of(case: Case, unseen: Unseen) -> str:
+    """Return the sentence that tells what the recorded ranks wait, or may wait, and for whom."""
+    found = unseen.known >= MIN_LOST_SHARE * case.step_ns
+    spent = ms(unseen.known if found else unseen.undecided)
+    doubt = "" if found else ", and no recorded operation tells whether they wait there"
+    return (
+        f"the ranks read {'wait' if found else 'spend'} {spent:.1f} ms of {ms(case.step_ns):.1f} ms a step in groups "
+        f"whose rank {listed(unseen.ranks)} has no trace{doubt}; add its trace"
+    )
+
+
+def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
+    """The analysed operations that have a member without a trace."""
+    ops, waits = case.ops, case.waits
     absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
-    partial = (ops.channel >= 0) & absent[np.maximum(ops.channel, 0)]
-    single = _usual_message(case)
-    for i in np.flatnonzero(partial & case.analysed):
-        if ops.channels[int(ops.channel[i])].p2p:
-            least = float(ops.end[i] - ops.start[i])
-            should = single.get((str(ops.op[i]), *_stages(case, int(ops.channel[i]))), least)
-        else:
-            least = float(
-                waits.transfer[ops.instance[i]] if ops.instance[i] >= 0 else ops.end[i] - ops.start[i]
-            )
-            should = usual.get(ops.token[i], least)
-        lost[int(ops.rank[i])] += min(least, float(ops.exposed[i])) - should
-    return max(lost.values(), default=0.0) / len(case.steps.numbers)
+    rows = np.flatnonzero((ops.channel >= 0) & absent[np.maximum(ops.channel, 0)] & case.analysed)
+    found = []
+    for i in rows.tolist():
+        alone = ops.channels[int(ops.channel[i])].p2p or ops.instance[i] < 0
+        least = ops.end[i] - ops.start[i] if alone else waits.transfer[ops.instance[i]]
+        found.append(_Partial(i, float(min(least, ops.exposed[i]))))
+    return found
 
 
-def _stages(case: Case, channel: int) -> tuple[int, int]:
-    """Pipeline stages of the source and the destination of a channel between two ranks."""
-    source, destination = case.ops.channels[channel].members
-    return case.mesh.coords(source)["pp"], case.mesh.coords(destination)["pp"]
+def _beside_complete(group: list[_Partial], should: float | None) -> dict[int, float] | None:
+    """By operation the time beyond what complete ones of its kind make their members wait, ns; None without any."""
+    return None if should is None else {p.row: p.spent - should for p in group}
 
 
-def _usual_message(case: Case) -> dict[tuple[str, int, int], float]:
-    """(send or recv, stage, stage) → mean duration of messages with both ends seen, pipeline bubbles included; ns."""
+def _any_stage(kind: Kind) -> Kind:
+    return kind[0], kind[1], ()
+
+
+def _kind(case: Case, row: int) -> Kind:
+    channel = case.ops.channels[int(case.ops.channel[row])]
+    token = case.ops.op if channel.p2p else case.ops.token
+    stages = (
+        _ends(case, channel) if channel.p2p else tuple(sorted({_stage(case, r) for r in channel.members}))
+    )
+    return str(token[row]), case.axes_of(channel), stages
+
+
+def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
+    """By operation the time beyond the lower median of the replicas, ns; None where replicas cannot tell.
+
+    The lower median is right while fewer than half of the replicas, or one of two, wait for somebody unseen. A stage
+    that nobody recorded may be too long in every replica.
+    """
     ops = case.ops
-    spent: dict[tuple[str, int, int], list[float]] = {}
-    for i in np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), MESSAGES)):
-        key = (str(ops.op[i]), *_stages(case, int(ops.channel[i])))
-        spent.setdefault(key, []).append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
+    spent: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    count: dict[int, int] = defaultdict(int)
+    for p in group:
+        rank = int(ops.rank[p.row])
+        spent[case.mesh.coords(rank)["dp"]][rank] += p.spent
+        count[rank] += 1
+    seen = {_stage(case, r) for r in ops.ranks}
+    if "dp" in kind[1] or len(spent) < 2 or not seen.issuperset(kind[2]):
+        return None
+    levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
+    usual = levels[(len(levels) - 1) // 2]
+    return {p.row: p.spent - usual / count[int(ops.rank[p.row])] for p in group}
+
+
+def _worst(case: Case, over: Mapping[int, float]) -> float:
+    """The largest sum of `over` (by operation) on one rank, ns a step; 0 where no sum is positive."""
+    lost: dict[int, float] = defaultdict(float)
+    for row, value in over.items():
+        lost[int(case.ops.rank[row])] += value
+    return max(0.0, *lost.values(), 0.0) / len(case.steps.numbers)
+
+
+def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:
+    """Ranks without a trace by the time that others spend in operations with them, the longest first."""
+    blame: dict[int, float] = defaultdict(float)
+    for row, value in over.items():
+        for rank in missing.intersection(case.ops.channels[int(case.ops.channel[row])].members):
+            blame[rank] += value
+    worst = max(blame.values(), default=0.0)
+    kept = [r for r, v in blame.items() if v > 0 and v >= SUSPECT_SHARE * worst]
+    return tuple(sorted(kept, key=lambda r: (-blame[r], r)))
+
+
+def _stage(case: Case, rank: int) -> int:
+    return case.mesh.coords(rank)["pp"]
+
+
+def _ends(case: Case, channel: Channel) -> tuple[int, int]:
+    """Pipeline stages of the source and the destination of a channel between two ranks."""
+    source, destination = channel.members
+    return _stage(case, source), _stage(case, destination)
+
+
+def _usual(case: Case) -> dict[Kind, float]:
+    """Mean time that complete operations make their members wait, by kind, and by kind at any stage; ns.
+
+    A message counts with its pipeline bubble. A collective counts with the quickest member if one were unseen.
+    """
+    ops, waits = case.ops, case.waits
+    spent: dict[Kind, list[float]] = defaultdict(list)
+    for i in np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), MESSAGES)).tolist():
+        spent[_kind(case, i)].append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
+    least = _least(case)
+    for number in np.flatnonzero(waits.complete & np.isfinite(least)).tolist():
+        row = int(waits.first_row[number])
+        if str(ops.op[row]) not in MESSAGES:
+            kind = _kind(case, row)
+            spent[kind].append(float(least[number]))
+            spent[_any_stage(kind)].append(float(least[number]))
     return {k: float(np.mean(v)) for k, v in spent.items()}
 
 
-def _usual_least(case: Case) -> dict[str, float]:
-    """Message → mean duration of the quickest member if one member of a complete operation were unseen; ns."""
+def _least(case: Case) -> F64:
+    """By instance the duration of the quickest member if one member of it were unseen, ns; infinite of one member."""
     ops, waits = case.ops, case.waits
     duration = (ops.end - ops.start).astype(np.float64)
     second = np.full(len(waits.members), np.inf)
@@ -59,7 +191,4 @@ def _usual_least(case: Case) -> dict[str, float]:
         (ops.instance >= 0) & (waits.last[np.maximum(ops.instance, 0)] != np.arange(len(ops.start)))
     )
     np.minimum.at(second, ops.instance[rows], duration[rows])
-    least = waits.transfer + (second - waits.transfer) / np.maximum(waits.members, 1)
-    token = ops.token[waits.first_row]
-    good = waits.complete & np.isfinite(least)
-    return {t: float(np.mean(least[good & (token == t)])) for t in set(token[good])}
+    return np.asarray(waits.transfer + (second - waits.transfer) / np.maximum(waits.members, 1), np.float64)

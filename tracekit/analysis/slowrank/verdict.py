@@ -1,14 +1,21 @@
 """The verdict: the dearest significant explanation of a slow step, or that nobody is to blame."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, slow_ranks
+from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, significant_rows, slow_ranks
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
+from tracekit.analysis.slowrank.evidence_gaps import (
+    Undecided,
+    coverage,
+    most_ns,
+    undecided,
+    what_would_decide,
+)
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.statistics import confidence
@@ -19,7 +26,8 @@ from tracekit.analysis.slowrank.suspect_work import (
     only_attention,
     peers_of,
 )
-from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of, waited_for_missing
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
@@ -36,6 +44,8 @@ class Answer:
     suspects: tuple[Suspect, ...] = ()
     path: tuple[PathLevel, ...] = ()
     gain: float = 0.0
+    candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
+    to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
 
 
 def decide(case: Case) -> Answer:
@@ -54,8 +64,13 @@ def decide(case: Case) -> Answer:
         "link": link.gain if link else 0.0,
     }
     best = max(prices, key=lambda k: prices[k])
+    unseen = waited_for_missing(case)
+    if unseen.known >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
+        return _unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
-        return _nobody(case)
+        return _nobody(case, unseen)
+    if prices[best] < case.residual_ns:
+        return _unproven_answer(case, prices[best])
     if best == "link" and link:
         return _link_answer(case, link)
     if best == "stage" and stage:
@@ -65,7 +80,7 @@ def decide(case: Case) -> Answer:
         loading = late_loaders(case, stage.rows)
         return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
     if ranks is None:
-        return _nobody(case)
+        return _nobody(case, unseen)
     uneven = uneven_data(case)
     return _uneven_answer(case, uneven) if uneven > LEVELLING_GAIN * ranks.gain else _rank_answer(case, ranks)
 
@@ -78,6 +93,7 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
         cause, evidence = _explain(case, row, found.rows)
         suspects.append(_suspect(case, row, lost, z, cause, evidence))
+    suspects = _with_bounds(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
@@ -93,12 +109,25 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
 
 
+def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
+    """The suspects with the least and the most that each may cost, given what could not be matched."""
+    beyond = max(most_ns(case, np.array(found.rows)) - found.gain, 0.0)
+    return [
+        replace(
+            s,
+            lost_ms_low=ms(lost),
+            lost_ms_high=ms(max(lost, min(lost + beyond, float(case.found.mean[row])))),
+        )
+        for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)
+    ]
+
+
 def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = [float(np.nanmean(case.steps.own[g])) for g in case.stages if len(g)]
-    others = float(np.median([v for i, v in enumerate(levels) if i != stage]))
+    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
     suspects = tuple(
@@ -145,19 +174,26 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     return Answer("slow_link", "network", reason, suspects, path, link.gain)
 
 
-def _nobody(case: Case) -> Answer:
+def _unseen_answer(case: Case, unseen: Unseen) -> Answer:
+    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy."""
+    to_decide = f"add the trace of rank {listed(unseen.ranks)}"
+    return Answer("inconclusive", "unknown", reason_of(case, unseen), to_decide=to_decide)
+
+
+def _nobody(case: Case, unseen: Unseen) -> Answer:
     """No explanation costs enough: the job is healthy, the data is uneven, or ranks without a trace leave it open."""
     step = case.step_ns
-    absent = waited_for_missing(case)
-    if absent >= MIN_LOST_SHARE * step:
-        return Answer(
-            "inconclusive", "unknown",
-            f"the ranks read wait {ms(absent):.1f} ms a step in groups whose rank {listed(case.missing)} has no trace; "
-            "add its trace",
-        )  # fmt: skip
+    if unseen.undecided >= MIN_LOST_SHARE * step:
+        return _unseen_answer(case, unseen)
     uneven = uneven_data(case)
     if uneven:
         return _uneven_answer(case, uneven)
+    open_ = undecided(case)
+    if open_ is not None:
+        return _open_answer(case, open_)
+    free = significant_rows(case, MIN_LOST_SHARE)
+    if len(free):
+        return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -166,6 +202,56 @@ def _nobody(case: Case) -> Answer:
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
     return Answer("healthy", None, reason)
+
+
+def _costs_nothing(case: Case, row: int) -> str:
+    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
+    ops, analysed = case.ops, case.analysed
+    waited = [
+        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
+    ]
+    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
+    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
+    return (
+        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
+        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
+        f"waits least ({least:.1f} ms a step)"
+    )
+
+
+def _unproven_answer(case: Case, price: float) -> Answer:
+    """The step model does not reproduce the recorded steps well enough for the price that it gives."""
+    reason = (
+        f"an explanation costs {ms(price):.1f} ms a step, but the model of the recorded steps misses them by "
+        f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
+    )
+    open_ = undecided(case)
+    candidates = _candidates(case, open_) if open_ is not None else ()
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def _open_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
+    candidates = _candidates(case, found)
+    first, matched = candidates[0], coverage(case).matched
+    share = f"{matched:.0%}" if matched is not None else "none"
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
+        "exposed communication could be matched between ranks"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
+    """The ranks that may cost more than the threshold, each with its interval."""
+    made = []
+    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
+        cause, evidence = _explain(case, row, found.rows)
+        suspect = _suspect(case, row, low, float(case.found.z[row]), cause, evidence)
+        made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+    return tuple(made)
 
 
 def _uneven_answer(case: Case, gain: float) -> Answer:
@@ -206,9 +292,3 @@ def _suspect(
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """The first few of `numbers`, and how many there are in all if that is more."""
-    shown = ", ".join(map(str, numbers[:RANKS_LISTED]))
-    return shown + (f", … ({len(numbers)} in all)" if len(numbers) > RANKS_LISTED else "")

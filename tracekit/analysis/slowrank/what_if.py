@@ -215,10 +215,14 @@ def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
     return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
 
 
-def model_of(run: Measured) -> StepModel:
-    """The model of every run of consecutive analysed steps. Eager sends complete by themselves."""
+def model_of(run: Measured, *, free: bool = False) -> StepModel:
+    """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+
+    With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, and
+    collectives that stood in a queue could have started with the one before them.
+    """
     ops, waits = run.ops, run.waits
-    usual = _usual_transfer(run)
+    usual = _shortest(run) if free else _usual_transfer(run)
     duration = (ops.end - ops.start).astype(np.float64)
     fixed = np.where(ops.instance < 0, np.minimum(duration, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
@@ -226,7 +230,7 @@ def model_of(run: Measured) -> StepModel:
     if run.eager:
         sends = ops.op == "send"
         fixed[sends] = duration[sends]
-    queue = queue_of(run)
+    queue = queue_of(run, free=free)
     runs = []
     for columns in runs_of(run):
         timelines = [timeline_of(run, queue, rank, columns) for rank in ops.ranks]
@@ -241,6 +245,15 @@ def model_of(run: Measured) -> StepModel:
         transfer.tolist(),
         queue.before.tolist(),
     )
+
+
+def _shortest(run: Measured) -> F64:
+    """Per operation the duration of the shortest operation of the same message on any rank, ns."""
+    ops = run.ops
+    _, message = np.unique(ops.token.astype(str), return_inverse=True)
+    least = np.full(int(message.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, message, (ops.end - ops.start).astype(np.float64))
+    return np.asarray(least[message], np.float64)
 
 
 def _usual_transfer(run: Measured) -> F64:

@@ -26,8 +26,8 @@ class EventReader:
         self._phases = phases
         self._decoder = json.JSONDecoder(
             strict=False,
-            parse_float=_decimal,
-            parse_int=_decimal,
+            parse_float=_of_json,
+            parse_int=_of_json,
             parse_constant=lambda _: Decimal("NaN"),
             object_pairs_hook=self._pairs,
         )
@@ -134,6 +134,14 @@ class EventReader:
 
 def _decimal(text: str) -> Decimal:
     return Decimal(text) if len(text) <= MAX_JSON_DIGITS else Decimal("Infinity")
+
+
+def _of_json(text: str) -> Decimal:
+    """A JSON number; infinite where its exponent is beyond what Decimal holds, so that it counts as no number."""
+    try:
+        return _decimal(text)
+    except InvalidOperation:
+        return Decimal("Infinity")
 
 
 def _compact(value: Any) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import OperationKind
+from tracekit.ingest.operation_table.layout import Layout, Place
 from tracekit.ingest.operation_table.table import I64, OperationTable
 
 Members = tuple[int, ...]
@@ -25,8 +26,10 @@ class Communication:
     seq: I64
 
 
-def communication(table: OperationTable) -> Communication:
+def communication(table: OperationTable, layout: Layout | None) -> Communication:
     """Find the group, p2p peer and sequence number of each row.
+
+    Groups name ranks without rows too, where the `layout` of the job tells their numbers.
 
     The k-th send of a stage in a step meets the k-th receive of its neighbour in that direction (Megatron's channels
     are first in, first out).
@@ -35,6 +38,7 @@ def communication(table: OperationTable) -> Communication:
     channels = {name: i for i, name in enumerate(sorted({k.channel for k in table.kinds}))}
     step = np.searchsorted(np.unique(table.step), table.step)
     depth = int(table.ordinal.max()) + 1
+    places = _places(table, layout)
     groups: dict[Members, set[str]] = {}
     numbers: dict[Members, int] = {}
     for (dp, stage), rank in table.rank_at.items():
@@ -42,14 +46,14 @@ def communication(table: OperationTable) -> Communication:
             rows = np.flatnonzero((table.rank == rank) & (table.kind == code))
             if kind.collective is None or not len(rows):
                 continue
-            members = _members(table, kind, dp, stage)
+            members = _members(places, kind, dp, stage)
             groups.setdefault(members, set()).add(kind.axis or "")
             group[rows] = numbers.setdefault(members, len(numbers))
             sender = stage
             if kind.toward:
                 other = _other_stage(kind, stage, table.pp_size)
                 sender = stage if kind.collective == "send" else other
-                peer[rows] = table.rank_at.get((dp, other), -1)
+                peer[rows] = places.get((dp, other), -1)
             lane = channels[kind.channel] * table.pp_size + (sender if kind.toward else 0)
             lanes = len(channels) * table.pp_size
             seq[rows] = (step[rows] * lanes + lane) * depth + table.ordinal[rows]
@@ -61,15 +65,24 @@ def _other_stage(kind: OperationKind, stage: int, stages: int) -> int:
     return (stage + (kind.toward if kind.collective == "send" else -kind.toward)) % stages
 
 
-def _members(table: OperationTable, kind: OperationKind, dp: int, stage: int) -> Members:
+def _places(table: OperationTable, layout: Layout | None) -> dict[Place, int]:
+    """Rank by (dp_rank, stage): those of the table, and those that the layout knows besides."""
+    if layout is None:
+        return dict(table.rank_at)
+    sizes = layout.sizes
+    return {(d, s): layout.rank((d, s)) for d in range(sizes["dp"]) for s in range(sizes["pp"])}
+
+
+def _members(places: dict[Place, int], kind: OperationKind, dp: int, stage: int) -> Members:
     """Ranks of the group in which the rank at (dp, stage) runs operations of this kind, sorted."""
-    places = {
-        "dp": [(d, stage) for d in range(table.dp_size)],
-        "pp": [(dp, s) for s in range(table.pp_size)],
+    last = max(s for _, s in places)
+    inside = {
+        "dp": [p for p in places if p[1] == stage],
+        "pp": [p for p in places if p[0] == dp],
         "tp": [(dp, stage)],
-        "embedding": [(dp, 0), (dp, table.pp_size - 1)],
+        "embedding": [(dp, 0), (dp, last)],
     }[kind.axis or "tp"]
-    return tuple(sorted({table.rank_at[p] for p in places if p in table.rank_at}))
+    return tuple(sorted({places[p] for p in inside if p in places}))
 
 
 def unpaired(table: OperationTable, found: Communication, label: str) -> list[Quality]:

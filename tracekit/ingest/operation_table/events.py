@@ -18,15 +18,14 @@ from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
 
 
-def write_rank(table: OperationTable, found: Communication, rank: int, out: Path) -> RankTable:
-    """Write the events of `rank` into a Parquet file named after `out` and the rank."""
+def write_rank(table: OperationTable, found: Communication, rank: int, world: int, out: Path) -> RankTable:
+    """Write the events of `rank`, of a job of `world` ranks, into a Parquet file named after `out` and the rank."""
     rows = np.flatnonzero(table.rank == rank)
     parts = [_step_rows(table, rows, rank), _operation_rows(table, found, rows, rank)]
     events = in_order(pa.concat_tables(parts).unify_dictionaries().combine_chunks())
     path = out.with_name(f"{out.name}-{rank}")
     count = write_table(path, iter([events]))
     first, last = int(events.column("ts")[0].as_py()), int(events.column("ts")[-1].as_py())
-    world = table.dp_size * table.pp_size
     groups = tuple(FileGroup(m, (), tuple(sorted(axes))) for m, axes in found.groups.items())
     return RankTable(rank, str(path), count, first, last, None, world, False, groups, {})
 

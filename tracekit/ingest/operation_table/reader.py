@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +10,8 @@ from tracekit.files.source import ByteStream, Source
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.operation_table.communication import communication, unpaired
 from tracekit.ingest.operation_table.events import write_rank
-from tracekit.ingest.operation_table.table import REQUIRED, OperationTable, columns_of
+from tracekit.ingest.operation_table.layout import layout_of
+from tracekit.ingest.operation_table.table import REQUIRED, columns_of
 from tracekit.thresholds import MAX_TABLE_BYTES
 
 
@@ -36,28 +36,18 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         return FileResult(source.label, "foreign", reason)
     try:
         table, quality = columns_of(parquet, source.label)
-        found = communication(table)
+        layout = layout_of(table.rank_at, table.dp_size, table.pp_size)
+        found = communication(table, layout)
     except (ValueError, pa.ArrowException) as error:
         return FileResult(source.label, "rejected", f"an operation table with unusable values ({error})")
+    world = layout.world_size if layout else table.dp_size * table.pp_size
     quality += unpaired(table, found, source.label)
     return FileResult(
         source.label,
         "ok",
         sha256=stream.sha256,
         bytes=stream.raw_bytes,
-        tables=tuple(write_rank(table, found, rank, out) for rank in table.ranks),
+        tables=tuple(write_rank(table, found, rank, world, out) for rank in table.ranks),
         quality=tuple(quality),
-        mesh_hint=_mesh_hint(table),
+        mesh_hint=layout.hint if layout else None,
     )
-
-
-def _mesh_hint(table: OperationTable) -> dict[str, Any] | None:
-    """Axes from inner to outer by the strides of the rank numbers; None where they have none.
-
-    A table in which a row stands for all ranks of a tp group counts ranks without tp, so tp has size 1 here.
-    """
-    dp, pp = table.dp_size, table.pp_size
-    for order, dp_stride, pp_stride in ((("dp", "pp"), 1, dp), (("pp", "dp"), pp, 1)):
-        if all(rank == d * dp_stride + s * pp_stride for (d, s), rank in table.rank_at.items()):
-            return {"order": ["tp", "cp", *order], "sizes": {"tp": 1, "cp": 1, "dp": dp, "pp": pp}}
-    return None

@@ -49,8 +49,13 @@ class OperationTable:
 
     @property
     def pp_size(self) -> int:
-        """Pipeline-parallel size."""
-        return int(self.stage.max()) + 1
+        """Pipeline-parallel size; one stage more than recorded where the last recorded one sends on to nobody."""
+        last = int(self.stage.max())
+        onward = [i for i, k in enumerate(self.kinds) if k.collective == "send" and k.toward > 0]
+        taken = [i for i, k in enumerate(self.kinds) if k.collective == "recv" and k.toward > 0]
+        sends_on = bool((np.isin(self.kind, onward) & (self.stage == last)).any())
+        closes = bool((np.isin(self.kind, taken) & (self.stage == 0)).any())
+        return last + 2 if sends_on and not closes else last + 1
 
     @property
     def ranks(self) -> list[int]:

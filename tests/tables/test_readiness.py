@@ -1,0 +1,62 @@
+"""From when a communication kernel could have started."""
+
+from tests.tables.rows import comm, events, gemm, row
+from tracekit.tables.operations import rank_ops
+from tracekit.tables.progress import own_progress
+from tracekit.tables.readiness import UNKNOWN
+
+
+def launch(begin, correlation):
+    return row("cuda_runtime", "cudaLaunchKernel", begin, 1, correlation=correlation)
+
+
+def computed(begin, us, correlation, stream=7):
+    return {**gemm(begin, us), "correlation": correlation, "stream": stream}
+
+
+def reduced(begin, us, correlation):
+    return comm(begin, us, 0, correlation=correlation, stream=20)
+
+
+def ready(*rows):
+    ops = rank_ops(0, events(rows))
+    return [r if r == UNKNOWN else r // 1000 for r in ops.ready.tolist()], ops
+
+
+def test_it_waits_for_compute_launched_before_it():
+    told, _ = ready(
+        launch(0, 1), launch(2, 2), launch(4, 3), launch(6, 4),
+        computed(10, 40, 1), reduced(300, 20, 2), computed(50, 100, 3), reduced(320, 20, 4),
+    )  # fmt: skip
+    assert told == [50, 150]  # the queue held both until 300 and 320
+
+
+def test_a_late_launch_makes_it_ready_late():
+    told, _ = ready(launch(0, 1), launch(90, 2), computed(10, 40, 1), reduced(120, 20, 2))
+    assert told == [90]
+
+
+def test_it_did_not_wait_for_compute_that_outlasts_its_start():
+    told, _ = ready(
+        launch(0, 1),
+        launch(2, 2),
+        launch(4, 3),
+        computed(10, 40, 1),
+        computed(50, 100, 2),
+        reduced(60, 20, 3),
+    )
+    assert told == [50]
+
+
+def test_only_the_busiest_compute_stream_counts():
+    told, _ = ready(
+        launch(0, 1), launch(1, 2), launch(2, 3), launch(3, 4),
+        computed(10, 20, 1), computed(30, 20, 2), computed(30, 70, 3, stream=9), reduced(110, 20, 4),
+    )  # fmt: skip
+    assert told == [50]
+
+
+def test_without_launches_nothing_is_told():
+    told, ops = ready(gemm(10, 40), comm(60, 20, 0))
+    assert told == [UNKNOWN]
+    assert own_progress(ops).at_ready.tolist() != own_progress(ops).at_ready.tolist()  # NaN

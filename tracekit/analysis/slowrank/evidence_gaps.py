@@ -1,0 +1,108 @@
+"""What the evidence leaves open: unmatched waits, and the most that curing a rank could save in spite of them.
+
+An operation that was matched with nobody may be a transfer or a wait. The step model keeps its recorded length, so a
+price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Coverage
+from tracekit.tables.operation_names import MESSAGES
+from tracekit.thresholds import MIN_LOST_SHARE
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Ranks (rows of Steps, worst first) whose price the evidence leaves open; ns a step."""
+
+    rows: tuple[int, ...]
+    low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
+    high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
+
+
+def coverage(case: Case) -> Coverage:
+    """The share of exposed communication time, over the analysed steps, that was matched with all members."""
+    ops = case.ops
+    exposed = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
+    whole = _whole(case)
+    names = ["_".join(case.axes_of(c)) or "other" for c in ops.channels]
+    axis = np.array([*names, "unknown"], object)[ops.channel]  # channel −1 takes the last name
+    shares = {
+        str(name): _share(exposed[axis == name], whole[axis == name]) for name in sorted(set(axis.tolist()))
+    }
+    return Coverage(_share(exposed, whole), {n: s for n, s in shares.items() if s is not None})
+
+
+def _whole(case: Case) -> npt.NDArray[np.bool_]:
+    """Whether each operation was matched with all members of its group."""
+    if not len(case.waits.complete):
+        return np.zeros(len(case.ops.start), bool)
+    return np.asarray((case.ops.instance >= 0) & case.waits.complete[np.maximum(case.ops.instance, 0)], bool)
+
+
+def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> float | None:
+    """The matched share of `exposed`; None where nothing was exposed."""
+    total = float(exposed.sum())
+    return round(float(exposed[matched].sum()) / total, 4) if total > 0 else None
+
+
+def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """The most that a step could save if `rows` worked like their peers, ns; never more than their excess.
+
+    The model's own error counts in: an effect that it may have missed is no proof that there is none.
+    """
+    target = typical_without(case, rows)
+    saved = case.model.recorded_ns - case.free_model.step_ns(target) + case.residual_ns
+    excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
+    return min(max(saved, 0.0), excess)
+
+
+def undecided(case: Case) -> Undecided | None:
+    """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    least = MIN_LOST_SHARE * case.step_ns
+    if not len(rows) or most_ns(case, rows) < least:
+        return None
+    kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
+    low = [
+        max(case.model.recorded_ns - case.model.step_ns(typical_without(case, np.array([r]))), 0.0)
+        for r in kept
+    ]
+    high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
+    return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
+
+
+def what_would_decide(case: Case) -> str:
+    """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
+    ops = case.ops
+    open_ = case.analysed & ~_whole(case)
+    message = np.isin(ops.op.astype(str), _PEERLESS)
+    spent = {
+        _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
+        _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),
+        _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
+    }
+    worst = max(spent, key=lambda k: spent[k])
+    if spent[worst] <= 0:
+        return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
+    return worst.format(ranks=listed(case.missing))
+
+
+_PEERLESS = (*MESSAGES, "send_recv")
+_ADD = "add the traces of rank {ranks}"
+_PEERS = (
+    "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
+    "record_shapes=True"
+)
+_GROUPS = "start the profiler after the process groups exist, so that every operation names its members; or give --mesh"
+_LAUNCHES = (
+    "record the host as well (ProfilerActivity.CPU): launches tell from when a queued collective could "
+    "have started"
+)
+_STEPS = "record more steps"

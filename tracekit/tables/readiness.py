@@ -1,0 +1,40 @@
+"""From when each communication kernel could have started: once it was launched and its inputs were computed.
+
+A collective that queues behind another one of its group starts when that one ends, so its recorded start says when the
+group was free and not when the rank was ready. The host's launches tell the latter: a communication kernel waits for
+the compute that was launched before it.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.tables.event_columns import Mask, Values, ints
+from tracekit.tables.intervals import I64
+from tracekit.tables.step_marks import launch_times
+
+UNKNOWN = -1
+"""The trace does not tell when the kernel was launched."""
+
+
+def ready_times(
+    events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64
+) -> I64:
+    """Wall time from which each communication kernel of `rows` could have started, ns; UNKNOWN without its launch.
+
+    It is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
+    launched before it, and never after its recorded start. `start` and `end` are per event, `launch` per row.
+    """
+    known = launch < start[rows]
+    compute = np.flatnonzero((cat == "kernel") & ~comm)
+    if not len(compute) or not known.any():
+        return np.where(known, launch, UNKNOWN)
+    stream = ints(events, "stream", -1)
+    streams, kernels = np.unique(stream[compute], return_counts=True)
+    main = compute[stream[compute] == streams[np.argmax(kernels)]]
+    main = main[np.argsort(start[main], kind="stable")]
+    launched = np.maximum.accumulate(launch_times(events, cat, main, start))
+    before = np.searchsorted(launched, launch, side="left")
+    ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
+    last = np.minimum(before, ended) - 1
+    computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
+    return np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
