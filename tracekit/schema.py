@@ -33,6 +33,7 @@ EVENTS = pa.schema(
         pa.field("pg_desc", DICT),
         pa.field("src_rank", pa.int32()),  # global rank; null when absent or negative
         pa.field("dst_rank", pa.int32()),
+        pa.field("group_rank", pa.int32()),  # args.Rank: own rank in the group, of a message the peer's
         pa.field("seq", pa.int64()),
         pa.field("comms_id", DICT),
         pa.field("micro_batch", pa.int32()),  # operation tables only

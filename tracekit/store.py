@@ -91,9 +91,18 @@ class Run:
         record = self.record(rank)
         path = self.folder / record.table
         try:
-            table = pq.read_table(path, columns=columns, memory_map=True, use_threads=False)
+            stored = set(pq.read_schema(path, memory_map=True).names)
+            taken = [c for c in columns or EVENTS.names if c in stored]
+            table = pq.read_table(path, columns=taken, memory_map=True, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
+        for name in columns or EVENTS.names:
+            if (
+                name not in stored and name in EVENTS.names
+            ):  # an older tracekit ingested it without that column
+                table = table.append_column(
+                    EVENTS.field(name), pa.nulls(table.num_rows, EVENTS.field(name).type)
+                )
         table = table.unify_dictionaries()
         if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
             return table

@@ -91,6 +91,10 @@ MAX_RARE_CALLS: Final = 64
 """Calls of the rarest kind that one period may hold."""
 PERIODS_ALIKE: Final = 0.9
 """Share of calls that must repeat after a period; evaluation and logging add some calls of their own."""
+MAX_BATCH_MEMBERS: Final = 256
+"""Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
+MAX_NESTED_RECORDS: Final = 8
+"""Records before a launch that are tried for the one around it: calls nest two or three deep."""
 MAX_TWINS: Final = 64
 """Process groups of the same members that are told apart; their sequence numbers are interleaved by this."""
 BEYOND_ALL_CALLS: Final = 1 << 62
@@ -261,6 +265,9 @@ HELD_MAJORITY: Final = 0.5
 
 HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""
+
+PROVEN_EAGER_SHARE: Final = 0.05
+"""Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
 
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""

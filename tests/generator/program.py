@@ -79,6 +79,7 @@ class RankProgram:
     step: list[int] = field(default_factory=list)
     micro_batch: list[int] = field(default_factory=list)
     backward: list[bool] = field(default_factory=list)
+    batch: list[int] = field(default_factory=list)  # first operation of the batch it is posted in, or itself
 
 
 @dataclass
@@ -138,6 +139,7 @@ class RankBuilder:
             (out.step, self.step),
             (out.micro_batch, self.micro_batch),
             (out.backward, self.backward),
+            (out.batch, len(out.batch)),
         ):
             column.append(value)  # type: ignore[attr-defined]
         return len(out.kind) - 1
@@ -162,8 +164,10 @@ class RankBuilder:
             self.pending += (index,)
         return index
 
-    def message(self, kind: int, way: str, peer: int, transfer: float, group: str) -> int:
-        """Send to, or receive from, `peer`; `way` is f (activations) or b (gradients)."""
+    def message(
+        self, kind: int, way: str, peer: int, transfer: float, group: str, together: tuple[int, ...] = ()
+    ) -> int:
+        """Send to, or receive from, `peer`, in one batch with `together`; `way` is f (activations) or b (gradients)."""
         index = self.emit(
             kind, LINK_STREAMS[way, kind], 0.0, self.tail + self.pending, "send" if kind == SEND else "recv"
         )
@@ -173,6 +177,7 @@ class RankBuilder:
         seq = self.calls[index_group, "p"] = self.calls.get((index_group, "p"), 0) + 1
         out = self.out
         out.peer[index], out.group[index], out.seq[index] = peer, index_group, seq
+        out.batch[index] = min(together, default=index)
         out.key[index] = self.keys.number((*pair, way, nth), transfer, 2, index_group, pair)
         return index
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.generator.forms import FORMS
 from tests.generator.mesh import Group
-from tests.generator.program import COLLECTIVES, COMPUTE, LABELS, LOAD, SYNC, RankProgram
+from tests.generator.program import COLLECTIVES, COMPUTE, LABELS, LOAD, RECV, SEND, SYNC, RankProgram
 
 if TYPE_CHECKING:
     from tests.generator.case import Case
@@ -57,6 +58,7 @@ class RankRows:
         self.clock = _Clock(self.capture.offsets[rank], self.capture.drifts[rank], base)
         self.window = self.capture.windows[rank]
         self.rows: list[tuple[int, int, str]] = []  # (order, ts, text)
+        self.form = FORMS[self.capture.form]
         self.comm_args: dict[tuple[int, str, int], tuple[str, str]] = {}
 
     def members(self, group: Group) -> list[int]:
@@ -104,6 +106,8 @@ class RankRows:
         cpu_in = ((self.launch >= begin) & (self.issued <= stop)).tolist()
         gpu_in = ((self.start >= begin) & (self.end <= stop)).tolist()
         prog = self.prog
+        first = {b for i, b in enumerate(prog.batch) if b != i}  # the second of the batch has the launch
+        self.leading = first
         threads = [f'"pid": {self.pid}, "tid": {self.pid}', f'"pid": {self.pid}, "tid": {self.pid + 7}']
         for i, kind in enumerate(prog.kind):
             if not (cpu_in[i] or gpu_in[i]):
@@ -114,6 +118,14 @@ class RankRows:
                     (self.load_row if kind == LOAD else self.sync_rows)(i, threads[0], start[i], end[i])
             elif kind == COMPUTE:
                 self.compute_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
+            elif kind in (SEND, RECV) and self.form.batched:
+                if cpu_in[i]:
+                    until = self.clock.stamp(np.array([stop])).tolist()[0]
+                    self.member_rows(i, threads[0], launch[i], issued[i], until)
+                carried = [j for j in (prog.batch[i], i) if gpu_in[j]]
+                if i not in first and prog.batch[i] in carried and gpu_in[i]:
+                    begin_end = max(start[j] for j in carried), max(end[j] for j in carried)
+                    self.batched_kernel(i, *begin_end)
             else:
                 self.comm_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
 
@@ -154,6 +166,8 @@ class RankRows:
             busy = host_busy(issued - launch)
             at = issued - busy
             self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}')
+            if self.form.titles and prog.peer[i] >= 0:
+                self.add(0, at + 1_200, max(busy - 2_200, 400), "user_annotation", self.title(i), ids, "")
             for depth in range(1 + self.capture.nested_comms):
                 args = f'"External id": {link}, {cpu_args}{seq}'
                 inset = 1_000 * (depth + 1)
@@ -166,6 +180,40 @@ class RankRows:
                 f'"correlation": {link}, "grid": [24, 1, 1], "block": [544, 1, 1], {kernel_args}{seq}'
             )
             self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
+
+    def title(self, i: int) -> str:
+        """The title of a message: its direction, and the ranks of both ends in the group."""
+        ranks = self.members(self.case.groups.all[self.prog.group[i]])
+        own, peer = ranks.index(self.shown), ranks.index(self.label_of[self.prog.peer[i]])
+        return f"nccl:send {own}->{peer}" if self.prog.kind[i] == SEND else f"nccl:recv {own}<-{peer}"
+
+    def member_rows(self, i: int, ids: str, launch: int, issued: int, until: int) -> None:
+        """The host's record of one message of a batch; the last one launches the kernel of all, inside a title."""
+        prog, link = self.prog, 10_000 + i
+        operator, busy = COLLECTIVES[prog.label[i]][1], host_busy(issued - launch)
+        at = issued - busy
+        self.add(0, at, busy // 2, "cpu_op", operator, ids, f'"External id": {link}')
+        seq = f', "Seq": {prog.seq[prog.batch[i]]}' if self.capture.seq else ""
+        args = f'"External id": {link}, {self.arguments(i)[0]}{seq}'
+        self.add(0, at + busy // 8, busy // 4, "cpu_op", "record_param_comms", ids, args)
+        if i in self.leading:
+            return
+        began = at + busy // 2 + 100
+        lasts = busy // 3 if self.form.ended else max(until - began, busy)
+        self.add(0, began, lasts, "user_annotation", "nccl:coalesced", ids, "")
+        args = f'"cbid": 430, "correlation": {link}'
+        self.add(0, issued - busy // 3, busy // 8, "cuda_runtime", "cudaLaunchKernelExC", ids, args)
+
+    def batched_kernel(self, i: int, start: int, end: int) -> None:
+        """The kernel of a batch: it says nothing of its messages."""
+        link, stream = 10_000 + i, self.prog.stream[i]
+        bogus = f'"External id": {link}, ' if self.form.bogus_id else ""
+        args = (
+            f'{bogus}"queued": 0, "device": {self.device}, "stream": {stream}, "correlation": {link}, '
+            '"grid": [24, 1, 1], "block": [544, 1, 1]'
+        )
+        kernel = COLLECTIVES["send"][0]
+        self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
 
     def arguments(self, i: int) -> tuple[str, str]:
         """Communication arguments on the host's row and on the kernel's, as torch and Kineto split them."""
@@ -195,13 +243,14 @@ class RankRows:
         }
         if not group.desc:
             del args["Process Group Description"]
-        if peer >= 0:
+        if peer >= 0 and self.form.ends:
             args["Dst Rank" if op == "send" else "Src Rank"] = self.label_of[peer]
         strides = {b - a for a, b in pairwise(ranks)}
         start = {"Global rank start": ranks[0]}
         if len(strides) == 1:
             start["Global rank stride"] = strides.pop()
         own = {"Rank": ranks.index(self.label_of[peer] if peer >= 0 else self.shown)}
+        own = own if self.form.rank else {}
         both = json.dumps(args)[1:-1], json.dumps(args | start | own)[1:-1]
         self.comm_args.setdefault((group.index, op, peer), {})[transfer] = (both[1], both[0])  # type: ignore[index]
         return both[1], both[0]

@@ -76,6 +76,7 @@ class Capture:
     split: bool = False
     shuffled: bool = False
     labels: list[int] | None = None  # rank as written, by simulated rank
+    form: str = "plain"  # how point-to-point is written: a key of forms.FORMS
 
 
 @dataclass

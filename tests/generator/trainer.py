@@ -119,7 +119,7 @@ class Trainer:
         wait = together
         if not (self.first if way == "f" else self.last):
             peer = self.peer(-1 if way == "f" else 1)
-            wait += (b.message(RECV, way, peer, self.job.pp_ns, self.job.p2p_group),)
+            wait += (b.message(RECV, way, peer, self.job.pp_ns, self.job.p2p_group, together),)
         b.pending += wait
 
     def send(self, way: str, micro_batch: int, *, defer: bool = False) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The replay shares nothing with the trainer that could hold the trainer's bug."""
 
+import functools
 import subprocess
 import sys
 
@@ -16,7 +17,9 @@ print("\\n".join(name for name in sys.modules if name.startswith("reftrain.")))
 """
 
 
+@functools.cache
 def loaded_by(code):
+    """Names of the modules that a process of its own loads."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
@@ -40,6 +43,6 @@ def test_the_recorder_loads_nothing_of_the_replay():
 
 def test_both_share_tables_of_places_only():
     """Number formats, chunk bounds and first values are derived on either side; documents and schedules are inputs."""
-    both = {name for name in loaded_by(CODE) if name in set(loaded_by(RECORDER))}
+    both = set(loaded_by(CODE)) & set(loaded_by(RECORDER))
     rooms = {name.split(".")[1] for name in both}
     assert rooms == {"config", "data", "errors", "layout", "schedule", "thresholds"}

@@ -4,6 +4,7 @@ They are forked from a server that has imported torch and what ranks do, and not
 is forked, and nobody imports torch again. `RankPool.start` runs a whole program in another fork of that server.
 """
 
+import contextlib
 import gc
 import itertools
 import multiprocessing as mp
@@ -89,13 +90,15 @@ class RankPool:
         """Call `function(rank, world_size, store, *arguments)` on every rank; return the results by rank."""
         self._start(world_size)
         store = str(Path(self.folder.name) / f"store{next(self._numbers)}")
-        for rank, connection in enumerate(self._connections[:world_size]):
-            connection.send((function, (rank, world_size, store, *arguments)))
         try:
+            for rank, connection in enumerate(self._connections[:world_size]):
+                connection.send((function, (rank, world_size, store, *arguments)))
             return self._collect(world_size, timeout)
-        except RankFailedError:  # the others may still wait for it: nobody's next answer could be trusted
-            self._stop()
-            raise
+        except (RankFailedError, OSError, EOFError) as error:
+            self._stop()  # the others may still wait for it: nobody's next answer could be trusted
+            if isinstance(error, RankFailedError):
+                raise
+            raise RankFailedError(f"a rank has died: {error}") from error
 
     def _collect(self, world_size: int, timeout: float) -> list[Any]:
         results = []
@@ -123,7 +126,8 @@ class RankPool:
 
     def close(self) -> None:
         for connection in self._connections:
-            connection.send(None)
+            with contextlib.suppress(OSError):  # it has died before
+                connection.send(None)
         for process in self._processes:
             process.join(30)
         self._stop()

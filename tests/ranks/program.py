@@ -1,9 +1,11 @@
 """A program as a user starts it, in a fork of the pool's server: a process of its own that need not import torch."""
 
+import faulthandler
 import os
 import runpy
-import subprocess
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
@@ -47,6 +49,7 @@ def perform(
         file = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
+    faulthandler.register(signal.SIGUSR1)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
@@ -88,10 +91,12 @@ class Program:
         self._process.kill()
 
     def wait(self, timeout: float = 120) -> Done:
-        """How the program ended; raises subprocess.TimeoutExpired, and ends it then."""
+        """How the program ended; one that still runs is ended, and the error says where it stands."""
         self._process.join(timeout)
         if self._process.exitcode is None:
-            self._process.kill()
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(1)
+            self.kill()
             self._process.join()
-            raise subprocess.TimeoutExpired(["program"], timeout, self.said("stdout"), self.said())
+            raise AssertionError(f"the program still runs after {timeout} s: {self.said()}")
         return Done(self._process.exitcode, self.said("stdout"), self.said())

@@ -33,7 +33,7 @@ def test_operations_ending_during_another_wait_delay_nobody(post_us, own_us, kep
     kind = np.array([POST, NEED, NEED, POST])[order]
     reading = np.array([0.0, 0.0, own_us, 0.0])[order] * US
     posted = np.array([0.0, 0.0, post_us, post_us])[order] * US
-    found = _really_needed(kind, reading, wall[order], posted)
+    found = _really_needed(kind, reading, wall[order], posted, np.arange(4))
     assert found[kind == NEED].tolist() == kept
     assert found[kind == POST].all()
 

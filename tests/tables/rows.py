@@ -45,15 +45,36 @@ def recv(begin: float, us: float, src: int, dst: int, **more: Any) -> Row:
     return comm(begin, us, None, "recv", src_rank=src, dst_rank=dst, **more)
 
 
+def record(begin: float, us: float, op: str, **more: Any) -> Row:
+    """What the host says of a call, on the main thread."""
+    return row("cpu_op", "record_param_comms", begin, us, **({"collective": op, "pid": 1, "tid": 1} | more))
+
+
+def title(begin: float, us: float, name: str = "nccl:coalesced", **more: Any) -> Row:
+    """A title that c10d gives to work, on the main thread."""
+    return row("user_annotation", name, begin, us, **({"pid": 1, "tid": 1} | more))
+
+
+def launch(begin: float, correlation: int, **more: Any) -> Row:
+    """The launch of a kernel, on the main thread."""
+    ids = {"correlation": correlation, "pid": 1, "tid": 1}
+    return row("cuda_runtime", "cudaLaunchKernelExC", begin, 1, **(ids | more))
+
+
+def bare(begin: float, us: float, correlation: int, **more: Any) -> Row:
+    """A point-to-point kernel that says nothing of its messages."""
+    return row("kernel", "ncclDevKernel_SendRecv", begin, us, correlation=correlation, **more)
+
+
 def events(rows: Sequence[Row]) -> pa.Table:
     """The event table, sorted as the store sorts it."""
     ordered = sorted(rows, key=lambda r: (r["ts"], -r["dur"]))
     return pa.Table.from_pylist([dict.fromkeys(EVENTS.names) | r for r in ordered], schema=EVENTS)
 
 
-def recorded(rank: int, *rows: Row) -> RankOps:
+def recorded(rank: int, *rows: Row, groups: Sequence[Group] = ()) -> RankOps:
     """One rank's operations."""
-    return rank_ops(rank, events(rows))
+    return rank_ops(rank, events(rows), [g for g in groups if rank in g.ranks])
 
 
 def group(number: int, *ranks: int) -> Group:
@@ -63,7 +84,7 @@ def group(number: int, *ranks: int) -> Group:
 
 def matched(ranks: Mapping[int, Sequence[Row]], *groups: Group) -> Operations:
     """Operations of several ranks, matched."""
-    return match([recorded(r, *rows) for r, rows in ranks.items()], groups)
+    return match([recorded(r, *rows, groups=groups) for r, rows in ranks.items()], groups)
 
 
 def shifted(rows: Sequence[Row], us: float, rate: float = 0.0) -> list[Row]:

@@ -36,7 +36,7 @@ def test_a_late_launch_makes_it_ready_late():
     assert told == [90]
 
 
-def test_it_did_not_wait_for_compute_that_outlasts_its_start():
+def test_compute_that_outlasts_its_start_is_no_wait():
     told, _ = ready(
         launch(0, 1),
         launch(2, 2),

@@ -11,9 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.store import Group
-from tracekit.tables.event_columns import ints, present, strings
+from tracekit.tables.event_columns import Values, ints, strings
+from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import MESSAGES, canonical_op, directed
+from tracekit.tables.kernel_records import Joined
+from tracekit.tables.operation_names import MESSAGES, UNDIRECTED, canonical_op
+from tracekit.tables.peers import Peers
 from tracekit.tables.step_marks import I32
 
 
@@ -30,13 +33,19 @@ class Arguments:
     nelems: I64  # the larger of input and output; -1 unknown
 
 
-def read_arguments(rank: int, events: pa.Table, rows: I64, *, on_gpu: bool) -> Arguments:
-    """Arguments of the operations that stand in `rows` of `events`; the rows are of `rank`."""
-    taken = events.select(
-        ["collective", "dtype", "in_nelems", "out_nelems", "group", "src_rank", "dst_rank", "seq"]
-    )
-    taken = taken.take(pa.array(_argument_rows(events, rows) if on_gpu else rows))
-    names = strings(events.column("name").take(pa.array(rows)))
+def read_arguments(
+    rank: int,
+    events: pa.Table,
+    cat: Values,
+    host: Host,
+    rows: I64,
+    joined: Joined,
+    groups: Sequence[Group],
+) -> Arguments:
+    """Arguments of the operations `joined` to the events `rows`; both are of `rank`."""
+    taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "seq"])
+    taken = taken.take(pa.array(joined.args))
+    names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
     collectives = strings(taken.column("collective"))
     known: dict[str, str] = {}
     kinds = [
@@ -44,40 +53,24 @@ def read_arguments(rank: int, events: pa.Table, rows: I64, *, on_gpu: bool) -> A
         for text in (c or n or "" for c, n in zip(collectives, names, strict=True))
     ]
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
-    src, dst = ints(taken, "src_rank", -1), ints(taken, "dst_rank", -1)
-    op = tuple(directed(o, s, d, rank) for o, s, d in zip(kinds, src.tolist(), dst.tolist(), strict=True))
-    sends = np.array([o == "send" for o in op], bool)
-    receives = np.array([o == "recv" for o in op], bool)
+    group = ints(taken, "group", -1)
+    src, dst = np.full(len(kinds), -1), np.full(len(kinds), -1)
+    peers = Peers(rank, events, cat, host, rows, groups)
+    for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
+        kinds[entry], src[entry], dst[entry], group[entry] = peers.of(joined, entry, kinds[entry])
     token = tuple(
         f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}"
-        for o, d, n in zip(op, strings(taken.column("dtype")), nelems, strict=True)
+        for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
     )
     return Arguments(
-        op,
+        tuple(kinds),
         token,
-        ints(taken, "group", -1).astype(np.int32),
-        np.where(sends, rank, np.where(receives, src, -1)).astype(np.int32),
-        np.where(receives, rank, np.where(sends, dst, -1)).astype(np.int32),
+        group.astype(np.int32),
+        src.astype(np.int32),
+        dst.astype(np.int32),
         ints(taken, "seq", -1),
         nelems,
     )
-
-
-def _argument_rows(events: pa.Table, rows: I64) -> I64:
-    """For each communication kernel the row with its arguments: the kernel's, else that of its host-side record."""
-    collective = present(events, "collective")
-    args = rows.copy()
-    lacking = ~collective[rows]
-    if lacking.any() and collective.any():
-        external = ints(events, "external_id", -1)
-        hosts = np.flatnonzero(collective & (external >= 0))
-        hosts = hosts[np.argsort(external[hosts], kind="stable")]
-        if len(hosts):
-            wanted = external[rows]
-            place = np.minimum(np.searchsorted(external[hosts], wanted), len(hosts) - 1)
-            found = lacking & (external[hosts[place]] == wanted) & (wanted >= 0)
-            args[found] = hosts[place[found]]
-    return args
 
 
 def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:

@@ -55,6 +55,7 @@ class Operations:
     channel: I64  # -1: none
     op: npt.NDArray[np.object_]
     token: npt.NDArray[np.object_]
+    kernel: I64  # number of the kernel over all ranks: messages of one batch share theirs
     channels: tuple[Channel, ...]
     unmatched: int  # operations of known channels that no other rank has
     mismatched: int  # operations dropped because the members disagree about what they are
@@ -79,13 +80,15 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     token = np.array([t for r in ordered for t in r.token], dtype=object)
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = _channels(ordered, groups)
-    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token)
+    issued = _cat(r.issued for r in ordered)
+    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued)
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
         tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
         _cat(progress[r.rank].at_start for r in ordered), _cat(progress[r.rank].at_end for r in ordered),
         np.concatenate([np.zeros(0), *(progress[r.rank].at_ready for r in ordered)]),
-        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token, channels,
+        _cat(progress[r.rank].exposed_ns for r in ordered), instance, channel, op, token,
+        _kernels(ordered), channels,
         int(lonely.sum()) - mismatched, mismatched,
     )  # fmt: skip
 
@@ -93,6 +96,13 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
 def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:
     arrays = list(parts)
     return np.asarray(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), np.int64)
+
+
+def _kernels(ranks: Sequence[RankOps]) -> I64:
+    """The number of each operation's kernel, counted over all ranks."""
+    counts = [int(r.kernel.max(initial=-1)) + 1 for r in ranks]
+    begins = np.concatenate([[0], np.cumsum(counts)])
+    return _cat(r.kernel + begin for r, begin in zip(ranks, begins.tolist(), strict=False))
 
 
 def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, tuple[Channel, ...]]:
@@ -126,7 +136,7 @@ def _channels(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, t
 
 def _instances(
     channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
-    seq: I64, end: I64, token: npt.NDArray[np.object_],
+    seq: I64, end: I64, token: npt.NDArray[np.object_], issued: I64,
 ) -> tuple[I64, int]:  # fmt: skip
     """(instance of every operation, how many operations were dropped because members disagree about the kind).
 
@@ -139,6 +149,8 @@ def _instances(
     for c, known in enumerate(channels):
         rows = order[bounds[c] : bounds[c + 1]]
         sides = [rows[rank[rows] == r] for r in known.members]
+        if known.p2p:  # messages match in the order in which hosts issued them, on whatever stream they ran
+            sides = [s[np.argsort(issued[s], kind="stable")] for s in sides]
         present = [s for s in sides if len(s)]
         if len(present) < 2:
             continue

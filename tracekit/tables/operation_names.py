@@ -8,7 +8,7 @@ _OPS = (
     ("reduce_scatter", r"reduce_?scatter"),
     ("all_gather", r"all_?gather"),
     ("all_reduce", r"all_?reduce|cross_device_reduce"),
-    ("send_recv", r"send_?recv"),
+    ("send_recv", r"send_?recv|batch_op_issue"),
     ("broadcast", r"broadcast"),
     ("barrier", r"barrier"),
     ("scatter", r"scatter"),
@@ -22,6 +22,8 @@ ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
 """Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
 MESSAGES: Final = ("send", "recv")
 """Operations between two ranks that name each other."""
+UNDIRECTED: Final = (*MESSAGES, "send_recv")
+"""Operations that may be messages; a kernel alone tells neither direction nor peer."""
 
 
 def canonical_op(text: str) -> str:
@@ -34,7 +36,7 @@ def directed(op: str, src: int, dst: int, rank: int) -> str:
 
     `src` and `dst` are global ranks, -1 where the recording does not name them. Collectives keep their name.
     """
-    if op in {"send", "recv", "send_recv"}:
+    if op in UNDIRECTED:
         if src == rank and dst not in {-1, rank}:
             return "send"
         if dst == rank and src not in {-1, rank}:

@@ -1,27 +1,34 @@
 """From one rank's events to its communication operations and its compute intervals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.store import Run
+from tracekit.store import Group, Run
 from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
 from tracekit.tables.event_columns import ints, matches
+from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
+from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.readiness import ready_times
-from tracekit.tables.step_marks import I32, label, launch_times, step_spans
+from tracekit.tables.step_marks import I32, label, step_spans
 
 _COLUMNS = [
-    "ts", "dur", "cat", "name", "tid", "stream", "correlation", "external_id", "collective", "dtype",
-    "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank", "dst_rank", "seq",
+    "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
+    "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
+    "dst_rank", "group_rank", "seq",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RankOps:
-    """Communication of one rank, sorted by start; all arrays have one entry an operation, times in ns."""
+    """Communication of one rank, sorted by start; all arrays have one entry an operation, times in ns.
+
+    The messages of one batched kernel stand behind each other, in order of issue, and share `kernel`, start and end.
+    """
 
     rank: int
     on_gpu: bool
@@ -36,6 +43,8 @@ class RankOps:
     nelems: I64
     step: I32  # NO_STEP outside every step
     busy: Intervals  # compute, disjoint
+    kernel: I64  # number of the kernel that carries the operation, in order of start
+    issued: I64  # when the host issued the operation: its launch, where known, else its start
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
     ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
@@ -45,15 +54,20 @@ def read_rank(run: Run, rank: int) -> RankOps:
     """Operations and compute intervals of `rank`; KeyError where the run has no such rank, InputError on a bad file."""
     events = run.events(rank, _COLUMNS)
     mine = [g for g in run.groups if rank in g.ranks]
-    return rank_ops(rank, resolve_groups(events, mine))
+    return rank_ops(rank, resolve_groups(events, mine), mine)
 
 
-def rank_ops(rank: int, events: pa.Table) -> RankOps:
-    """Operations and compute intervals of `rank` from its event table (schema.EVENTS)."""
+def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankOps:
+    """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
+
+    `groups` are the process groups of the run that hold the rank: without them, peers told by their place in a group
+    stay unknown.
+    """
     if not events.num_rows:
         return _nothing(rank)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
+    host = Host(ints(events, "pid", -1), ints(events, "tid", -1), start, end)
     cat = matches(events, "cat", lambda c: c)
     kernel = np.isin(cat, ["kernel"])
     on_gpu = bool(kernel.any())
@@ -62,17 +76,22 @@ def rank_ops(rank: int, events: pa.Table) -> RankOps:
     busy = compute_intervals(events, cat, comm, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
-    args = read_arguments(rank, events, rows, on_gpu=on_gpu)
-    launch = launch_times(events, cat, rows, start) if on_gpu else start[rows]
-    ready = ready_times(events, cat, comm, rows, launch, start, end) if on_gpu else None
+    joined = join(events, cat, host, rows) if on_gpu else alone(rows)
+    args = read_arguments(rank, events, cat, host, rows, joined, groups)
+    begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
+    issued = np.where(joined.launch >= 0, start[joined.launch], begin)
+    carriers = rows[joined.kernel]
+    ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
     return RankOps(
-        rank, on_gpu, start[rows], end[rows], args.op, args.token, args.group, args.src, args.dst, args.seq,
-        args.nelems, label(launch, steps), busy, steps, (int(start.min()), int(end.max())), ready,
+        rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
+        label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
+        ready,
     )  # fmt: skip
 
 
 def _nothing(rank: int) -> RankOps:
     none64, none32 = np.zeros(0, np.int64), np.zeros(0, np.int32)
     return RankOps(
-        rank, False, none64, none64, (), (), none32, none32, none32, none64, none64, none32, empty()
-    )
+        rank, False, none64, none64, (), (), none32, none32, none32, none64, none64, none32, empty(), none64,
+        none64,
+    )  # fmt: skip

@@ -48,15 +48,21 @@ def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
     return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 
-def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
-    """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
+def launch_rows(events: pa.Table, cat: Values, rows: I64) -> I64:
+    """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell."""
     correlation = ints(events, "correlation", -1)
     hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
-    times = start[rows].copy()
+    found = np.full(len(rows), -1, np.int64)
     if len(hosts):
         hosts = hosts[np.argsort(correlation[hosts], kind="stable")]
         wanted = correlation[rows]
         place = np.minimum(np.searchsorted(correlation[hosts], wanted), len(hosts) - 1)
-        found = (correlation[hosts[place]] == wanted) & (wanted >= 0)
-        times[found] = start[hosts[place[found]]]
-    return times
+        known = (correlation[hosts[place]] == wanted) & (wanted >= 0)
+        found[known] = hosts[place[known]]
+    return found
+
+
+def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
+    """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
+    launch = launch_rows(events, cat, rows)
+    return np.where(launch >= 0, start[launch], start[rows])

@@ -24,6 +24,7 @@ from tracekit.thresholds import (
     HELD_RECEIVE_SHARE,
     LONG_SEND,
     LONG_TAIL_PERCENTILE,
+    PROVEN_EAGER_SHARE,
 )
 
 
@@ -35,6 +36,7 @@ class Waits:
     """
 
     wait: I64  # per operation: until the last member arrived; 0 for the last one and where unmatched
+    held: I64  # per operation: the wait of its kernel; messages of one batch share it
     exposed_wait: I64  # per operation: the part of it that compute stood still for
     transfer: I64  # per instance: from the last arrival to the end
     delivery: (
@@ -55,13 +57,33 @@ def eager_sends(ops: Operations, clocks: Clocks) -> bool:
     """
     duration = ops.end - ops.start
     p2p = ops.instance >= 0
-    sends, receives = duration[p2p & (ops.op == "send")], duration[p2p & (ops.op == "recv")]
+    lone = p2p & (members_of_kernel(ops) == 1)
+    sends, receives = duration[lone & (ops.op == "send")], duration[lone & (ops.op == "recv")]
     if not len(sends) or not len(receives):
-        return False
+        return bool(p2p.any()) and _ended_before_receive(ops, clocks)
     longest, usual = np.percentile(sends, LONG_TAIL_PERCENTILE), np.median(sends)
     steady = longest <= EAGER_SPREAD * usual
     shorter = longest <= EAGER_SHARE * np.percentile(receives, LONG_TAIL_PERCENTILE)
     return bool(steady and shorter) and not _held_until_received(ops, clocks, LONG_SEND * float(usual))
+
+
+def members_of_kernel(ops: Operations) -> I64:
+    """For each operation how many its kernel carries."""
+    counts = np.bincount(ops.kernel, minlength=1)
+    return np.asarray(counts[ops.kernel], np.int64)
+
+
+def _ended_before_receive(ops: Operations, clocks: Clocks) -> bool:
+    """Whether enough sends ended before their receive was posted, beyond the doubt about clocks: none waited then."""
+    sends, receives = message_ends(ops)
+    linked = _linked(ops, clocks, sends, receives)
+    sends, receives = sends[linked], receives[linked]
+    ahead = (aligned(ops, clocks, ops.start)[receives] - aligned(ops, clocks, ops.end)[sends]).astype(
+        np.float64
+    )
+    doubt = np.array([clocks.doubt.get(int(r), 0.0) for r in ops.rank], np.float64)
+    proven = int(np.count_nonzero(ahead > doubt[sends] + doubt[receives] + clocks.residual_ns))
+    return proven >= max(HELD_LEAST, PROVEN_EAGER_SHARE * len(sends))
 
 
 def _held_until_received(ops: Operations, clocks: Clocks, usual: float) -> bool:
@@ -104,10 +126,11 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
     first = rows[begin] if count else np.zeros(0, np.int64)
     size = np.array([len(ops.channels[int(c)].members) for c in ops.channel[first]], np.int64)
     timed, delivery, exposed = np.ones(count, bool), transfer.copy(), np.zeros(len(ops.start), np.int64)
-    waits = Waits(wait, exposed, transfer, delivery, members, members == size, timed, last, first)
+    held = wait.copy()
+    waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
     _measure_messages(ops, clocks, waits, eager=eager)
     rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
-    wait[rooted] = 0
+    wait[rooted] = held[rooted] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
     return waits
 
@@ -123,17 +146,40 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: b
     apart = send[~linked]
     waits.timed[ops.instance[apart]] = False
     if eager:
-        waits.wait[apart], waits.last[ops.instance[apart]] = 0, apart
+        waits.wait[apart] = waits.held[apart] = 0
+        waits.last[ops.instance[apart]] = apart
     send, receive = send[linked], receive[linked]
     instance, taken = ops.instance[send], duration[receive]
     begin = aligned(ops, clocks, ops.start)
     lead = begin[send] - begin[receive]  # how much earlier the receive was posted
     waits.wait[receive] = np.minimum(np.maximum(lead, 0), taken)
-    waits.transfer[instance] = waits.delivery[instance] = taken - waits.wait[receive]
+    waits.wait[send] = 0 if eager else np.minimum(np.maximum(-lead, 0), duration[send])
+    _share_in_batches(ops, waits, np.concatenate([receive, send]))
+    waits.transfer[instance] = waits.delivery[instance] = taken - waits.held[receive]
     if eager:
         # sent before it was asked for: only a receive that still had to wait tells how long the message took
         early = lead <= 0
         waits.timed[instance[early]] = taken[early] > BUFFERED_RECEIVE * quickest
         waits.delivery[instance[early]] = (taken - lead)[early]
-    waits.wait[send] = 0 if eager else np.minimum(np.maximum(-lead, 0), duration[send])
+    waits.timed[instance] &= (waits.held[receive] == np.maximum(lead, 0)) | ~_batched(ops)[receive]
     waits.last[instance] = send if eager else np.where(lead > 0, send, receive)
+
+
+def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
+    """Whether each operation shares its kernel with others."""
+    return np.asarray(members_of_kernel(ops) > 1, bool)
+
+
+def _share_in_batches(ops: Operations, waits: Waits, messages: I64) -> None:
+    """Sets in `waits` how long the kernels of `messages` were held up: until the last peer of any member had come.
+
+    In a batch the member whose peer came last carries the wait, so that sums count it once.
+    """
+    longest = np.zeros(int(ops.kernel.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(longest, ops.kernel[messages], waits.wait[messages])
+    within = np.isin(ops.kernel, ops.kernel[messages])
+    waits.held[within] = longest[ops.kernel[within]]
+    batched = np.flatnonzero(within & _batched(ops))
+    order = batched[np.lexsort((-waits.wait[batched], ops.kernel[batched]))]
+    first = np.concatenate([[True], np.diff(ops.kernel[order]) > 0]) if len(order) else np.zeros(0, bool)
+    waits.wait[order[~first]] = 0

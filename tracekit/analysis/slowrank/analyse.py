@@ -81,4 +81,11 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, told))
     if case.ops.unmatched:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
+    unread = (case.ops.op == "send_recv") & case.analysed
+    if unread.any():
+        waited = ms(float(case.ops.exposed[unread].sum()))
+        told = (
+            f"messages whose peer nothing tells: compute stood still for them {waited:.1f} ms, waiting or not"
+        )
+        rows.append(Quality("messages_without_peer", None, int(unread.sum()), told))
     return rows

@@ -99,16 +99,18 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     reading[moved] = queue.ready[rows][moved]
     order = np.lexsort((kind, wall))
     event, kind, reading = event[order], kind[order], reading[order]
-    kept = _really_needed(kind, reading, wall[order], ops.start[event].astype(np.float64))
+    posted = ops.start[event].astype(np.float64)
+    kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event])
     return kind[kept], reading[kept], event[kept]
 
 
-def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64) -> npt.NDArray[np.bool_]:
+def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:
     """Whether each event counts: not the end of an operation while the rank stood still for another one.
 
     An operation held nobody up if it ended while another one was outstanding, no work was done until that one ended,
     and nothing was posted in answer. As a need it would hold the rank up wherever the other one comes sooner.
-    `posted` is when the operation of each event was posted; all times ns, events in order.
+    `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
+    `kernel` hold the rank up together.
     """
     kept = np.ones(len(kind), bool)
     following, answer = -1, np.inf  # the next need that counts; the next post
@@ -117,7 +119,8 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64) -> npt.NDArr
             answer = wall[i]
             continue
         idle = following >= 0 and reading[following] - reading[i] <= NO_WORK_NS
-        if idle and posted[following] <= wall[i] and answer - wall[i] > ANSWER_NS:
+        together = following >= 0 and kernel[following] == kernel[i]
+        if idle and not together and posted[following] <= wall[i] and answer - wall[i] > ANSWER_NS:
             kept[i] = False
         else:
             following = i

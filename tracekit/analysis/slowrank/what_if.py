@@ -224,12 +224,12 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     ops, waits = run.ops, run.waits
     usual = _shortest(run) if free else _usual_transfer(run)
     duration = (ops.end - ops.start).astype(np.float64)
-    fixed = np.where(ops.instance < 0, np.minimum(duration, usual), -1.0)
+    fixed = np.where(ops.instance < 0, np.minimum(duration - waits.held, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
     transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
     if run.eager:
         sends = ops.op == "send"
-        fixed[sends] = duration[sends]
+        fixed[sends] = (duration - waits.held)[sends]
     queue = queue_of(run, free=free)
     runs = []
     for columns in runs_of(run):

@@ -46,6 +46,7 @@ COMMS = (
     Field(("Global rank stride",), "rank_stride", pa.int64()),
     Field(("Src Rank",), "src_rank", pa.int64()),  # global ranks: PyTorch writes groupRanks[peer]
     Field(("Dst Rank",), "dst_rank", pa.int64()),
+    Field(("Rank",), "group_rank", pa.int64()),
     Field(("Seq",), "seq", pa.int64()),
     Field(("Comms Id",), "comms_id", DICT),
 )

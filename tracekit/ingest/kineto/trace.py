@@ -22,7 +22,7 @@ from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.thresholds import INT32_END, MAX_TIME_NS
 
-NARROW = ("device", "group_size", "src_rank", "dst_rank")  # 32 bits in EVENTS
+NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank")  # 32 bits in EVENTS
 
 
 @dataclass
@@ -80,7 +80,7 @@ def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str])
     for name in NARROW:
         columns[name], lost = _to_int32(columns[name])
         issues["integer_overflow"] += lost
-    for name in ("src_rank", "dst_rank"):
+    for name in ("src_rank", "dst_rank", "group_rank"):
         if columns[name].null_count < len(batch):
             columns[name] = pc.if_else(pc.less(columns[name], ZERO), NO_INT32, columns[name])
     columns["group"] = codes.encode(batch)

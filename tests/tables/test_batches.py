@@ -1,0 +1,54 @@
+"""A batched kernel waits for the last peer of all its messages; the rest is transfer, for each of them."""
+
+import pytest
+
+from tests.tables.rows import bare, comm, gemm, group, launch, matched, record, title
+from tracekit.tables.clock import align
+from tracekit.tables.waits import eager_sends, measure_waits
+
+WORLD = group(0, 0, 1, 2)
+US = 1000
+
+
+def call(rank, begin, us, *messages):
+    """A batch of `rank` whose kernel starts at `begin`; messages are (source, destination)."""
+    told = [
+        record(begin - 30 + n, 0.5, *(("send",) if a == rank else ("recv",)), src_rank=a, dst_rank=b)
+        for n, (a, b) in enumerate(messages)
+    ]
+    correlation = int(begin) + 1
+    return [*told, title(begin - 20, 2), launch(begin - 19, correlation), bare(begin, us, correlation)]
+
+
+def exchange():
+    """Rank 1 exchanges with both neighbours at 100 µs; rank 0 comes at 130, rank 2 at 180; each ends 10 later."""
+    common = [gemm(0, 1), comm(1, 5, 0)]
+    return matched(
+        {
+            0: [*common, *call(0, 130, 10, (0, 1), (1, 0))],
+            1: [*common, *call(1, 100, 90, (1, 0), (0, 1), (2, 1))],
+            2: [*common, *call(2, 180, 10, (2, 1))],
+        },
+        WORLD,
+    )
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_the_latest_peer_ends_the_wait_of_all(eager):
+    ops = exchange()
+    waits = measure_waits(ops, align(ops), eager=eager)
+    mine = (ops.rank == 1) & (ops.channel >= 0) & (ops.op != "all_reduce")
+    assert waits.held[mine].tolist() == [80 * US] * 3
+    assert sorted(waits.wait[mine].tolist()) == [0, 0, 80 * US]
+
+
+def test_each_message_transfers_for_what_is_left():
+    ops = exchange()
+    waits = measure_waits(ops, align(ops), eager=False)
+    sent = (ops.rank != 1) & (ops.op == "send")
+    assert waits.transfer[ops.instance[sent]].tolist() == [10 * US] * 2
+
+
+def test_sends_inside_exchanges_do_not_tell_eagerness():
+    ops = exchange()
+    assert not eager_sends(ops, align(ops))

@@ -1,0 +1,87 @@
+"""Kernels without arguments are joined to what the host recorded: by id, by launch, as batches."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import bare, launch, record, recorded, row, title
+from tracekit.thresholds import MAX_BATCH_MEMBERS
+
+SEND, RECV = {"dst_rank": 1}, {"src_rank": 1}
+
+
+def messages(ops):
+    """(op, source, destination, kernel) of each operation."""
+    return list(zip(ops.op, ops.src.tolist(), ops.dst.tolist(), ops.kernel.tolist(), strict=True))
+
+
+def test_the_launch_leads_to_the_record_around_it():
+    ops = recorded(0, record(0, 10, "send", **SEND), launch(5, 7), bare(20, 5, 7))
+    assert messages(ops) == [("send", 0, 1, 0)]
+
+
+def test_a_record_on_another_thread_is_not_joined():
+    ops = recorded(0, record(0, 10, "all_to_all", tid=2), launch(5, 7), bare(20, 5, 7))
+    assert ops.op == ("send_recv",)
+
+
+def test_an_id_that_repeats_the_correlation_needs_its_launch():
+    other = record(0, 10, "allreduce", external_id=7)
+    ops = recorded(0, other, record(30, 10, "send", **SEND), launch(35, 7), bare(50, 5, 7, external_id=7))
+    assert messages(ops) == [("send", 0, 1, 0)]
+
+
+def test_an_all_to_all_is_no_message():
+    ops = recorded(0, record(0, 10, "all_to_allv"), launch(5, 7), bare(20, 5, 7))
+    assert ops.op == ("all_to_all",)
+
+
+@pytest.mark.parametrize("begin", [0, 9])
+def test_a_batch_carries_all_its_messages(begin):
+    batch = [record(1, 2, "send", **SEND), record(4, 2, "recv", **RECV), title(begin, 20), launch(10, 7)]
+    ops = recorded(0, *batch, bare(20, 5, 7))
+    assert messages(ops) == [("send", 0, 1, 0), ("recv", 1, 0, 0)]
+    assert (ops.start.tolist(), ops.end.tolist()) == ([20_000] * 2, [25_000] * 2)
+
+
+def test_titles_that_never_end_part_batches_by_begin():
+    first = [record(1, 2, "send", **SEND), title(4, 500), launch(5, 7), bare(20, 5, 7)]
+    second = [record(31, 2, "recv", **RECV), title(34, 470), launch(35, 8), bare(50, 5, 8)]
+    assert messages(recorded(0, *first, *second)) == [("send", 0, 1, 0), ("recv", 1, 0, 1)]
+
+
+def test_messages_with_kernels_of_their_own_are_no_members():
+    single = [record(0, 4, "recv", **RECV), launch(2, 6), bare(8, 3, 6)]
+    batch = [record(10, 2, "send", **SEND), title(13, 5), launch(14, 7), bare(20, 5, 7)]
+    assert messages(recorded(0, *single, *batch)) == [("recv", 1, 0, 0), ("send", 0, 1, 1)]
+
+
+def test_records_before_the_last_title_lost_their_kernel():
+    lost = [record(0, 2, "send", **SEND), title(3, 2)]
+    batch = [record(10, 2, "recv", **RECV), title(13, 5), launch(14, 7), bare(20, 5, 7)]
+    assert messages(recorded(0, *lost, *batch)) == [("recv", 1, 0, 0)]
+
+
+def test_a_split_batch_is_one_operation():
+    batch = [record(0, 2, "send", **SEND), title(3, 9), launch(4, 7), launch(6, 8)]
+    ops = recorded(0, *batch, bare(20, 5, 7), bare(25, 5, 8))
+    assert messages(ops) == [("send", 0, 1, 0)]
+    assert (ops.start.tolist(), ops.end.tolist()) == ([20_000], [30_000])
+
+
+def test_launches_without_fresh_messages_stay_unread():
+    batch = [record(0, 2, "send", **SEND), title(3, 2), launch(4, 7), bare(20, 5, 7)]
+    ops = recorded(0, *batch, title(30, 5), launch(32, 8), bare(40, 5, 8))
+    assert ops.op == ("send", "send_recv")
+
+
+def test_absurdly_many_messages_are_not_read():
+    many = [record(i, 0.5, "send", **SEND) for i in range(MAX_BATCH_MEMBERS + 1)]
+    ops = recorded(0, *many, title(900, 5), launch(901, 7), bare(950, 5, 7))
+    assert ops.op == ("send_recv",)
+
+
+def test_a_batch_belongs_to_the_step_of_its_launch():
+    marks = [row("user_annotation", f"ProfilerStep#{n}", 100 * n, 100) for n in (0, 1)]
+    batch = [record(90, 2, "send", **SEND), title(95, 2), launch(96, 7), bare(120, 5, 7)]
+    ops = recorded(0, *marks, *batch)
+    assert np.array_equal(ops.step, [0])
