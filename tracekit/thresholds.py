@@ -454,3 +454,6 @@ COVERAGE_WHOLE: Final = 0.995
 
 TIGHT_INTERVAL: Final = 0.1
 """Share by which the ends of a price may differ before the text shows both."""
+
+WORST_WORKERS: Final = 0.03
+"""Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""

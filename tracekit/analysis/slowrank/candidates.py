@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.statistics import excess
+from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.tables.steps import F64
 from tracekit.thresholds import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
 
@@ -125,7 +126,8 @@ def long_stage(case: Case) -> Hypothesis | None:
     ratio = (levels[worst] - found.value[worst]) / levels[worst]
     cured = steps.own.copy()
     cured[rows] = cured[rows] * ratio[None, :]
-    gain = model.recorded_ns - model.step_ns(cured)
+    everybody = model.ideal_ns if isinstance(model, TableModel) else model.step_ns(cured)
+    gain = model.recorded_ns - everybody  # an imbalance costs what typical work on all ranks would save
     if gain <= 0:
         return None
     spent = np.nan_to_num(np.nansum(steps.own, axis=1))

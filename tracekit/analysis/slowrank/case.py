@@ -7,6 +7,7 @@ from functools import cached_property
 from tracekit.analysis.slowrank.excess import rank_excess
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
 from tracekit.analysis.slowrank.statistics import Excess
+from tracekit.analysis.slowrank.table_model import TableModel, tabulated
 from tracekit.analysis.slowrank.what_if import StepModel, model_of
 from tracekit.mesh import Mesh
 from tracekit.store import Run
@@ -17,7 +18,7 @@ from tracekit.tables.match import Operations
 class Case(Measured):
     """Everything a verdict rests on; times in ns."""
 
-    model: StepModel  # prices an explanation: what the step would take without it
+    model: StepModel | TableModel  # prices an explanation: what the step would take without it
     found: Excess  # own time of each rank beyond its peers
 
     @cached_property
@@ -26,14 +27,13 @@ class Case(Measured):
         return abs(self.model.recorded_ns - self.step_ns)
 
     @cached_property
-    def free_model(self) -> StepModel:
+    def free_model(self) -> StepModel | TableModel:
         """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
-        return model_of(self, free=True)
+        return model_of(self, free=True) if isinstance(self.model, StepModel) else self.model
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
     """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
-    m = measure_run(run, ops, mesh, wanted)
-    return Case(
-        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.eager, model=model_of(m), found=rank_excess(m)
-    )
+    measured = measure_run(run, ops, mesh, wanted)
+    m, model = tabulated(measured) or (measured, model_of(measured))
+    return Case(m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.eager, model=model, found=rank_excess(m))

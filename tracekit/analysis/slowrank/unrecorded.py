@@ -187,8 +187,7 @@ def _least(case: Case) -> F64:
     ops, waits = case.ops, case.waits
     duration = (ops.end - ops.start).astype(np.float64)
     second = np.full(len(waits.members), np.inf)
-    rows = np.flatnonzero(
-        (ops.instance >= 0) & (waits.last[np.maximum(ops.instance, 0)] != np.arange(len(ops.start)))
-    )
+    rows = np.flatnonzero(ops.instance >= 0)
+    rows = rows[waits.last[ops.instance[rows]] != rows]
     np.minimum.at(second, ops.instance[rows], duration[rows])
     return np.asarray(waits.transfer + (second - waits.transfer) / np.maximum(waits.members, 1), np.float64)
