@@ -36,6 +36,9 @@ EVENTS = pa.schema(
         pa.field("group_rank", pa.int32()),  # args.Rank: own rank in the group, of a message the peer's
         pa.field("seq", pa.int64()),
         pa.field("comms_id", DICT),
+        pa.field(
+            "input_peer", pa.int32()
+        ),  # the peer's rank in the group: Concrete Inputs of c10d::send, recv_
         pa.field("micro_batch", pa.int32()),  # operation tables only
     ]
 )

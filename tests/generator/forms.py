@@ -12,6 +12,10 @@ class Form:
     titles: bool = False  # nccl:send 0->1 around the host's record: 2.2 to 2.14
     batched: bool = False  # one kernel without arguments for all messages of a batch
     ended: bool = True  # nccl:coalesced ends with the call; up to 2.8 nothing ends it
+    inputs: bool = False  # record_shapes: peer and tag among the inputs of c10d::send and c10d::recv_
+    nccl2: bool = (
+        False  # the backend of 2.15: other names, no lists of members, one Seq for all calls of a group
+    )
     bogus_id: bool = False  # a kernel without a record has its correlation for External id: up to 2.5
 
 
@@ -22,6 +26,17 @@ FORMS = {
     "2.5-batched": Form(titles=True, batched=True, ended=False, bogus_id=True),
     "2.6-batched": Form(batched=True, ended=False),
     "2.9-batched": Form(batched=True),
+    "2.15": Form(ends=False, rank=False, inputs=True, nccl2=True),
+    "2.15-batched": Form(ends=False, rank=False, batched=True, inputs=True, nccl2=True),
     "2.9-no-ends": Form(ends=False, batched=True),
 }
 """By torch version; `plain` is what 2.5 and later write without titles."""
+
+NCCL2 = {
+    "allreduce": "all_reduce",
+    "_allgather_base": "allGatherSingleImpl",
+    "_reduce_scatter_base": "reduceScatterSingleImpl",
+}
+"""Names of collectives in the backend of 2.15, where they differ."""
+LISTS = ("Process Group Ranks", "Global rank start", "Global rank stride")
+"""Arguments that list the members of a group: the backend of 2.15 has none."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.generator.forms import FORMS
 from tests.generator.program import SYNC
 from tests.generator.rows import BASE, RankRows
 
@@ -90,7 +91,7 @@ class _RankFile(RankRows):
             "rank": self.shown,
             "world_size": self.case.job.mesh.world,
         }
-        if self.capture.pg_config:
+        if self.capture.pg_config or FORMS[self.capture.form].nccl2:
             mine = self.case.groups.of[self.rank].values()
             info["pg_count"] = len(self.case.groups.of[self.rank])
             info["pg_config"] = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.generator.forms import FORMS
+from tests.generator.forms import FORMS, LISTS, NCCL2
 from tests.generator.mesh import Group
 from tests.generator.program import COLLECTIVES, COMPUTE, LABELS, LOAD, RECV, SEND, SYNC, RankProgram
 
@@ -108,6 +108,7 @@ class RankRows:
         prog = self.prog
         first = {b for i, b in enumerate(prog.batch) if b != i}  # the second of the batch has the launch
         self.leading = first
+        self.seq = self.one_counter() if self.form.nccl2 else prog.seq
         threads = [f'"pid": {self.pid}, "tid": {self.pid}', f'"pid": {self.pid}, "tid": {self.pid + 7}']
         for i, kind in enumerate(prog.kind):
             if not (cpu_in[i] or gpu_in[i]):
@@ -161,11 +162,11 @@ class RankRows:
         op, link, stream = prog.label[i], 10_000 + i, prog.stream[i]
         kernel, operator = COLLECTIVES[op]
         cpu_args, kernel_args = self.arguments(i)
-        seq = f', "Seq": {prog.seq[i]}' if self.capture.seq else ""
+        seq = f', "Seq": {self.seq[i]}' if self.capture.seq else ""
         if cpu_in:
             busy = host_busy(issued - launch)
             at = issued - busy
-            self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}')
+            self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}{self.inputs(i)}')
             if self.form.titles and prog.peer[i] >= 0:
                 self.add(0, at + 1_200, max(busy - 2_200, 400), "user_annotation", self.title(i), ids, "")
             for depth in range(1 + self.capture.nested_comms):
@@ -187,13 +188,38 @@ class RankRows:
         own, peer = ranks.index(self.shown), ranks.index(self.label_of[self.prog.peer[i]])
         return f"nccl:send {own}->{peer}" if self.prog.kind[i] == SEND else f"nccl:recv {own}<-{peer}"
 
+    def inputs(self, i: int) -> str:
+        """What `record_shapes` adds to a message's call: tensors, group, peer and tag."""
+        if not self.form.inputs or self.prog.peer[i] < 0:
+            return ""
+        ranks = self.members(self.case.groups.all[self.prog.group[i]])
+        return f', "Concrete Inputs": ["", "", "{ranks.index(self.label_of[self.prog.peer[i]])}", "0"]'
+
+    def one_counter(self) -> list[int]:
+        """Seq of every operation where messages and collectives of a group count together, a batch once."""
+        calls: dict[int, int] = {}
+        seq: list[int] = []
+        for i, group in enumerate(self.prog.group):
+            first = self.prog.batch[i] if self.form.batched else i
+            if first == i:
+                calls[group] = calls.get(group, 0) + 1
+            seq.append(calls[group] if first == i else seq[first])
+        return seq
+
     def member_rows(self, i: int, ids: str, launch: int, issued: int, until: int) -> None:
         """The host's record of one message of a batch; the last one launches the kernel of all, inside a title."""
         prog, link = self.prog, 10_000 + i
         operator, busy = COLLECTIVES[prog.label[i]][1], host_busy(issued - launch)
         at = issued - busy
-        self.add(0, at, busy // 2, "cpu_op", operator, ids, f'"External id": {link}')
-        seq = f', "Seq": {prog.seq[prog.batch[i]]}' if self.capture.seq else ""
+        self.add(0, at, busy // 2, "cpu_op", operator, ids, f'"External id": {link}{self.inputs(i)}')
+        seq = f', "Seq": {self.seq[prog.batch[i]]}' if self.capture.seq else ""
+        if self.form.nccl2:
+            if i not in self.leading:
+                args = f'"External id": {link}, {self.arguments(i, batch=True)[0]}{seq}'
+                self.add(0, at + busy // 2 + 100, busy // 3, "cpu_op", "record_param_comms", ids, args)
+                args = f'"cbid": 430, "correlation": {link}'
+                self.add(0, issued - busy // 3, busy // 8, "cuda_runtime", "cudaLaunchKernelExC", ids, args)
+            return
         args = f'"External id": {link}, {self.arguments(i)[0]}{seq}'
         self.add(0, at + busy // 8, busy // 4, "cpu_op", "record_param_comms", ids, args)
         if i in self.leading:
@@ -212,13 +238,15 @@ class RankRows:
             f'{bogus}"queued": 0, "device": {self.device}, "stream": {stream}, "correlation": {link}, '
             '"grid": [24, 1, 1], "block": [544, 1, 1]'
         )
+        if self.form.nccl2:
+            args += f', "External id": {link}, {self.arguments(i, batch=True)[1]}'
         kernel = COLLECTIVES["send"][0]
         self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
 
-    def arguments(self, i: int) -> tuple[str, str]:
+    def arguments(self, i: int, *, batch: bool = False) -> tuple[str, str]:
         """Communication arguments on the host's row and on the kernel's, as torch and Kineto split them."""
         prog = self.prog
-        op, peer = prog.label[i], prog.peer[i]
+        op, peer = "batch_op_issue" if batch else prog.label[i], prog.peer[i]
         group = self.case.groups.all[prog.group[i]]
         transfer = self.case.program.keys.transfer[prog.key[i]]
         cached = self.comm_args.get((group.index, op, peer), {}).get(transfer)  # type: ignore[attr-defined]
@@ -230,7 +258,7 @@ class RankRows:
         parts = {"_allgather_base": (1, size), "_reduce_scatter_base": (size, 1)}.get(op, (1, 1))
         listed = ", ".join(map(str, ranks[:LIST_LIMIT])) + (", ..." if size > LIST_LIMIT else "")
         args = {
-            "Collective name": op,
+            "Collective name": NCCL2.get(op, op) if self.form.nccl2 else op,
             "In msg nelems": elements * parts[0],
             "Out msg nelems": elements * parts[1],
             "Group size": size,
@@ -251,6 +279,8 @@ class RankRows:
             start["Global rank stride"] = strides.pop()
         own = {"Rank": ranks.index(self.label_of[peer] if peer >= 0 else self.shown)}
         own = own if self.form.rank else {}
+        if self.form.nccl2:
+            args, start = {k: v for k, v in args.items() if k not in LISTS}, {}
         both = json.dumps(args)[1:-1], json.dumps(args | start | own)[1:-1]
         self.comm_args.setdefault((group.index, op, peer), {})[transfer] = (both[1], both[0])  # type: ignore[index]
         return both[1], both[0]

@@ -128,3 +128,22 @@ def test_equal_sequences_match_one_to_one_by_any_clock(kinds, clock):
     ops = matched({0: mine, 1: theirs}, PAIR)
     assert partners(ops) == both(*((i, i) for i in range(len(kinds))))
     assert (ops.unmatched, ops.mismatched) == (0, 0)
+
+
+def test_one_counter_for_all_calls_is_no_key():
+    """Rank 1 sends twice as often as rank 0 receives here, so the shared counter runs ahead of the other one's."""
+    world = group(0, 0, 1, 2)
+    told = {"src_rank": 1}
+    rows = {
+        0: [comm(0, 1, 0, "recv", seq=1, **told), comm(2, 1, 0, seq=2), comm(8, 1, 0, seq=3)],
+        1: [
+            comm(0, 1, 0, "send", seq=1, dst_rank=0),
+            comm(1, 0.5, 0, "send", seq=2, dst_rank=2),
+            comm(2, 1, 0, seq=3),
+            comm(8, 1, 0, seq=4),
+        ],
+        2: [comm(0, 1, 0, "recv", seq=1, **told), comm(2, 1, 0, seq=2), comm(8, 1, 0, seq=3)],
+    }
+    found = partners(matched(rows, world))
+    assert [(0, 1), (1, 2), (2, 1)] in found
+    assert [(0, 2), (1, 3), (2, 2)] in found

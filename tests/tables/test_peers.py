@@ -66,6 +66,22 @@ def test_the_other_of_two_is_the_peer():
     assert ends(*call("recv", group=1)) == ("recv", 3, 7)
 
 
+def test_inputs_of_the_call_name_the_peer():
+    called = row("cpu_op", "c10d::recv_", 8, 30, pid=1, tid=1, input_peer=3)
+    assert ends(*call("recv", group=0), called) == ("recv", 9, 7)
+
+
+def test_calls_without_records_are_members_of_a_batch():
+    called = [
+        row("cpu_op", f"c10d::{name}", n, 1, pid=1, tid=1, input_peer=3)
+        for n, name in enumerate(("send", "recv_"))
+    ]
+    issue = record(10, 20, "batch_op_issue", group=0)
+    kernel = bare(40, 5, 7, collective="batch_op_issue", group=0)
+    ops = recorded(7, *called, issue, launch(15, 7), kernel, groups=(GROUP,))
+    assert list(zip(ops.op, ops.src, ops.dst, strict=True)) == [("send", 7, 9), ("recv", 9, 7)]
+
+
 def test_a_message_nobody_explains_stays_open():
     assert ends(*call("recv", group=0)) == ("send_recv", -1, -1)
     assert ends(*call("recv")) == ("send_recv", -1, -1)

@@ -57,7 +57,11 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
     name = matches(events, "name", lambda v: canonical_op(v or ""))
     told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
     taken = record[(told != "send_recv") & (record >= 0)]
-    messages = np.setdiff1d(records[np.isin(op[records].astype(str), MESSAGES)], taken)
+    told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
+    called = np.flatnonzero(ints(events, "input_peer", -1) >= 0)
+    inside = Enclosing(host, records)
+    called = np.array([c for c in called.tolist() if inside.within(c) < 0], np.int64)
+    messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracekit.store import Group
 from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.progress import Progress, own_progress
 from tracekit.tables.step_marks import NO_STEP
@@ -23,6 +23,8 @@ from tracekit.thresholds import ALIGN_LEAST_OVERLAP
 Mask = npt.NDArray[np.bool_]
 WORLD: Final = -1
 """Group of an operation whose members the trace does not name."""
+NO_SEQ: Final = -1
+"""Sequence number of an operation that the trace does not count, or counts differently on each member."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     token = np.array([t for r in ordered for t in r.token], dtype=object)
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
     channel, channels = _channels(ordered, groups)
+    seq[np.isin(_cat(r.group for r in ordered), _with_one_counter(ordered))] = NO_SEQ
     issued = _cat(r.issued for r in ordered)
     instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued)
     lonely = (channel >= 0) & (instance < 0)
@@ -96,6 +99,24 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
 def _cat(parts: Iterable[npt.NDArray[Any]]) -> I64:
     arrays = list(parts)
     return np.asarray(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), np.int64)
+
+
+def _with_one_counter(ranks: Sequence[RankOps]) -> list[int]:
+    """Groups whose `Seq` counts messages and collectives together, and so differs between members.
+
+    The backend of torch 2.15 does that. Elsewhere each kind has a counter of its own, and calls of both kinds in turn
+    show numbers that fall.
+    """
+    found = []
+    for r in ranks:
+        message = np.isin(np.array(r.op, str), UNDIRECTED)
+        for group in np.unique(r.group[message & (r.group != WORLD) & (r.seq != NO_SEQ)]):
+            rows = np.flatnonzero((r.group == group) & (r.seq != NO_SEQ))
+            rows = rows[np.argsort(r.issued[rows], kind="stable")]
+            turn = np.flatnonzero(np.diff(message[rows].astype(np.int8)))
+            if len(turn) and (r.seq[rows][turn + 1] > r.seq[rows][turn]).all():
+                found.append(int(group))
+    return found
 
 
 def _kernels(ranks: Sequence[RankOps]) -> I64:

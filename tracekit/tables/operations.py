@@ -19,7 +19,7 @@ from tracekit.tables.step_marks import I32, label, step_spans
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
     "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
-    "dst_rank", "group_rank", "seq",
+    "dst_rank", "group_rank", "seq", "input_peer",
 ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Who the other end of a point-to-point operation is, by the best evidence that the recording holds.
 
 `Src Rank` and `Dst Rank` are global ranks. `Rank` is the peer's rank in the group, as are both numbers in the titles
-`nccl:send 0->1` and `nccl:recv 0<-1`, of which the first is one's own. In a group of two the peer is the other one.
+`nccl:send 0->1` and `nccl:recv 0<-1`, of which the first is one's own, and the peer among the inputs of `c10d::send`
+and `c10d::recv_`. In a group of two the peer is the other one.
 """
 
 import re
@@ -30,6 +31,10 @@ class Title(NamedTuple):
     peer: int
 
 
+CALL_OPS: Final = {"c10d::send": "send", "c10d::recv_": "recv"}
+"""Calls that enclose the record of a message."""
+
+
 class Peers:
     """Finds the peers of one rank's messages. `groups` are the process groups of the run, by number."""
 
@@ -44,6 +49,9 @@ class Peers:
         self._titles = matches(events, "name", lambda v: _title(v or ""))
         titled = np.flatnonzero(self._titles != None)  # noqa: E711
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
+        self._inputs = ints(events, "input_peer", -1)
+        self._call = matches(events, "name", lambda v: CALL_OPS.get(v or ""))
+        self._calls = Enclosing(host, np.flatnonzero(self._inputs >= 0))
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])
 
@@ -53,9 +61,12 @@ class Peers:
         The group is an index into Run.groups.
         """
         args, record = int(joined.args[entry]), int(joined.host[entry])
-        evidence = [args, record] if record >= 0 else [args]
+        kernel = int(self._rows[joined.kernel[entry]])
+        evidence = [args, record, kernel] if record >= 0 else [args, kernel]
         title = self._title_of(joined, entry)
-        op = title.op if title and op == "send_recv" else op
+        call = self._call_of(joined, entry)
+        if op == "send_recv":
+            op = title.op if title else self._call[call] if call >= 0 else op
         for row in evidence:
             src, dst = int(self._src[row]), int(self._dst[row])
             named = directed(op, src, dst, self.rank)
@@ -71,6 +82,8 @@ class Peers:
         local = [int(self._local[r]) for r in evidence if self._local[r] >= 0]
         if title and members[title.own : title.own + 1] == (self.rank,):
             local.append(title.peer)
+        if call >= 0:
+            local.append(int(self._inputs[call]))
         found = [members[n] for n in local if n < len(members)]
         found += [m for m in members if len(members) == PAIR]
         peer = next((p for p in found if p not in {-1, self.rank}), -1)
@@ -88,6 +101,12 @@ class Peers:
         row = self._on_device.around(kernel) if row < 0 else row
         found: Title | None = self._titles[row] if row >= 0 else None
         return found
+
+    def _call_of(self, joined: Joined, entry: int) -> int:
+        """The row of the call around the operation's record, else around its launch; -1 where none names a peer."""
+        record, launch = int(joined.host[entry]), int(joined.launch[entry])
+        row = self._calls.around(record) if record >= 0 else -1
+        return self._calls.around(launch) if row < 0 <= launch and record < 0 else row
 
     def _of_size(self, size: int, own: int) -> int:
         """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit."""

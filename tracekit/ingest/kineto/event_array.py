@@ -15,7 +15,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tracekit.ingest.kineto.event_fields import COMMS_MARKS, INTEGER_KEYS, SCALES, Dialect, text_key
+from tracekit.ingest.kineto.event_fields import (
+    CALL_MARKS,
+    COMMS_MARKS,
+    INTEGER_KEYS,
+    SCALES,
+    Dialect,
+    text_key,
+)
 from tracekit.ingest.kineto.event_reader import EventReader
 from tracekit.ingest.kineto.redelimit import Redelimiter
 from tracekit.ingest.kineto.scanned_columns import from_rows, typed
@@ -133,7 +140,9 @@ class EventBuffer:
 
     def _parse(self, block: bytes) -> pa.RecordBatch:
         text, left_out = self._lines.text(block)
-        dialect = self._dialect._replace(comms=any(mark in text for mark in COMMS_MARKS))
+        inputs = any(mark in text for mark in CALL_MARKS)
+        comms = inputs or any(mark in text for mark in COMMS_MARKS)
+        dialect = self._dialect._replace(comms=comms, inputs=inputs)
         for key in dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
             for colon in (": ", ":"):
                 text = text.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())

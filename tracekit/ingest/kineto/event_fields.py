@@ -1,5 +1,6 @@
 """The values of an event that are read, the columns they become, and what pyarrow's JSON reader is asked for."""
 
+import re
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -50,9 +51,14 @@ COMMS = (
     Field(("Seq",), "seq", pa.int64()),
     Field(("Comms Id",), "comms_id", DICT),
 )
-ARGS = (*PLAIN, *COMMS)
+INPUTS = (Field(("Concrete Inputs",), "input_peer", pa.int64()),)
+ARGS = (*PLAIN, *COMMS, *INPUTS)
 COMMS_MARKS = (b'"Collective name"', b'"Process Group ')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
+CALLS = ("c10d::send", "c10d::recv_")
+"""Calls whose inputs name the peer; those of all other operators are left out."""
+PEER = re.compile(r"[0-9]{1,9}")
+CALL_MARKS = (b'"c10d::send"', b'"c10d::recv_"')
 
 SCANNED = pa.schema(
     [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
@@ -72,6 +78,7 @@ class Dialect(NamedTuple):
     scale: int = SCALES[0]
     wide: bool = False  # integers as decimals
     comms: bool = True  # whether communication arguments are looked for
+    inputs: bool = True  # and the inputs of calls; only where communication arguments are
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
@@ -83,16 +90,28 @@ class Dialect(NamedTuple):
 
     def arguments(self) -> tuple[Field, ...]:
         """Return the fields of `args` that are looked for."""
-        return ARGS if self.comms else PLAIN
+        if not self.comms:
+            return PLAIN
+        return ARGS if self.inputs else ARGS[: -len(INPUTS)]
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
+        if field in INPUTS:
+            return [(key, pa.list_(pa.string()))]
         if field.type == DICT:
             return [(key, COMMS_ID if field.column == "comms_id" else pa.string())]
         number = WIDE if self.wide else field.type
         return [(key, number), *([(text_key(key), pa.string())] if key in self.texts else [])]
 
 
-INTEGER_KEYS = frozenset(k for f in (*TOP, *ARGS) if f.type != DICT for k in f.keys)
+def peer_of(inputs: object) -> int | None:
+    """Return the peer's rank in the group from the inputs of a call, which end in peer and tag; None without one."""
+    if not isinstance(inputs, list) or len(inputs) < len(("peer", "tag")):
+        return None
+    text = str(inputs[-2])
+    return int(text) if PEER.fullmatch(text) else None
+
+
+INTEGER_KEYS = frozenset(k for f in (*TOP, *PLAIN, *COMMS) if f.type != DICT for k in f.keys)
 
 
 def text_key(key: str) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from tracekit.ingest.kineto.event_fields import ARGS, KEPT_PHASES, TOP, Field
+from tracekit.ingest.kineto.event_fields import CALLS, COMMS, KEPT_PHASES, PLAIN, TOP, Field, peer_of
 from tracekit.schema import DICT
 from tracekit.thresholds import MAX_JSON_DIGITS, MAX_TIME_EXPONENT, MAX_WHOLE_EXPONENT, MIN_TIME_EXPONENT
 
@@ -63,8 +63,10 @@ class EventReader:
             row[field.column] = self._value(event, field, quiet=spans_row)
         args = event.get("args")
         if isinstance(args, dict):
-            for field in ARGS:
+            for field in (*PLAIN, *COMMS):
                 row[field.column] = self._value(args, field, quiet=False)
+            if event.get("name") in CALLS:
+                row["input_peer"] = peer_of(args.get("Concrete Inputs"))
         elif args is not None:
             self._issues["malformed_arguments"] += 1
         return row

@@ -19,18 +19,22 @@ from tracekit.arrays import (
 )
 from tracekit.ingest.kineto.event_fields import (
     ARGS,
+    CALLS,
+    INPUTS,
     KEPT_PHASES,
     SCALES,
     SCANNED,
     TOP,
     Dialect,
     Field,
+    peer_of,
     text_key,
 )
 from tracekit.schema import DICT
 
 SIGN_BIT = 63
 """Position of the sign in an int64: a shift by it gives the upper word of the same number in 128 bits."""
+CALL_NAMES = from_strings(CALLS)
 STORED = from_strings(KEPT_PHASES)
 OWN_ROWS = from_strings(["Trace"])[0]
 
@@ -66,6 +70,9 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
 
     columns += [_encode(read(top, f, f.column), f.type, issues) for f in TOP]
     for field in dialect.arguments():
+        if field in INPUTS:
+            columns.append(_peers(argument(field.keys[0]), top("name")))
+            continue
         columns.append(_encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues))
     columns += [pa.nulls(len(rows), f.type) for f in ARGS[len(dialect.arguments()) :]]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCANNED)
@@ -74,6 +81,16 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         issues["missing_timestamp"] += missing
         batch = batch.filter(batch.column("ts").is_valid())
     return batch
+
+
+def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
+    """The peers that the inputs of calls name, int64; null for all other operators."""
+    asked = to_numpy(pc.fill_null(pc.is_in(names, value_set=CALL_NAMES), fill_value=FALSE))
+    peers: list[int | None] = [None] * len(inputs)
+    for row in np.flatnonzero(asked & to_numpy(inputs.is_valid())).tolist():
+        texts = inputs[row].values.cast(pa.binary()).to_pylist()
+        peers[row] = peer_of([(t or b"").decode("utf-8", "replace") for t in texts])
+    return from_ints(peers)
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

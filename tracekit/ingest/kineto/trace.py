@@ -22,7 +22,7 @@ from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.thresholds import INT32_END, MAX_TIME_NS
 
-NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank")  # 32 bits in EVENTS
+NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank", "input_peer")  # 32 bits in EVENTS
 
 
 @dataclass
