@@ -72,10 +72,16 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
     for field in dialect.arguments():
         if field in INPUTS:
             columns.append(_peers(argument(field.keys[0]), top("name")))
-            continue
-        columns.append(_encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues))
+        else:
+            columns.append(
+                _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
+            )
     columns += [pa.nulls(len(rows), f.type) for f in ARGS[len(dialect.arguments()) :]]
-    batch = pa.RecordBatch.from_arrays(columns, schema=SCANNED)
+    return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
+
+
+def _with_times(batch: pa.RecordBatch, issues: Counter[str]) -> pa.RecordBatch:
+    """The rows of `batch` that have a start; the others are counted."""
     missing = batch.column("ts").null_count
     if missing:
         issues["missing_timestamp"] += missing
