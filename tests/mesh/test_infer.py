@@ -152,7 +152,9 @@ def test_groups_that_contradict_each_other_ask_for_the_flag():
         "mesh_dp": [(0, 4), (1, 5), (2, 7), (3, 6)],
     }
     uses = [GroupUse(g, (desc,), 5) for desc, mine in pairs.items() for g in mine]
-    with pytest.raises(MeshError, match="contradict each other; give the mesh, as in --mesh"):
+    with pytest.raises(
+        MeshError, match=r"contradict each other; give the mesh of all .* ranks, as in --mesh"
+    ):
         infer(uses, range(8))
 
 

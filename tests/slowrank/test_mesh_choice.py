@@ -1,6 +1,7 @@
 """The mesh is the user's, the groups' or one flat group; contradictions and gaps are refused with the flag to give."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.tables.rows import comm, gemm, recv, send
 from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import parse_mesh
+from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank
@@ -94,7 +96,8 @@ def test_equal_calls_without_groups_make_one_flat_group(tmp_path):
 def test_missing_groups_and_rank_ask_for_the_flag(tmp_path):
     run = bare(tmp_path, {r: ["allreduce"] for r in (0, 1, 3)}, world=4)
     with pytest.raises(
-        MeshError, match="rank 2 is missing, so the mesh is unknown; give the mesh, as in --mesh"
+        MeshError,
+        match="rank 2 is missing, so the mesh is unknown; give the mesh of all 4 ranks, as in --mesh",
     ):
         chosen(run)
     assert chosen(run, "dp=4").source == "flag"
@@ -136,3 +139,10 @@ def test_messages_without_their_own_group_are_a_pipeline(tmp_path):
     chains = [u for u in group_uses(run, ops) if u.p2p]
     assert [u.ranks for u in chains] == [(0, 2), (1, 3)]
     assert choose(run, ops, None, None).mesh.sizes["pp"] == 2
+
+
+@pytest.mark.parametrize("world", [1, 2, 6, 8, 61, 64, 1024])
+def test_the_remedy_has_as_many_ranks_as_the_job(world):
+    told = mesh_remedy(world)
+    assert f"all {world} ranks" in told
+    assert prod(parse_mesh(told.rsplit(" ", 1)[1]).values()) == world

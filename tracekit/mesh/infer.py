@@ -15,6 +15,7 @@ from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims
+from tracekit.mesh.parse import mesh_remedy
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list
         if residual is None:
             raise MeshError(
                 f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks "
-                "unexplained; give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
+                f"unexplained; {mesh_remedy(len(ranks))}"
             )
         axes.append(Family(residual, frozenset(), {r: n for n, g in enumerate(residual) for r in g.ranks}))
         notes.append(
@@ -125,9 +126,7 @@ def _build(named: list[tuple[str, list[Family]]], ranks: tuple[int, ...]) -> Mes
         others = [a.blocks for n, axes in named if n != name for a in axes]
         columns[name] = join(others, ranks) if others else {r: i for i, r in enumerate(ranks)}
         if len(set(columns[name].values())) != prod(a.size for a in mine):
-            raise MeshError(
-                "the process groups contradict each other; give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
-            )
+            raise MeshError(f"the process groups contradict each other; {mesh_remedy(len(ranks))}")
     present = [name for name, _ in named]
     order = _place(present)
     coordinates = {r: tuple(columns[d][r] if d in columns else 0 for d in order) for r in ranks}

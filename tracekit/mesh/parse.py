@@ -50,3 +50,15 @@ def parse_order(text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError("--order: no axis given; write it inner to outer, as in tp,cp,pp,dp")
     return (*names, *(axis for axis in AXES if axis not in names))
+
+
+def mesh_remedy(world_size: int) -> str:
+    """Return what to do where traces do not tell the mesh: an example that has as many ranks as the whole job."""
+    sizes = dict.fromkeys(AXES, 1)
+    for axis in ("tp", "pp"):
+        if world_size % (2 * sizes["tp"] * sizes["pp"]) == 0:
+            sizes[axis] = 2
+    sizes["dp"] = world_size // (sizes["tp"] * sizes["pp"])
+    return f"give the mesh of all {world_size} ranks, as in --mesh " + ",".join(
+        f"{a}={n}" for a, n in sizes.items()
+    )

@@ -12,12 +12,11 @@ from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import is_foreign
+from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
 from tracekit.tables.match import WORLD, Operations
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.thresholds import MEMBERS_LISTED
-
-_HINT = "give the mesh, as in --mesh tp=2,cp=1,pp=2,dp=4"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,9 @@ def choose(
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
     wrong = _contradiction(found.mesh, uses)
     if wrong is not None:
-        raise MeshError(f"process group {_shown(wrong)} fits no mesh with the other groups; {_HINT}")
+        raise MeshError(
+            f"process group {_shown(wrong)} fits no mesh with the other groups; {mesh_remedy(len(world))}"
+        )
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -202,7 +203,8 @@ def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:
     missing = sorted(set(world) - set(ops.ranks))
     if missing:
         raise MeshError(
-            f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {_HINT}"
+            f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; "
+            f"{mesh_remedy(len(world))}"
         )
     sequences = [ops.per_rank[r].op for r in ops.ranks]
     if len(world) > 1 and not any(sequences):
@@ -213,7 +215,7 @@ def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:
         if Counter(sequence) != Counter(sequences[0]):
             raise MeshError(
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
-                f"so the mesh is unknown; {_HINT}"
+                f"so the mesh is unknown; {mesh_remedy(len(world))}"
             )
     found = infer([], world)
     row = Quality(
