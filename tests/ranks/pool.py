@@ -9,6 +9,7 @@ import gc
 import itertools
 import multiprocessing as mp
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -77,8 +78,14 @@ class RankPool:
             self._connections.append(ours)
             self._processes.append(process)
 
-    def _stop(self) -> None:
+    def _stop(self, seconds: float) -> None:
+        """End all ranks: those that wait for work by themselves, those that wait for each other by force."""
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # it has died before
+                connection.send(None)
+        end = time.monotonic() + seconds
         for connection, process in zip(self._connections, self._processes, strict=True):
+            process.join(max(0.0, end - time.monotonic()))
             process.kill()
             process.join()
             connection.close()
@@ -95,7 +102,7 @@ class RankPool:
                 connection.send((function, (rank, world_size, store, *arguments)))
             return self._collect(world_size, timeout)
         except (RankFailedError, OSError, EOFError) as error:
-            self._stop()  # the others may still wait for it: nobody's next answer could be trusted
+            self._stop(2)  # the others may still wait for it: nobody's next answer could be trusted
             if isinstance(error, RankFailedError):
                 raise
             raise RankFailedError(f"a rank has died: {error}") from error
@@ -125,10 +132,6 @@ class RankPool:
         return self.start(script, str(path), [str(argument) for argument in arguments], **how)
 
     def close(self) -> None:
-        for connection in self._connections:
-            with contextlib.suppress(OSError):  # it has died before
-                connection.send(None)
-        for process in self._processes:
-            process.join(30)
-        self._stop()
+        """End all ranks."""
+        self._stop(60)
         self.folder.cleanup()
