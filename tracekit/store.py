@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
+from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import EVENTS, GROUPS, RUN_SCHEMA
@@ -103,14 +104,26 @@ class Run:
                 table = table.append_column(
                     EVENTS.field(name), pa.nulls(table.num_rows, EVENTS.field(name).type)
                 )
-        table = table.unify_dictionaries()
+        table = self._within_world(table.unify_dictionaries())
         if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
             return table
-        numbers = np.array(record.groups, np.int32)
-        rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+        rows = from_numpy(np.array(record.groups, np.int32), np.array(record.groups) < 0)
         local = table.column("group")
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+
+    def _within_world(self, table: pa.Table) -> pa.Table:
+        """`table` without peers that the job does not have: a damaged number tells nothing."""
+        for name in ("src_rank", "dst_rank"):
+            if self.world_size is None or name not in table.schema.names:
+                continue
+            column = table.column(name)
+            values, unknown = to_numpy(column.fill_null(MINUS_ONE)), to_numpy(column.is_null())
+            beyond = values >= self.world_size
+            if beyond.any():
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, EVENTS.field(name), from_numpy(values, beyond | unknown))
+        return table
 
     def save_manifest(self) -> None:
         """Write `manifest.json` and `groups.parquet` into the run's folder; OSError where that is impossible."""

@@ -38,7 +38,13 @@ LOOKED_INTO: Final = 64
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
 MAX_RANKS: Final = 1 << 20
-"""Members of a process group; more is a fault of the file."""
+"""Ranks of a job, and members of a process group; more is a fault of the file."""
+MAX_COUNT: Final = 1 << 62
+"""Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""
+MAX_MARKED_STEPS: Final = 100_000
+"""Steps of one file that are remembered to tell recordings apart; a profiler records some tens."""
+MAX_STEP: Final = 1 << 30
+"""Number of a training step: keys that hold a step beside an ordinal stay within 64 bits."""
 MAX_TIME_NS: Final = 1 << 62
 """Start or base time, ns: below this the sum of a start, a base time and a duration stays within 64 bits."""
 LONGEST_NS: Final = 24 * 3600 * 1_000_000_000

@@ -152,9 +152,9 @@ def test_globs_urls_and_doubles(tmp_path):
         assert run.rejected == ()
         assert run.quality == ()
     fs = fsspec.filesystem("memory")
-    fs.pipe("/traces/rank7.json", json.dumps(document(rank=None)).encode())
-    assert [r.rank for r in load(["memory://traces"]).ranks] == [7]
-    assert [r.path for r in load(["memory://traces/rank7.json"]).ranks] == ["memory:///traces/rank7.json"]
+    fs.pipe("/traces/rank3.json", json.dumps(document(rank=None)).encode())
+    assert [r.rank for r in load(["memory://traces"]).ranks] == [3]
+    assert [r.path for r in load(["memory://traces/rank3.json"]).ranks] == ["memory:///traces/rank3.json"]
 
 
 def test_a_run_folder_gives_mesh_hosts_and_traces_only(tmp_path):
@@ -223,7 +223,29 @@ def test_world_sizes_that_disagree(tmp_path):
     put(tmp_path / "t3.json.gz", odd)
     run = load([str(tmp_path)])
     assert run.world_size == 4
-    assert kinds(run) == ["world_size_conflict"]
+    assert [(r.rank, r.reason) for r in run.rejected] == [
+        (3, "it is of a job of 16 ranks, most files are of one of 4")
+    ]
+
+
+def test_files_of_two_jobs_are_refused(tmp_path):
+    good(tmp_path, ranks=[0, 1])
+    for rank in (2, 3):
+        odd = document(rank=rank)
+        odd["distributedInfo"]["world_size"] = 16
+        put(tmp_path / f"t{rank}.json.gz", odd)
+    with pytest.raises(InputError, match=r"several jobs \(4 ranks: .*t0.*; 16 ranks: .*t2"):
+        load([str(tmp_path)])
+
+
+def test_two_recordings_of_the_same_ranks_are_refused(tmp_path):
+    for name, shift in (("monday", 0), ("tuesday", 86_400_000_000)):
+        for rank in range(2):
+            step = event(0, name="ProfilerStep#5", cat="user_annotation") | {"ts": 10 + shift}
+            put(tmp_path / name / f"{rank}.json", document([step, event(1)], rank=rank))
+    with pytest.raises(InputError, match=r"monday.*tuesday.*both hold step 5 of rank 0; give"):
+        load([str(tmp_path)])
+    assert [r.rank for r in load([str(tmp_path / "monday")]).ranks] == [0, 1]
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
