@@ -11,7 +11,9 @@ rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +81,17 @@ class Run:
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
-        for record in self.ranks:
-            if record.rank == rank:
-                return record
-        raise KeyError(rank)
+        return self._by_rank[rank]
+
+    @cached_property
+    def _by_rank(self) -> dict[int, RankRecord]:
+        return {record.rank: record for record in self.ranks}
+
+    def without(self, ranks: Sequence[int], reason: str) -> "Run":
+        """Return this run with the files of `ranks` among the rejected ones."""
+        out = tuple(Rejected(r.path, reason, r.rank) for r in self.ranks if r.rank in ranks)
+        rejected = tuple(sorted((*self.rejected, *out), key=lambda r: r.path))
+        return replace(self, ranks=tuple(r for r in self.ranks if r.rank not in ranks), rejected=rejected)
 
     def events(self, rank: int, columns: list[str] | None = None) -> pa.Table:
         """Return the events of `rank`, sorted by start, longest first: schema.EVENTS, or the columns asked for.
