@@ -126,6 +126,12 @@ WORKER_BYTES: Final = 3 << 29
 WORKER_SECONDS: Final = 60.0
 """Time for one dump. One of 20 000 entries takes about a second."""
 
+READER_BYTES: Final = 16 << 30
+"""Address space that a reading process may take beyond what it starts with: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 6 * 3600.0
+"""Time for one trace. The largest take minutes; only a reader that loops needs hours."""
+
 FILES_A_CHUNK: Final = 16
 """Dumps handed to a worker at once: enough to hide the wait for the parent, few enough to share the last ones out."""
 

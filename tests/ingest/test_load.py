@@ -4,8 +4,8 @@ import gzip
 import json
 import os
 import pickle
+import signal
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +15,8 @@ import pytest
 from tests.ingest.sample import document, event, put
 from tracekit.errors import InputError
 from tracekit.files.source import Source
-from tracekit.ingest import load, readers
-from tracekit.ingest.readers import FORMATS
+from tracekit.ingest import load
+from tracekit.ingest.readers import read_file
 from tracekit.store import open_run
 
 
@@ -284,20 +284,15 @@ def test_out_that_is_something_else_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_end_half_way_leaves_nothing(error, tmp_path, monkeypatch):
+def test_an_end_half_way_leaves_nothing(error, tmp_path):
     inputs = [str(good(tmp_path / "in"))]
-    kineto = next(form for form in FORMATS if form.name == "kineto")
-    count = []
 
-    def stop(*args):
-        count.append(1)
-        if len(count) == 3:
+    def stop(event):
+        if event.done_files == 3:
             raise error
-        return kineto.read(*args)
 
-    monkeypatch.setattr(readers, "FORMATS", (replace(kineto, read=stop),))
     with pytest.raises(error):
-        load(inputs, out=tmp_path / "run")
+        load(inputs, out=tmp_path / "run", progress=stop)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -327,12 +322,32 @@ def test_progress_reaches_the_end(tmp_path):
         assert all(a.done_bytes <= b.done_bytes for a, b in pairwise(told))
 
 
-def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_kills_its_reader_is_rejected(tmp_path, monkeypatch, jobs):
     good(tmp_path)
-    monkeypatch.setattr(sys.modules["tracekit.ingest.load"], "read_file", die)
-    with pytest.raises(InputError, match="a reading process was killed"):
-        load([str(tmp_path)], jobs=2)
+    monkeypatch.setattr(sys.modules["tracekit.ingest.reading"], "read_file", die_at_rank_2)
+    run = load([str(tmp_path)], jobs=jobs)
+    assert [r.rank for r in run.ranks] == [0, 1, 3]
+    assert [(Path(r.path).name, "killed the process" in r.reason) for r in run.rejected] == [
+        ("t2.json.gz", True)
+    ]
 
 
-def die(*_):
-    os.kill(os.getpid(), 9)
+def die_at_rank_2(source, part, tell):
+    if "t2" in source.name:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return read_file(source, part, tell)
+
+
+def test_a_fault_of_ours_costs_one_file_only(tmp_path, monkeypatch):
+    good(tmp_path)
+    monkeypatch.setattr(sys.modules["tracekit.ingest.reading"], "read_file", fail_at_rank_2)
+    run = load([str(tmp_path)])
+    assert [r.rank for r in run.ranks] == [0, 1, 3]
+    assert [r.reason for r in run.rejected] == ["a fault of ours, please report it: KeyError: 'oh'"]
+
+
+def fail_at_rank_2(source, part, tell):
+    if "t2" in source.name:
+        raise KeyError("oh")
+    return read_file(source, part, tell)
