@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from tracekit.errors import InputError
 from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.readers import read_file
-from tracekit.store import open_run
+from tracekit.manifest import open_run
 
 
 def good(folder: Path, ranks=range(4), **more) -> Path:
@@ -306,9 +307,73 @@ def test_damaged_runs_are_refused(tmp_path):
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest, indent=1))
     with pytest.raises(InputError, match="table of rank 1 is missing"):
         load([str(tmp_path / "run")])
+    manifest["ranks"][1]["table"] = "events/rank-000001.parquet"
+    for key, value in (
+        ("rank", "a"),
+        ("rank", 2**40),
+        ("events", -1),
+        ("groups", [9]),
+        ("table", 5),
+        ("host", []),
+    ):
+        wrong = manifest | {"ranks": [manifest["ranks"][0] | {key: value}]}
+        (tmp_path / "run" / "manifest.json").write_text(json.dumps(wrong, indent=1))
+        with pytest.raises(InputError, match="manifest is damaged"):
+            load([str(tmp_path / "run")])
     (tmp_path / "run" / "manifest.json").write_text('{\n "schema": "tracekit.run/9"}')
     with pytest.raises(InputError, match=r"tracekit\.run/9"):
         load([str(tmp_path / "run")])
+
+
+def test_a_changed_table_is_refused(tmp_path):
+    load([str(good(tmp_path / "in"))], out=tmp_path / "run")
+    run = load([str(tmp_path / "run")])
+    table = tmp_path / "run" / run.ranks[0].table
+    table.write_bytes(table.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"rank-000000.parquet: was changed"):
+        load([str(tmp_path / "run")]).events(0)
+    assert load([str(tmp_path / "run")]).events(1).num_rows
+    (tmp_path / "run" / "groups.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"groups.parquet: was changed"):
+        load([str(tmp_path / "run")])
+
+
+def test_files_of_others_are_never_replaced(tmp_path):
+    inputs = [str(good(tmp_path / "in"))]
+    load(inputs, out=tmp_path / "run")
+    (tmp_path / "run" / "events" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds events/notes.txt, which tracekit did not write"):
+        load(inputs, out=tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(InputError, match="is a symbolic link"):
+        load(inputs, out=tmp_path / "link")
+
+
+def test_a_killed_process_leaves_nothing_behind(tmp_path):
+    inputs = [str(good(tmp_path / "in"))]
+    load(inputs, out=tmp_path / "run")
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    for doomed in ("merge", "save_manifest"):
+        kill = f"""
+import os, signal
+from tracekit.ingest import load
+load_module = __import__("sys").modules["tracekit.ingest.load"]
+load_module.{doomed} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+load({inputs!r}, out=__import__("pathlib").Path({str(tmp_path / "run")!r}))
+"""
+        done = subprocess.run([sys.executable, "-c", kill], check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (
+        len([p for p in tmp_path.iterdir() if p.name.endswith(".partial")]) == 1
+    )  # the next call removed the first
+    (tmp_path / "run").rename(tmp_path / ".run.x.old-run")
+    (tmp_path / ".run.x.old").mkdir()
+    (tmp_path / ".run.x.old-run").rename(tmp_path / ".run.x.old" / "run")
+    put(tmp_path / "in" / "bad.json", b"no")
+    with pytest.raises(InputError, match="cannot be used"):
+        load([str(tmp_path / "in" / "bad.json")], out=tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "run"]
 
 
 def test_progress_reaches_the_end(tmp_path):

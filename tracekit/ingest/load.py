@@ -1,10 +1,6 @@
 """Ingest as one call: inputs to an open `Run`. The CLI and every test start here."""
 
-import atexit
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +10,7 @@ from tracekit.files.source import Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.merge import merge
+from tracekit.ingest.output_folder import building, refuse_foreign
 from tracekit.ingest.readers import (
     FORMATS,
     TRACES,
@@ -23,7 +20,8 @@ from tracekit.ingest.readers import (
     quality_of_foreign,
 )
 from tracekit.ingest.reading import Progress, ProgressEvent, read_files
-from tracekit.store import Run, is_run, open_run
+from tracekit.manifest import open_run, save_manifest
+from tracekit.store import Run, is_run
 from tracekit.thresholds import FILES_NAMED, LOOKED_INTO
 
 
@@ -48,9 +46,9 @@ def load(
         if "://" not in text and is_run(Path(text)):
             raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
     if out is not None:
-        _refuse_foreign(out)
+        refuse_foreign(out)
     found = discover(inputs, TRACES)
-    with _building(out) as folder:
+    with building(out) as folder:
         results = read_files(found.sources, folder, jobs, progress) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
@@ -59,43 +57,8 @@ def load(
             run = _merged(results, found, folder, inputs)
         else:
             raise InputError(_nothing(inputs, found))
-        run.save_manifest()
-    return replace(run, folder=out) if out is not None else run
-
-
-def _refuse_foreign(out: Path) -> None:
-    if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists and is no ingested run; name another folder, or remove it")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: the folder to put it in does not exist; create it first")
-
-
-@contextmanager
-def _building(out: Path | None) -> Iterator[Path]:
-    """Lend a folder to build the run in; it takes the place of `out` at the end, and vanishes on error."""
-    if out is None:
-        folder = Path(tempfile.mkdtemp(prefix="tracekit-run-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    else:
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.absolute().parent))
-    try:
-        yield folder
-        if out is not None:
-            folder.chmod(0o755)
-            _replace(folder, out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _replace(folder: Path, out: Path) -> None:
-    if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.absolute().parent))
-        out.rename(old / "run")
-        folder.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(out)
+        save_manifest(run, kept=out is not None)
+    return open_run(out) if out is not None else run
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:
