@@ -15,6 +15,7 @@ from tests.tables.rows import events
 from tests.what_if.tables import ingested, pipeline, replicas
 from tracekit.errors import UsageError
 from tracekit.ingest import load
+from tracekit.report.whatif_text import whatif_text
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 LAYERS = 3
@@ -168,3 +169,12 @@ def test_published_shares_are_answered(name):
     for question, key in ((last, "ms"), ("worst_ranks", "mw")):
         published = json.loads((folder / f"{key}-{name}.json").read_text())
         assert found[question].share == pytest.approx(published["rem"], abs=0.001)
+
+
+def test_the_text_shows_an_interval_that_is_wide(tmp_path):
+    run = unnamed(job(tmp_path, grid(tp=2, dp=2), slow={1: 1.3}, jitter=0), "dp")
+    found = tracekit.whatif(run, ["rank=1"], {"tp": 2, "cp": 1, "pp": 1, "dp": 2})
+    (one,) = found.answers
+    text = whatif_text(found)
+    assert f"{one.without_ms:.1f} ms (down to {one.without_ms_low:.1f}), slowdown" in text
+    assert "of the exposed communication (" in text

@@ -12,6 +12,7 @@ from tracekit.report.shared_text import (
     rejected_lines,
 )
 from tracekit.text import plain
+from tracekit.thresholds import TIGHT_INTERVAL
 
 
 def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
@@ -21,7 +22,7 @@ def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
     if finding.together is not None and len(asked) > 1:
         asked.append(finding.together)
     for answer in asked:
-        lines.append((plain(answer.question), _priced(answer)))
+        lines.append((plain(answer.question), _priced(answer, finding.residual_ms)))
         if verbose:
             lines.append(("", plain(answer.meaning)))
     lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
@@ -36,10 +37,10 @@ def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
     return laid_out(lines)
 
 
-def _priced(answer: WhatIfAnswer) -> str:
-    """The step without, the slowdown and the share of the loss, with the interval where it has two ends."""
+def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
+    """The step without, the slowdown and the share of the loss, with the interval where it is not tight."""
     text = f"{answer.without_ms:9.1f} ms"
-    if answer.without_ms_low < answer.without_ms_high:
+    if answer.lost_ms_high - answer.lost_ms_low > max(TIGHT_INTERVAL * answer.lost_ms_low, residual_ms):
         text += f" (down to {answer.without_ms_low:.1f})"
     text += f", slowdown {answer.slowdown:.3f}×"
     if answer.share is not None:
