@@ -17,10 +17,15 @@ class Form:
         False  # the backend of 2.15: other names, no lists of members, one Seq for all calls of a group
     )
     bogus_id: bool = False  # a kernel without a record has its correlation for External id: up to 2.5
+    silent: bool = False  # messages have no record on the host, and their kernels no arguments: up to 2.1
 
 
 FORMS = {
     "plain": Form(),
+    "2.1": Form(silent=True),
+    "2.1-batched": Form(silent=True, batched=True),
+    "2.4-no-titles": Form(ends=False, rank=False),
+    "2.4-no-titles-batched": Form(ends=False, rank=False, batched=True, ended=False, bogus_id=True),
     "2.4": Form(ends=False, rank=False, titles=True),
     "2.5": Form(titles=True),
     "2.5-batched": Form(titles=True, batched=True, ended=False, bogus_id=True),
@@ -29,8 +34,11 @@ FORMS = {
     "2.15": Form(ends=False, rank=False, inputs=True, nccl2=True),
     "2.15-batched": Form(ends=False, rank=False, batched=True, inputs=True, nccl2=True),
     "2.9-no-ends": Form(ends=False, batched=True),
+    "2.15-no-inputs": Form(ends=False, rank=False, batched=True, nccl2=True),
 }
 """By torch version; `plain` is what 2.5 and later write without titles."""
+PEERLESS = ("2.1", "2.1-batched", "2.4-no-titles", "2.4-no-titles-batched", "2.15-no-inputs")
+"""Forms that tell no peer, unless the group has two members."""
 
 NCCL2 = {
     "allreduce": "all_reduce",

@@ -31,6 +31,7 @@ class Arguments:
     dst: I32
     seq: I64  # -1 unknown
     nelems: I64  # the larger of input and output; -1 unknown
+    way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
 
 
 def read_arguments(
@@ -54,10 +55,11 @@ def read_arguments(
     ]
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
     group = ints(taken, "group", -1)
-    src, dst = np.full(len(kinds), -1), np.full(len(kinds), -1)
+    src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
     peers = Peers(rank, events, cat, host, rows, groups)
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
-        kinds[entry], src[entry], dst[entry], group[entry] = peers.of(joined, entry, kinds[entry])
+        ends = peers.of(joined, entry, kinds[entry])
+        kinds[entry], src[entry], dst[entry], group[entry], way[entry] = ends
     token = tuple(
         f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}"
         for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
@@ -70,6 +72,7 @@ def read_arguments(
         dst.astype(np.int32),
         ints(taken, "seq", -1),
         nelems,
+        way,
     )
 
 

@@ -14,7 +14,8 @@ from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import is_foreign
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
-from tracekit.tables.match import WORLD, Operations
+from tracekit.tables.channels import WORLD
+from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.thresholds import MEMBERS_LISTED
 
