@@ -140,7 +140,7 @@ def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) ->
 
 
 def _start(job: _Job) -> _Worker:
-    context = get_context(job.method)
+    context: Any = get_context(job.method)
     ours, theirs = context.Pipe()
     inherited = ours if job.method == "fork" else None
     process = context.Process(target=_work, args=(theirs, inherited, job), daemon=True)

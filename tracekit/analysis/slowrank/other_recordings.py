@@ -49,7 +49,8 @@ def strangers(ops: Operations) -> tuple[int, ...]:
 
 def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Pairs of ranks whose common ends fit no line, and pairs whose ends fit one or are too few to tell."""
-    apart, together = [], []
+    apart: list[tuple[int, int]] = []
+    together: list[tuple[int, int]] = []
     origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
     for pair, ends in sorted(common_ends(ops, origin).items()):
         (apart if _misfit(ends) else together).append(pair)
