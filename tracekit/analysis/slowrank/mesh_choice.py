@@ -181,7 +181,9 @@ def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
         if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
             continue
         first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
-        along = [d for d, a, b in zip(mesh.order, first or (), last or (), strict=True) if a != b]
+        if first is None or last is None:
+            return use
+        along = [d for d, a, b in zip(mesh.order, first, last, strict=True) if a != b]
         line = mesh.line(use.ranks[0], along)
         if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
             return use
