@@ -19,8 +19,8 @@ class Form:
     bogus_id: bool = False  # a kernel without a record has its correlation for External id: up to 2.5
     keys: tuple[tuple[str, str], ...] | None = None  # up to 2.3: arguments written, and how they are spelt
     lists_groups: bool = True  # distributedInfo.pg_config: from 2.3
-    records_messages: bool = True  # sends and receives have records: from 2.2
     old_kernels: bool = False  # ncclKernel_…, before NCCL 2.19
+    silent: bool = False  # messages have no record on the host, and their kernels no arguments: up to 2.1
 
 
 _SIZED = ("dtype", "Group size")
@@ -29,17 +29,21 @@ _SPLIT = (*_SIZED, "In msg nelems", "Out msg nelems", "In split size", "Out spli
 
 FORMS = {
     "plain": Form(),
-    "2.1": Form(
+    "2.1": Form(silent=True),
+    "2.1-batched": Form(silent=True, batched=True),
+    "2.4-no-titles": Form(ends=False, rank=False),
+    "2.4-no-titles-batched": Form(ends=False, rank=False, batched=True, ended=False, bogus_id=True),
+    "torch-2.1": Form(
         ends=False,
         rank=False,
         titles=True,
         keys=(),
         lists_groups=False,
-        records_messages=False,
+        silent=True,
         old_kernels=True,
     ),
-    "2.2": Form(ends=False, rank=False, titles=True, keys=_OLDER, lists_groups=False),
-    "2.3": Form(ends=False, rank=False, titles=True, keys=tuple((k, k) for k in _SPLIT)),
+    "torch-2.2": Form(ends=False, rank=False, titles=True, keys=_OLDER, lists_groups=False),
+    "torch-2.3": Form(ends=False, rank=False, titles=True, keys=tuple((k, k) for k in _SPLIT)),
     "2.4": Form(ends=False, rank=False, titles=True),
     "2.5": Form(titles=True),
     "2.5-batched": Form(titles=True, batched=True, ended=False, bogus_id=True),
@@ -48,8 +52,11 @@ FORMS = {
     "2.15": Form(ends=False, rank=False, inputs=True, nccl2=True),
     "2.15-batched": Form(ends=False, rank=False, batched=True, inputs=True, nccl2=True),
     "2.9-no-ends": Form(ends=False, batched=True),
+    "2.15-no-inputs": Form(ends=False, rank=False, batched=True, nccl2=True),
 }
 """By torch version; `plain` is what 2.5 and later write without titles."""
+PEERLESS = ("2.1", "2.1-batched", "2.4-no-titles", "2.4-no-titles-batched", "2.15-no-inputs")
+"""Forms that tell no peer, unless the group has two members."""
 
 NCCL2 = {
     "allreduce": "all_reduce",

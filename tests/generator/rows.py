@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EPOCH = 1_774_000_123_456_789_012  # ns, of true time zero
 BASE = 1_771_588_800_000_000_000  # baseTimeNanoseconds
 PAUSE = 2_500_000  # ns: no operator's host work is as long as this
+SILENT = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
 LIST_LIMIT = 30  # Kineto cuts longer lists
 
 
@@ -107,7 +108,7 @@ class RankRows:
         gpu_in = ((self.start >= begin) & (self.end <= stop)).tolist()
         prog = self.prog
         first = {b for i, b in enumerate(prog.batch) if b != i}  # the second of the batch has the launch
-        self.leading = first
+        self.leading = first if self.form.batched else set()
         self.seq = self.one_counter() if self.form.nccl2 else prog.seq
         threads = [f'"pid": {self.pid}, "tid": {self.pid}', f'"pid": {self.pid}, "tid": {self.pid + 7}']
         for i, kind in enumerate(prog.kind):
@@ -119,8 +120,12 @@ class RankRows:
                     (self.load_row if kind == LOAD else self.sync_rows)(i, threads[0], start[i], end[i])
             elif kind == COMPUTE:
                 self.compute_rows(i, ids, launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
+            elif kind in (SEND, RECV) and self.form.silent and not self.form.batched:
+                self.silent_rows(i, threads[0], launch[i], issued[i], start[i], end[i], cpu_in[i], gpu_in[i])
             elif kind in (SEND, RECV) and self.form.batched:
-                if cpu_in[i]:
+                if cpu_in[i] and self.form.silent:
+                    self.launch_row(i, threads[0], launch[i], issued[i])
+                elif cpu_in[i]:
                     until = self.clock.stamp(np.array([stop])).tolist()[0]
                     self.member_rows(i, threads[0], launch[i], issued[i], until)
                 carried = [j for j in (prog.batch[i], i) if gpu_in[j]]
@@ -171,8 +176,7 @@ class RankRows:
             title = self.title(i) if prog.peer[i] >= 0 else TITLES[op] if self.form.keys is not None else ""
             if self.form.titles and title:
                 self.add(0, at + 1_200, max(busy - 2_200, 400), "user_annotation", title, ids, "")
-            recorded = prog.peer[i] < 0 or self.form.records_messages
-            for depth in range(1 + self.capture.nested_comms if recorded else 0):
+            for depth in range(1 + self.capture.nested_comms):
                 args = f'"External id": {link}, {cpu_args}{seq}'.rstrip(", ")
                 inset = 1_000 * (depth + 1)
                 self.add(0, at + inset, max(busy - 2 * inset, 500), "cpu_op", "record_param_comms", ids, args)
@@ -233,6 +237,20 @@ class RankRows:
         args = f'"cbid": 430, "correlation": {link}'
         self.add(0, issued - busy // 3, busy // 8, "cuda_runtime", "cudaLaunchKernelExC", ids, args)
 
+    def launch_row(self, i: int, ids: str, launch: int, issued: int) -> None:
+        """The launch of a message's kernel, where it is all that the host tells."""
+        if i in self.leading:
+            return
+        busy, args = host_busy(issued - launch), f'"cbid": 211, "correlation": {10_000 + i}'
+        self.add(0, issued - busy // 3, busy // 4, "cuda_runtime", "cudaLaunchKernel", ids, args)
+
+    def silent_rows(self, i, ids, launch, issued, start, end, cpu_in, gpu_in) -> None:
+        """A message of which the trace shows its launch, and its kernel without arguments."""
+        if cpu_in:
+            self.launch_row(i, ids, launch, issued)
+        if gpu_in:
+            self.batched_kernel(i, start, end)
+
     def batched_kernel(self, i: int, start: int, end: int) -> None:
         """The kernel of a batch: it says nothing of its messages."""
         link, stream = 10_000 + i, self.prog.stream[i]
@@ -243,7 +261,7 @@ class RankRows:
         )
         if self.form.nccl2:
             args += f', "External id": {link}, {self.arguments(i, batch=True)[1]}'
-        kernel = COLLECTIVES["send"][0]
+        kernel = SILENT if self.form.silent else COLLECTIVES["send"][0]
         self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
 
     def arguments(self, i: int, *, batch: bool = False) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracekit.findings.hang import Culprit, GroupRef, HangFinding
-from tracekit.report.slowrank_json import quality_document, ranks_document
+from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
 from tracekit.thresholds import (
     CULPRITS_SHOWN,
@@ -33,13 +33,7 @@ def hang_document(finding: HangFinding) -> dict[str, Any]:
     return {
         "schema": HANG_SCHEMA,
         "ranks": ranks_document(finding.ranks),
-        "mesh": None
-        if mesh is None
-        else {
-            "order": list(mesh.order),
-            "sizes": {d: mesh.sizes[d] for d in mesh.order},
-            "source": mesh.source,
-        },
+        "mesh": None if mesh is None else mesh_document(mesh),
         "verdict": finding.verdict,
         "reason": finding.reason,
         "quality": [quality_document(q) for q in finding.quality],

@@ -4,7 +4,16 @@ import json
 import math
 from typing import Any
 
-from tracekit.findings import Evidence, Quality, RankCoverage, SlowRankFinding, Suspect
+from tracekit.findings import (
+    Coverage,
+    Evidence,
+    MeshFinding,
+    Quality,
+    RankCoverage,
+    SlowRankFinding,
+    StepsFinding,
+    Suspect,
+)
 
 SLOWRANK_SCHEMA = "tracekit.slowrank/1"
 
@@ -14,25 +23,21 @@ def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
     return {
         "schema": SLOWRANK_SCHEMA,
         "ranks": ranks_document(finding.ranks),
-        "mesh": {
-            "order": list(finding.mesh.order),
-            "sizes": {d: finding.mesh.sizes[d] for d in finding.mesh.order},
-            "source": finding.mesh.source,
-        },
-        "steps": {"analysed": list(finding.steps.analysed), "median_ms": _number(finding.steps.median_ms)},
+        "mesh": mesh_document(finding.mesh),
+        "steps": steps_document(finding.steps),
         "verdict": finding.verdict,
         "cause": finding.cause,
         "reason": finding.reason,
-        "path": [{"dim": p.dim, "index": p.index, "lag_ms": _number(p.lag_ms)} for p in finding.path],
+        "path": [{"dim": p.dim, "index": p.index, "lag_ms": number(p.lag_ms)} for p in finding.path],
         "suspects": [_suspect(s) for s in finding.suspects],
         "candidates": [_suspect(s) for s in finding.candidates],
         "to_decide": finding.to_decide,
         "what_if": {
-            "step_ms": _number(finding.what_if.step_ms),
-            "without_suspects_ms": _number(finding.what_if.without_suspects_ms),
-            "slowdown": _number(finding.what_if.slowdown),
+            "step_ms": number(finding.what_if.step_ms),
+            "without_suspects_ms": number(finding.what_if.without_suspects_ms),
+            "slowdown": number(finding.what_if.slowdown),
         },
-        "coverage": {"matched": finding.coverage.matched, "by_axis": dict(finding.coverage.by_axis)},
+        "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
     }
@@ -46,6 +51,21 @@ def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
         "missing": list(ranks.missing),
         "rejected": [{"path": r.path, "reason": r.reason} for r in ranks.rejected],
     }
+
+
+def mesh_document(mesh: MeshFinding) -> dict[str, Any]:
+    """The mesh as in every answer: axes from inner to outer, sizes, source."""
+    return {"order": list(mesh.order), "sizes": {d: mesh.sizes[d] for d in mesh.order}, "source": mesh.source}
+
+
+def steps_document(steps: StepsFinding) -> dict[str, Any]:
+    """The analysed steps, and their median time in ms."""
+    return {"analysed": list(steps.analysed), "median_ms": number(steps.median_ms)}
+
+
+def coverage_document(coverage: Coverage) -> dict[str, Any]:
+    """The shares of exposed communication time that were matched."""
+    return {"matched": coverage.matched, "by_axis": dict(coverage.by_axis)}
 
 
 def quality_document(row: Quality) -> dict[str, Any]:
@@ -67,9 +87,9 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "rank": suspect.rank,
         "host": suspect.host,
         "coords": dict(suspect.coords),
-        "lost_ms_per_step": _number(suspect.lost_ms_per_step),
-        "lost_ms_low": None if suspect.lost_ms_low is None else _number(suspect.lost_ms_low),
-        "lost_ms_high": None if suspect.lost_ms_high is None else _number(suspect.lost_ms_high),
+        "lost_ms_per_step": number(suspect.lost_ms_per_step),
+        "lost_ms_low": None if suspect.lost_ms_low is None else number(suspect.lost_ms_low),
+        "lost_ms_high": None if suspect.lost_ms_high is None else number(suspect.lost_ms_high),
         "confidence": suspect.confidence,
         "steps": list(suspect.steps),
         "cause": suspect.cause,
@@ -78,11 +98,11 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
 
 
 def _evidence(row: Evidence) -> dict[str, Any]:
-    peers = None if row.peers_median is None else _number(row.peers_median)
-    return {"what": row.what, "value": _number(row.value), "peers_median": peers, "unit": row.unit}
+    peers = None if row.peers_median is None else number(row.peers_median)
+    return {"what": row.what, "value": number(row.value), "peers_median": peers, "unit": row.unit}
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
     """`value` (ms) rounded to 0.1 µs; None where it is not finite, because JSON knows no NaN."""
     return round(float(value), 4) if math.isfinite(value) else None
 

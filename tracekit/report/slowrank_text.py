@@ -3,9 +3,18 @@
 from collections.abc import Sequence
 
 from tracekit.causes import CAUSES
-from tracekit.findings import PathLevel, Quality, SlowRankFinding, Suspect
+from tracekit.findings import PathLevel, SlowRankFinding, Suspect
+from tracekit.report.shared_text import (
+    coverage_lines,
+    laid_out,
+    mesh_line,
+    numbers,
+    quality_lines,
+    ranks_line,
+    rejected_lines,
+)
 from tracekit.text import plain
-from tracekit.thresholds import COVERAGE_WHOLE, NUMBER_RUNS_SHOWN, ROWS_SHOWN, TIGHT_INTERVAL
+from tracekit.thresholds import ROWS_SHOWN, TIGHT_INTERVAL
 
 _TITLES = {
     "healthy": "HEALTHY",
@@ -13,12 +22,6 @@ _TITLES = {
     "slow_link": "SLOW LINK",
     "imbalance": "IMBALANCE",
     "inconclusive": "INCONCLUSIVE",
-}
-_SOURCES = {
-    "process_groups": "inferred from process groups",
-    "flag": "from --mesh",
-    "manifest": "from the run's manifest",
-    "flat_world": "assumed: the traces name no process groups",
 }
 
 
@@ -44,23 +47,18 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     )
     if finding.to_decide:
         lines.append(("to decide", finding.to_decide))
-    lines.append(("steps", f"{_numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
-    lines.append(("mesh", _mesh(finding)))
-    lines.append(("ranks", _ranks(finding)))
-    lines.extend(_coverage(finding, verbose=verbose))
-    lines.extend(
-        ("rejected", f"{plain(r.path)}: {plain(r.reason)}")
-        for r in finding.ranks.rejected[: None if verbose else ROWS_SHOWN]
-    )
-    lines.extend(_quality(finding.quality, verbose=verbose))
+    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
+    lines.append(("mesh", mesh_line(finding.mesh)))
+    lines.append(("ranks", ranks_line(finding.ranks)))
+    lines.extend(coverage_lines(finding.coverage, verbose=verbose))
+    lines.extend(rejected_lines(finding.ranks, verbose=verbose))
+    lines.extend(quality_lines(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", plain(n)) for n in finding.notes)
     next_step = CAUSES[finding.cause].next_step if finding.cause else None
     if next_step and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", next_step))
-    width = max(len(label) for label, _ in lines[1:])
-    head = f"{lines[0][0]}  {lines[0][1]}"
-    return "\n".join([head, *(f"  {label:<{width}}  {text}" for label, text in lines[1:])]) + "\n"
+    return laid_out(lines)
 
 
 def _headline(finding: SlowRankFinding) -> tuple[str, str]:
@@ -122,15 +120,6 @@ def _between(suspect: Suspect) -> str:
     return f"{suspect.lost_ms_low:.1f} to {suspect.lost_ms_high:.1f} ms a step"
 
 
-def _coverage(finding: SlowRankFinding, *, verbose: bool) -> list[tuple[str, str]]:
-    """How much of the exposed communication was matched, where that is not all of it."""
-    matched = finding.coverage.matched
-    if matched is None or (matched >= COVERAGE_WHOLE and not verbose):
-        return []
-    axes = ", ".join(f"{axis} {share:.0%}" for axis, share in finding.coverage.by_axis.items())
-    return [("matched", f"{matched:.0%} of the exposed communication ({axes})")]
-
-
 def _what_if(finding: SlowRankFinding) -> str:
     after = finding.what_if
     times = f"{after.step_ms:.1f} → {after.without_suspects_ms:.1f} ms a step"
@@ -144,49 +133,3 @@ def _is_wide(suspect: Suspect) -> bool:
     """Whether the two ends of a suspect's price differ by more than a tight interval."""
     low, high = suspect.lost_ms_low, suspect.lost_ms_high
     return low is not None and high is not None and high > (1 + TIGHT_INTERVAL) * low
-
-
-def _mesh(finding: SlowRankFinding) -> str:
-    sizes = ", ".join(f"{d}={finding.mesh.sizes[d]}" for d in finding.mesh.order)
-    return f"{sizes} (inner to outer; {_SOURCES[finding.mesh.source]})"
-
-
-def _ranks(finding: SlowRankFinding) -> str:
-    missing = f"; missing {_numbers(finding.ranks.missing)}" if finding.ranks.missing else ""
-    return f"{finding.ranks.read} of {finding.ranks.expected} read{missing}"
-
-
-def _quality(rows: Sequence[Quality], *, verbose: bool) -> list[tuple[str, str]]:
-    """Lines for quality rows: one for each row if `verbose`, else one for each kind."""
-    if verbose:
-        return [("quality", _row(r)) for r in rows]
-    kinds: dict[str, list[Quality]] = {}
-    for row in rows:
-        kinds.setdefault(row.kind, []).append(row)
-    return [
-        ("quality", _row(same[0]) if len(same) == 1 else f"{kind}: {len(same)} files")
-        for kind, same in kinds.items()
-    ]
-
-
-def _row(row: Quality) -> str:
-    parts = [row.kind + (f" ×{row.count}" if row.count > 1 else "")]
-    if row.path:
-        parts.append(plain(row.path))
-    if row.detail:
-        parts.append(plain(row.detail))
-    if row.kept_events is not None:
-        parts.append(f"{row.kept_events} events kept")
-    return ": ".join(parts)
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """Runs of consecutive numbers, as in `0-3, 7`; the rest are counted if there are too many."""
-    runs: list[list[int]] = []
-    for n in sorted(numbers):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs[:NUMBER_RUNS_SHOWN]]
-    return ", ".join(shown) + (f", … ({len(numbers)} in all)" if len(runs) > NUMBER_RUNS_SHOWN else "")

@@ -37,6 +37,7 @@ class Arguments:
     seq: I64  # -1 unknown
     nelems: I64  # the larger of input and output; -1 unknown
     size: I32  # ranks in the group, as the trace counts them; -1 unknown
+    way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
 
 
 def read_arguments(
@@ -56,13 +57,14 @@ def read_arguments(
     kinds = _kinds(collectives, names)
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
     group = ints(taken, "group", -1)
-    src, dst = np.full(len(kinds), -1), np.full(len(kinds), -1)
+    src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
     titles = CollectiveTitles(events, cat, host, rows)
     for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
     peers = Peers(rank, events, cat, host, rows, groups)
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
-        kinds[entry], src[entry], dst[entry], group[entry] = peers.of(joined, entry, kinds[entry])
+        ends = peers.of(joined, entry, kinds[entry])
+        kinds[entry], src[entry], dst[entry], group[entry], way[entry] = ends
     token = tuple(
         f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}"
         for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
@@ -76,6 +78,7 @@ def read_arguments(
         ints(taken, "seq", -1),
         nelems,
         ints(taken, "group_size", -1).astype(np.int32),
+        way,
     )
 
 

@@ -22,6 +22,10 @@ ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
 """Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
 MESSAGES: Final = ("send", "recv")
 """Operations between two ranks that name each other."""
+SENDS: Final = 1
+RECEIVES: Final = -1
+WAYS: Final = {"send": SENDS, "recv": RECEIVES}
+"""Directions of messages as numbers; 0 is an unknown one."""
 UNDIRECTED: Final = (*MESSAGES, "send_recv")
 """Operations that may be messages; a kernel alone tells neither direction nor peer."""
 

@@ -48,7 +48,11 @@ class RankOps:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
     ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
-    stream: I64 | None = None  # of the operation's kernel; -1 unknown
+    stream: I64 | None = None  # stream of its kernel, -1 where the trace does not tell
+    way: I64 | None = None  # direction of a message: SENDS, RECEIVES, 0 unknown
+    message: I64 | None = (
+        None  # number that both ends of an inferred message share; -1 of any other operation
+    )
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
 
 
@@ -87,7 +91,7 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, ints(events, "stream", -1)[carriers], args.size,
+        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size,
     )  # fmt: skip
 
 

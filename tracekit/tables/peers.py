@@ -17,7 +17,7 @@ from tracekit.tables.event_columns import Values, ints, matches
 from tracekit.tables.host_events import Enclosing, Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
-from tracekit.tables.operation_names import MESSAGES, directed
+from tracekit.tables.operation_names import MESSAGES, WAYS, directed
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2
@@ -29,6 +29,19 @@ class Title(NamedTuple):
     op: str
     own: int
     peer: int
+
+
+class Ends(NamedTuple):
+    """What is known of an operation: its kind, its ends (global ranks, -1 unknown), its group, and its direction.
+
+    A message whose peer nothing tells is a `send_recv` without ends; its direction may be known all the same.
+    """
+
+    op: str
+    src: int
+    dst: int
+    group: int  # index into Run.groups, -1 unknown
+    way: int = 0  # SENDS, RECEIVES, or 0 where the trace does not tell
 
 
 CALL_OPS: Final = {"c10d::send": "send", "c10d::recv_": "recv"}
@@ -55,11 +68,8 @@ class Peers:
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])
 
-    def of(self, joined: Joined, entry: int, op: str) -> tuple[str, int, int, int]:
-        """(op, source, destination, group) of an operation; -1 where unknown, `send_recv` where a peer is.
-
-        The group is an index into Run.groups.
-        """
+    def of(self, joined: Joined, entry: int, op: str) -> Ends:
+        """The ends of an operation; `op` is what its arguments or its kernel's name call it."""
         args, record = int(joined.args[entry]), int(joined.host[entry])
         kernel = int(self._rows[joined.kernel[entry]])
         evidence = [args, record, kernel] if record >= 0 else [args, kernel]
@@ -72,9 +82,9 @@ class Peers:
             named = directed(op, src, dst, self.rank)
             if named in MESSAGES:
                 ends = (self.rank, dst) if named == "send" else (src, self.rank)
-                return named, *ends, int(self._group[args])
+                return Ends(named, *ends, int(self._group[args]), WAYS[named])
         if op not in MESSAGES:
-            return op, -1, -1, int(self._group[args])
+            return Ends(op, -1, -1, int(self._group[args]))
         group = next((int(self._group[r]) for r in evidence if self._group[r] >= 0), -1)
         if group < 0 and title:
             group = self._of_size(max(int(self._size[r]) for r in evidence), title.own)
@@ -88,8 +98,9 @@ class Peers:
         found += [m for m in members if len(members) == PAIR]
         peer = next((p for p in found if p not in {-1, self.rank}), -1)
         if peer < 0:
-            return "send_recv", -1, -1, group
-        return (op, self.rank, peer, group) if op == "send" else (op, peer, self.rank, group)
+            return Ends("send_recv", -1, -1, group, WAYS[op])
+        ends = (self.rank, peer) if op == "send" else (peer, self.rank)
+        return Ends(op, *ends, group, WAYS[op])
 
     def _title_of(self, joined: Joined, entry: int) -> Title | None:
         """The title around or inside the operation's record, around its launch, or around its kernel."""

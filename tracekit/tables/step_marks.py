@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Values, ints, matches
 from tracekit.tables.intervals import I64
+from tracekit.thresholds import MAX_STEP
 
 I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
 """Step of an operation outside every marked step."""
 
-_STEP = re.compile(r"^ProfilerStep#(\d+)$")
-_STEPS_END: Final = 2**31
-"""Step numbers are held in 32 bits; marks with larger numbers are ignored."""
+_STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
 def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
@@ -29,7 +28,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
     spans: dict[int, tuple[int, int]] = {}
     for row in np.flatnonzero((number != None) & (cat != "gpu_user_annotation")):  # noqa: E711
         step = int(number[row])
-        if step < _STEPS_END:
+        if step < MAX_STEP:
             old = spans.get(step, (int(start[row]), int(end[row])))
             spans[step] = min(old[0], int(start[row])), max(old[1], int(end[row]))
     return dict(sorted(spans.items()))

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.analysis.slowrank.verdict import Answer, decide
@@ -38,6 +39,18 @@ def analyse(
     half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh or
     order contradict the input, MeshError where nothing determines the mesh, InputError where nothing can be compared.
     """
+    case, choice = opened(run, mesh, order, steps, progress)
+    return _finding(case, choice, tempered(case, decide(case)))
+
+
+def opened(
+    run: Run,
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Case, MeshChoice]:
+    """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
     ranks: list[RankOps] = []
     for i, record in enumerate(run.ranks):
         ranks.append(read_rank(run, record.rank))
@@ -45,27 +58,40 @@ def analyse(
             progress(i + 1, len(run.ranks))
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ops = match(ranks, run.groups)
+    if others := strangers(ops):
+        run = run.without(
+            others, "its collectives do not end with those of the other ranks: another recording"
+        )
+        ops = match([r for r in ranks if r.rank not in others], run.groups)
     choice = choose(run, ops, mesh, order)
-    case = build(run, ops, choice.mesh, steps)
-    return _finding(case, choice, tempered(case, decide(case)))
+    return build(run, ops, choice.mesh, steps), choice
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
-    world = world_of(case.run, case.ops)
     step = case.step_ns
     base = case.model.recorded_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
-    quality = (*case.run.quality, *choice.quality, *_doubts(case))
     return SlowRankFinding(
-        RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected), choice.finding,
+        ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
-        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality, tuple(notes),
+        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice), tuple(notes),
         coverage(case), answer.candidates, answer.to_decide,
     )  # fmt: skip
+
+
+def ranks_of(case: Case) -> RankCoverage:
+    """The ranks that an answer about `case` rests on."""
+    world = world_of(case.run, case.ops)
+    return RankCoverage(len(world), len(case.ops.ranks), case.missing, case.run.rejected)
+
+
+def quality_of(case: Case, choice: MeshChoice) -> tuple[Quality, ...]:
+    """Quality rows of the files, of the mesh, and of what the analysis left out or assumed."""
+    return (*case.run.quality, *choice.quality, *_doubts(case))
 
 
 def _doubts(case: Case) -> list[Quality]:

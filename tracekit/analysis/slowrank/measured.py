@@ -11,8 +11,9 @@ from tracekit.analysis.slowrank.mesh_choice import world_of
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
 from tracekit.store import Run
+from tracekit.tables.channels import Channel
 from tracekit.tables.clock import Clocks, align
-from tracekit.tables.match import Channel, Operations
+from tracekit.tables.match import Operations
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.steps import Steps, measure
 from tracekit.tables.waits import Waits, eager_sends, measure_waits

@@ -14,7 +14,8 @@ from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import is_foreign
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
-from tracekit.tables.match import WORLD, Operations
+from tracekit.tables.channels import WORLD
+from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.thresholds import MEMBERS_LISTED
 
@@ -196,7 +197,9 @@ def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
         if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
             continue
         first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
-        along = [d for d, a, b in zip(mesh.order, first or (), last or (), strict=True) if a != b]
+        if first is None or last is None:
+            return use
+        along = [d for d, a, b in zip(mesh.order, first, last, strict=True) if a != b]
         line = mesh.line(use.ranks[0], along)
         if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
             return use

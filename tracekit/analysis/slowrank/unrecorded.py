@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.tables.match import Channel
+from tracekit.tables.channels import Channel
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
 from tracekit.thresholds import MIN_LOST_SHARE, SUSPECT_SHARE

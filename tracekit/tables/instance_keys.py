@@ -1,0 +1,114 @@
+"""The keys by which the members of one channel are joined: operations with equal keys are one instance.
+
+A sequence number is the key where all members carry it, else the ordinal within the profiler step, else the ordinal
+after aligning ragged capture windows.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds import ALIGN_LEAST_OVERLAP
+
+
+def instance_keys(
+    sides: Sequence[I64],
+    p2p: bool,
+    step: npt.NDArray[np.int32],
+    seq: I64,
+    end: I64,
+    token: npt.NDArray[np.object_],
+) -> list[I64]:
+    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match."""
+    if not p2p and all((seq[s] >= 0).all() for s in sides):
+        return [_with_occurrence(seq[s]) for s in sides]
+    if all((step[s] != NO_STEP).any() for s in sides):
+        return _by_step(sides, step)
+    if len({len(s) for s in sides}) == 1 and all((token[s] == token[sides[0]]).all() for s in sides):
+        return [np.arange(len(s)) for s in sides]
+    return _aligned(sides, end, token)
+
+
+def _with_occurrence(keys: I64) -> I64:
+    """`keys` made unique: equal ones (coalesced calls share a sequence number) are told apart by their order."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    begin = np.maximum.accumulate(np.where(fresh, np.arange(len(keys)), 0))
+    occurrence = np.empty(len(keys), np.int64)
+    occurrence[order] = np.arange(len(keys)) - begin
+    return keys * _COALESCED + np.minimum(occurrence, _COALESCED - 1)
+
+
+_COALESCED: Final = 1024  # calls with one sequence number that keys can tell apart
+_BEFORE, _AFTER = 2**30, 2**31  # where operations outside steps stand among the keys of the step beside them
+
+
+def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
+    """Keys by step and ordinal within the step; a side whose first step is cut short is aligned at that step's end.
+
+    Operations outside steps count from the end of the step before them, or back from the first step.
+    """
+    most: dict[int, int] = {}
+    for s in sides:
+        for number, count in zip(*np.unique(step[s], return_counts=True), strict=True):
+            most[int(number)] = max(most.get(int(number), 0), int(count))
+    keys = []
+    for s in sides:
+        labels = step[s].astype(np.int64)
+        key = _outside(labels)
+        seen = [int(n) for n in np.unique(labels) if n != NO_STEP]
+        for number in seen:
+            where = np.flatnonzero(labels == number)
+            ordinal = np.arange(len(where))
+            if number == seen[0]:
+                ordinal += most[number] - len(where)
+            key[where] = (number + 1) * 2**32 + ordinal
+        keys.append(key)
+    return keys
+
+
+def _outside(labels: I64) -> I64:
+    """Keys of one side's operations outside steps: the step beside them, and their distance from it.
+
+    Entries of operations inside steps are meaningless.
+    """
+    place = np.arange(len(labels))
+    inside = labels != NO_STEP
+    before = np.maximum.accumulate(np.where(inside, place, -1))
+    first = int(np.argmax(inside))
+    behind = (labels[np.maximum(before, 0)] + 1) * 2**32 + _AFTER + place - before
+    ahead = (labels[first] + 1) * 2**32 + _BEFORE + first - place
+    return np.asarray(np.where(before >= 0, behind, ahead), np.int64)
+
+
+def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> list[I64]:
+    """Ordinals of each side, shifted so that kinds agree and ends differ by a constant.
+
+    Members of a collective end together, so the right shift is the one whose end differences vary least.
+    """
+    reference = max(range(len(sides)), key=lambda i: len(sides[i]))
+    keys = []
+    for i, side in enumerate(sides):
+        shift = 0 if i == reference else _best_shift(side, sides[reference], end, token)
+        keys.append(np.arange(len(side)) + shift)
+    return [k + (len(sides[reference]) + 1) for k in keys]
+
+
+def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
+    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least."""
+    best = (2.0, float("inf"), 0)
+    need = max(1, ceil(ALIGN_LEAST_OVERLAP * min(len(side), len(reference))))
+    for shift in range(need - len(side), len(reference) - need + 1):
+        low, high = max(0, -shift), min(len(side), len(reference) - shift)
+        mine, theirs = side[low:high], reference[low + shift : high + shift]
+        disagree = float(np.mean(token[mine] != token[theirs]))
+        difference = (end[mine] - end[theirs]).astype(np.float64)
+        spread = float(np.median(np.abs(difference - np.median(difference))))
+        best = min(best, (round(disagree, 2), spread, shift))
+    return best[2]
