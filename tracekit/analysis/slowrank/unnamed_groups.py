@@ -121,8 +121,7 @@ def _named(
     for rank in ranks:
         group, mine = rank.group.copy(), unnamed_rows(rank)
         for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
-            members = found.get((rank.rank, stream))
-            if members is not None:
-                group[mine & (rank.stream == stream)] = number[members]
+            if (rank.rank, stream) in found:
+                group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
         named.append(replace(rank, group=group))
     return replace(run, groups=tuple(groups)), named
