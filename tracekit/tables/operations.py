@@ -53,6 +53,7 @@ class RankOps:
     message: I64 | None = (
         None  # number that both ends of an inferred message share; -1 of any other operation
     )
+    told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
 
 
 def read_rank(run: Run, rank: int) -> RankOps:
@@ -91,7 +92,7 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, ints(events, "stream", -1)[carriers], args.way,
+        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size,
     )  # fmt: skip
 
 
