@@ -145,9 +145,14 @@ def _message_delays(
 
 
 def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
+    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
+
+    Exchanges whose kernels were found to end together count as well.
+    """
     p2p = np.array([c.p2p for c in ops.channels] or [False])
-    usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
+    kinds = ops.op.astype(str)
+    leave_together = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
+    usable = (ops.instance >= 0) & leave_together & ~np.isin(kinds, ROOTED)
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

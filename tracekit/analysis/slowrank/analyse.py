@@ -11,14 +11,14 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.measured import StepRange
-from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.verdict import Answer, decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
-from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
 from tracekit.thresholds import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
@@ -54,8 +54,7 @@ def opened(
         ranks.append(read_rank(run, record.rank))
         if progress:
             progress(i + 1, len(run.ranks))
-    ops = match(ranks, run.groups)
-    choice = choose(run, ops, mesh, order)
+    ops, choice = joined(run, ranks, mesh, order)
     return build(run, ops, choice.mesh, steps), choice
 
 
@@ -101,7 +100,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, told))
     if case.ops.unmatched:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
-    unread = (case.ops.op == "send_recv") & case.analysed
+    unread = (case.ops.op == "send_recv") & (case.ops.channel < 0) & case.analysed
     if unread.any():
         waited = ms(float(case.ops.exposed[unread].sum()))
         told = (
