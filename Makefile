@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make gpu · make lint · make bench · make sweep — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make gpu · make lint · make bench · make bench-localise · make sweep — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test test-all gpu lint bench sweep bench-numerics clean
+.PHONY: demo test test-all gpu lint bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -51,8 +51,13 @@ sweep: $(STAMP)
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench
 
+# Whom slowrank, the plain vote and HTA name on made-up jobs of every form; LOCALISE="--cases 60" for fewer.
+LOCALISE ?= --cases 500 --seed 0
+bench-localise: $(HTA_STAMP)
+	@$(BIN)/python -m tests.localise --json bench_localise.json $(LOCALISE)
+
 bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run bench_numerics build dist *.egg-info
+	rm -rf $(VENV) demo_run bench_numerics bench_localise.json build dist *.egg-info

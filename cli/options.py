@@ -54,8 +54,8 @@ def fail_on(
     return parse
 
 
-def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
-    """Decorate a command with the options of every analysis of traces."""
+def cut() -> Callable[[Command], Command]:
+    """Decorate a command with the options that say which job and which steps the traces show."""
     options = [
         click.option(
             "--mesh",
@@ -75,14 +75,19 @@ def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
             metavar="3:8",
             help="Profiler steps to look at (3 to 7); all if left out.",
         ),
-        click.option(
-            "--fail-on",
-            callback=fail_on(verdicts),
-            metavar="VERDICTS",
-            help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
-        ),
     ]
     return _apply(options)
+
+
+def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
+    """Decorate a command with the options of every analysis of traces that ends in a verdict."""
+    option = click.option(
+        "--fail-on",
+        callback=fail_on(verdicts),
+        metavar="VERDICTS",
+        help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
+    )
+    return lambda command: cut()(option(command))
 
 
 def output() -> Callable[[Command], Command]:

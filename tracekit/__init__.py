@@ -2,6 +2,7 @@
 
     run = tracekit.load(["traces/"])              # files → a Run: typed tables and a quality record
     finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
+    finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # who never came, in which call
 
@@ -20,9 +21,10 @@ from tracekit.errors import InputError, MeshError, TracekitError, UsageError
 if TYPE_CHECKING:
     from tracekit import findings
     from tracekit.analysis.hang.analyse import analyse as hang
+    from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.dumps.load import DumpSet, load_dumps
-    from tracekit.findings import HangFinding, SlowRankFinding
+    from tracekit.findings import HangFinding, SlowRankFinding, WhatIfFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
@@ -35,11 +37,13 @@ __all__ = [
     "SlowRankFinding",
     "TracekitError",
     "UsageError",
+    "WhatIfFinding",
     "findings",
     "hang",
     "load",
     "load_dumps",
     "slowrank",
+    "whatif",
 ]
 
 _HOMES: Final = {
@@ -47,10 +51,12 @@ _HOMES: Final = {
     "HangFinding": ("tracekit.findings", "HangFinding"),
     "Run": ("tracekit.store", "Run"),
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
+    "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
+    "whatif": ("tracekit.analysis.questions.answer", "answer"),
 }
 """Module and name of everything public that is imported when it is first used (PEP 562)."""
 

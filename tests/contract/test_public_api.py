@@ -18,11 +18,12 @@ ROOT = Path(__file__).parents[2]
 
 NAMES = {
     "DumpSet", "HangFinding", "InputError", "MeshError", "Run", "SlowRankFinding", "TracekitError", "UsageError",
-    "findings", "hang", "load", "load_dumps", "slowrank",
+    "WhatIfFinding", "findings", "hang", "load", "load_dumps", "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False"],
     "hang": ["dumps", "mesh=None", "order=None"],
 }
@@ -36,6 +37,11 @@ FINDINGS = {
     "PathLevel": "dim index lag_ms",
     "StepsFinding": "analysed median_ms",
     "WhatIf": "step_ms without_suspects_ms slowdown",
+    "WhatIfFinding": "ranks mesh steps step_ms residual_ms answers together coverage quality notes",
+    "WhatIfAnswer": (
+        "question meaning ranks without_ms without_ms_low without_ms_high slowdown lost_ms lost_ms_low lost_ms_high "
+        "share proven"
+    ),
     "HangFinding": ("ranks mesh verdict reason culprits first_group victims quality groups last_done notes"),
     "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides",
     "GroupRef": "name desc dim ranks",

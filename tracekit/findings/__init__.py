@@ -23,6 +23,7 @@ from tracekit.findings.slowrank import (
     Verdict,
     WhatIf,
 )
+from tracekit.findings.whatif import WhatIfAnswer, WhatIfFinding
 
 __all__ = [
     "CallRef",
@@ -48,4 +49,6 @@ __all__ = [
     "Suspect",
     "Verdict",
     "WhatIf",
+    "WhatIfAnswer",
+    "WhatIfFinding",
 ]

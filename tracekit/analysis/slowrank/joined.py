@@ -11,24 +11,22 @@ from tracekit.errors import MeshError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
 from tracekit.tables.clock import align
-from tracekit.tables.match import Operations, match, rematch
+from tracekit.tables.match import Operations, rematch
 from tracekit.tables.neighbours import linked
 from tracekit.tables.open_messages import open_kernels, with_links
-from tracekit.tables.operations import RankOps
 from tracekit.thresholds import AXIS_RIVAL, CLOCK_DOUBTS
 
 PIPELINE = "pp"
 
 
 def joined(
-    run: Run, ranks: Sequence[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Operations, MeshChoice]:
-    """The operations of `ranks` and the mesh; `sizes` and `order` are the user's.
+    """`ops` with the messages that found their peers, and the mesh; `sizes` and `order` are the user's.
 
     Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
     """
-    ops = match(ranks, run.groups)
-    if not any(op == "send_recv" for r in ranks for op in r.op):
+    if not (ops.op == "send_recv").any():
         return ops, choose(run, ops, sizes, order)
     tried = [
         _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)

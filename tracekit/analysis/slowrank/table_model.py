@@ -93,11 +93,11 @@ def tabulated(run: Measured) -> tuple[Measured, TableModel] | None:
     compute = ~timeline.communication
     np.add.at(own, row[compute], timeline.work[compute])
     steps = _only(run.steps, recording.steps)
-    typical = np.where(_open(run, timeline)[:, None], timeline.work, timeline.ideal)
+    typical = np.where(met_absent_ranks(run, timeline)[:, None], timeline.work, timeline.ideal)
     return replace(run, steps=replace(steps, own=own)), TableModel(timeline, own, row, typical, links)
 
 
-def _open(run: Measured, timeline: Timeline) -> npt.NDArray[np.bool_]:
+def met_absent_ranks(run: Measured, timeline: Timeline) -> npt.NDArray[np.bool_]:
     """Whether each operation is communication of a group with a member that was not recorded."""
     absent = {g.group for g in run.run.groups if not set(g.ranks) <= set(run.ops.ranks)}
     meets = [o.meeting[0] in absent if o.meeting else bool(absent) for o in timeline.recording.operations]

@@ -25,7 +25,7 @@ class Slowdowns:
     slowdown: S, the job's own (Eq. 1). by_type: S_t, if only the type were as recorded (Eq. 2). by_replica, by_stage:
     likewise. by_worker: S_w, the lesser of its replica's and its stage's (Eq. 4). worst_workers: M_W, the share of the
     loss that ideal work on the worst workers saves (Eq. 5). last_stage: M_S, likewise on the last stage (section 5.2).
-    by_step: S of each step.
+    by_step: S of each step. worst: the ranks of the worst workers, worst first.
     """
 
     recorded_ns: float
@@ -38,6 +38,7 @@ class Slowdowns:
     by_worker: dict[int, float]
     worst_workers: float
     last_stage: float
+    worst: tuple[int, ...]
 
 
 def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
@@ -47,7 +48,7 @@ def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
     place = {r: mesh.coords(r) for r in set(rank.tolist())}
     stage = np.array([place[r]["pp"] for r in rank.tolist()])
     replica = np.array([place[r]["dp"] for r in rank.tolist()])
-    kind = np.array([_kind(o.name) for o in operations])
+    kind = np.array([operation_type(o.name) for o in operations])
     steps = timeline.step_ns(timeline.work)
     recorded, ideal = float(steps.mean()), _mean(timeline, timeline.ideal)
 
@@ -66,7 +67,7 @@ def slowdowns(timeline: Timeline, mesh: Mesh) -> Slowdowns:
         recorded, ideal, recorded / ideal,
         dict(zip(timeline.recording.steps, (steps / timeline.step_ns(timeline.ideal)).tolist(), strict=True)),
         shares(kind), by_replica, by_stage, by_worker,
-        explained(np.isin(rank, worst)), explained(stage == stage.max()),
+        explained(np.isin(rank, worst)), explained(stage == stage.max()), tuple(worst),
     )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def _mean(timeline: Timeline, work: F64) -> float:
     return float(timeline.step_ns(work).mean())
 
 
-def _kind(name: str) -> str:
+def operation_type(name: str) -> str:
     """The type that an operation counts with: sends and receives of one direction are one type."""
     phase, _, end = name.rpartition("-")
     return f"{phase}-pp-comm" if end in ("send", "recv") else name

@@ -1,0 +1,76 @@
+"""`python -m tests.localise`: makes jobs, asks tracekit, the vote and HTA, and prints who was right.
+
+python -m tests.localise --cases 500 --seed 0 --jobs 2 --json out.json
+python -m tests.localise --only 17 --keep /tmp/case17       one case again, its files kept
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from tests.localise.answer import ask
+from tests.localise.case import make, save
+from tests.localise.report import failures, tables
+from tests.localise.score import Outcome, begun, judge_one
+from tests.localise.vote import vote
+
+
+def one(seed: int, keep: str | None, kind: str | None) -> Outcome:
+    """Run one case."""
+    case = make(seed, kind)
+    outcome = begun(case)
+    folder = Path(keep) if keep else Path(tempfile.mkdtemp(prefix="localise-"))
+    try:
+        save(case, folder)
+        ask(case, folder, outcome)
+        outcome.vote = vote(folder)
+        outcome.vote_result = judge_one(outcome.vote, outcome.culprits)
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return outcome
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.localise", description=__doc__)
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--json", help="every case as JSON, to this file")
+    parser.add_argument("--only", type=int, help="one seed")
+    parser.add_argument("--keep", help="with --only: leave the files in this folder")
+    parser.add_argument("--kind", help="this fault in every case")
+    parser.add_argument("--no-hta", action="store_true", help="do not ask HTA")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run all cases and print the tables."""
+    chosen = options()
+    seeds = [chosen.only] if chosen.only is not None else range(chosen.seed, chosen.seed + chosen.cases)
+    outcomes = []
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        futures = {pool.submit(one, seed, chosen.keep, chosen.kind): seed for seed in seeds}
+        for future in as_completed(futures):
+            try:
+                outcomes.append(future.result())
+            except Exception as problem:  # noqa: BLE001
+                print(f"seed {futures[future]}: {problem!r}", file=sys.stderr)
+                continue
+            if sys.stderr.isatty():
+                print(f"\r{len(outcomes)} of {len(seeds)}", end="", file=sys.stderr)
+    outcomes.sort(key=lambda o: o.seed)
+    print(failures(outcomes))
+    print(tables(outcomes))
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps([o.row() for o in outcomes], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

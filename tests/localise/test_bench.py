@@ -1,0 +1,35 @@
+"""A few cases of the bench, end to end."""
+
+import pytest
+
+from tests.localise.__main__ import one
+from tests.localise.schedule import deepspeed, lowered, one_f_one_b
+
+SEEDS = (1, 2, 3, 5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_case_is_answered(seed):
+    outcome = one(seed, None, None)
+    assert outcome.result in {"right", "inconclusive"}
+    assert outcome.vote_result
+
+
+def pairs(plans):
+    """Per direction between two stages, the order in which messages are sent and received."""
+    sent, received = {}, {}
+    for stage, plan in enumerate(plans):
+        for send, peer, kind in (message for item in plan if item[0] == "X" for message in item[1]):
+            way = (stage, peer) if send else (peer, stage)
+            (sent if send else received).setdefault(way, []).append(kind)
+    return sent, received
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_both_sides_order_messages_alike(stages):
+    for micro in (stages, 2 * stages):
+        made = [one_f_one_b(stages, micro), deepspeed(stages, micro)]
+        made += [lowered(name, stages, micro, v, fuse=True) for name in ("1f1b", "gpipe") for v in (1, 2)]
+        for plans in made:
+            sent, received = pairs(plans)
+            assert sent == received

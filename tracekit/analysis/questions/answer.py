@@ -1,0 +1,108 @@
+"""What the step would take if something were typical: from an ingested run to a finding.
+
+The run is opened as `slowrank` opens it. An engine prices fixes with the model of its steps: `table_engine` where an
+operation table tells all dependencies, else `step_engine`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tracekit.analysis.questions.engine import Engine, Saved
+from tracekit.analysis.questions.fixes import Fix, parse_fixes
+from tracekit.analysis.questions.step_engine import StepEngine
+from tracekit.analysis.questions.table_engine import TableEngine
+from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.errors import UsageError
+from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
+from tracekit.store import Run
+from tracekit.thresholds import MOST_GAIN
+from tracekit.units import ms
+
+
+def answer(
+    run: Run,
+    fix: Sequence[str] = (),
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    steps: Sequence[StepRange] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> WhatIfFinding:
+    """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
+
+    Without a fix the standard questions are answered: everybody, the worst ranks, each axis and each stage typical.
+    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names nothing
+    in the run, or mesh or order contradict it; MeshError and InputError as `tracekit.slowrank` does.
+    """
+    fixes = parse_fixes(fix)
+    case, choice = opened(run, mesh, order, steps, progress)
+    engine: Engine = (
+        TableEngine(case, case.model) if isinstance(case.model, TableModel) else StepEngine(case, case.model)
+    )
+    for one in fixes:
+        _check(engine, one)
+    priced = _Pricing(case, engine)
+    return WhatIfFinding(
+        ranks_of(case), choice.finding,
+        StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
+        ms(case.step_ns), ms(case.residual_ns),
+        tuple(priced.fixes([one]) for one in fixes) if fixes else priced.standard(),
+        priced.fixes(fixes, "together") if fixes else None,
+        coverage(case), quality_of(case, choice), choice.notes,
+    )  # fmt: skip
+
+
+def _check(engine: Engine, fix: Fix) -> None:
+    """Raise UsageError where `fix` names nothing in the run, or nothing tells what is typical of it."""
+    known = engine.known(fix.key)
+    if fix.value not in known:
+        told = f"this run has {fix.key} {listed(known)}" if known else f"this run has no {fix.key}"
+        raise UsageError(f"--fix {fix.name}: no such {fix.key} was recorded; {told}")
+    refusal = engine.refusal(fix)
+    if refusal is not None:
+        raise UsageError(f"--fix {fix.name}: {refusal}; fix something else")
+
+
+class _Pricing:
+    """Turns what an engine saves into answers about the recorded step."""
+
+    def __init__(self, case: Case, engine: Engine) -> None:
+        self.case, self.engine = case, engine
+        self.all = engine.saved_by_all()
+
+    def fixes(self, fixes: Sequence[Fix], question: str | None = None) -> WhatIfAnswer:
+        """The answer with all `fixes` at once."""
+        named = question or fixes[0].name
+        meaning = "; ".join(self.engine.meaning(fix) for fix in fixes)
+        return self._answer(named, meaning, self.engine.ranks_of(fixes), self.engine.saved(fixes))
+
+    def standard(self) -> tuple[WhatIfAnswer, ...]:
+        """The standard questions, those left out that this run cannot be asked."""
+        everybody = "all ranks, stages and transfers are typical"
+        found = [self._answer("everybody", everybody, (), self.all)]
+        worst = self.engine.worst()
+        if worst:
+            fixes = [Fix("rank", str(rank)) for rank in worst]
+            told = f"the worst ranks are typical: {listed(worst)}"
+            found.append(self._answer("worst_ranks", told, worst, self.engine.saved(fixes)))
+        for key in ("axis", "stage"):
+            asked = [Fix(key, value) for value in self.engine.known(key)]
+            found += [self.fixes([fix]) for fix in asked if self.engine.refusal(fix) is None]
+        return tuple(found)
+
+    def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
+        """The share of the model's step that is saved, taken from the recorded step."""
+        base, step = self.engine.base_ns, self.case.step_ns
+        least, most = (step * min(v / base, MOST_GAIN) if base > 0 else 0.0 for v in (saved.low, saved.high))
+        without = step - least
+        return WhatIfAnswer(
+            question, meaning, ranks, ms(without), ms(step - most), ms(without), step / without if without > 0 else 1.0,
+            ms(least), ms(least), ms(most),
+            saved.low / self.all.low if self.all.low > 0 else None,
+            abs(least) > self.case.residual_ns,
+        )  # fmt: skip

@@ -1,0 +1,47 @@
+"""What every way of pricing fixes can do, and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tracekit.analysis.questions.fixes import Fix
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a step would save, ns; negative where typical is longer than recorded.
+
+    low: every operation whose wait is unknown keeps its recorded length. high: all of them may shrink.
+    """
+
+    low: float
+    high: float
+
+
+class Engine(Protocol):
+    """Prices fixes on one opened case."""
+
+    @property
+    def base_ns(self) -> float:
+        """The recorded step as the model tells it again, ns: what savings are taken from."""
+
+    def known(self, key: str) -> tuple[str, ...]:
+        """The values that `key` can have in this run."""
+
+    def refusal(self, fix: Fix) -> str | None:
+        """Why a known value cannot be made typical here; None where it can."""
+
+    def meaning(self, fix: Fix) -> str:
+        """What `fix` changes, as a clause."""
+
+    def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
+        """The ranks whose own work `fixes` change."""
+
+    def saved(self, fixes: Sequence[Fix]) -> Saved:
+        """What all `fixes` together save."""
+
+    def saved_by_all(self) -> Saved:
+        """What a step saves where every rank, stage and transfer is typical: the loss behind S of the OSDI'25 paper."""
+
+    def worst(self) -> tuple[int, ...]:
+        """The worst ranks, as many as M_W of the OSDI'25 paper takes; none where ranks have no peers."""

@@ -1,0 +1,53 @@
+"""Fixes as a user writes them, `rank=5,stage=3,axis=tp,op=all_gather`: what is to be typical."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracekit.errors import UsageError
+
+KEYS: Final = ("rank", "stage", "axis", "op")
+"""What can be made typical: one rank, one pipeline stage, all transfers of an axis, all operations of a type."""
+NUMBERED: Final = ("rank", "stage")
+"""Keys whose values are numbers."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One thing that is to be typical: a `key` of KEYS, and which one of its kind."""
+
+    key: str
+    value: str
+
+    @property
+    def name(self) -> str:
+        """The fix as it is written."""
+        return f"{self.key}={self.value}"
+
+
+def parse_fixes(texts: Sequence[str]) -> tuple[Fix, ...]:
+    """The fixes that `texts` name, in the order written, each once; a text may join several by commas.
+
+    Raises UsageError where a part is no `key=value`, its key is unknown, or a rank or stage is no number.
+    """
+    found: dict[Fix, None] = {}
+    for text in texts:
+        for part in text.split(","):
+            found[_parsed(part, text)] = None
+    return tuple(found)
+
+
+def _parsed(part: str, text: str) -> Fix:
+    key, equals, value = (piece.strip() for piece in part.partition("="))
+    key = key.lower()
+    if not equals or not value:
+        raise UsageError(
+            f"--fix: {part.strip()!r} in {text!r} is no key=value; write for example rank=5,axis=tp"
+        )
+    if key not in KEYS:
+        raise UsageError(f"--fix: nothing is called {key!r}; the keys are {', '.join(KEYS)}")
+    if key in NUMBERED:
+        if not (value.isascii() and value.isdecimal()):
+            raise UsageError(f"--fix: {key} must be a number, as in {key}=3; got {value!r}")
+        value = value.lstrip("0") or "0"
+    return Fix(key, value)

@@ -1,0 +1,179 @@
+"""Fixes priced by the step model of matched traces.
+
+A rank is typical where it works no longer than the median of its stage, a stage where its ranks work no longer than
+those of the other stages, a transfer where it takes the median of the same message.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import ceil
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.questions.engine import Saved
+from tracekit.analysis.questions.fixes import Fix
+from tracekit.analysis.questions.transfers import Transfers, transfers_of
+from tracekit.analysis.slowrank.candidates import typical_without
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.what_if import StepModel, Usual
+from tracekit.axes import DESCENT
+from tracekit.tables.steps import F64
+from tracekit.thresholds import WORST_WORKERS
+
+I64 = npt.NDArray[np.int64]
+_MEANINGS: Final = {
+    "rank": "rank {} works no longer than the median of its stage",
+    "stage": "the ranks of stage {} work no longer than those of the other stages",
+    "axis": "every transfer along {} takes the median of the same message",
+    "op": "every {} takes the median of the same message",
+}
+
+
+class StepEngine:
+    """Prices fixes on matched traces."""
+
+    def __init__(self, case: Case, model: StepModel) -> None:
+        self.case, self.model = case, model
+
+    @property
+    def base_ns(self) -> float:
+        """The recorded step as the model tells it again, ns."""
+        return self.model.recorded_ns
+
+    def known(self, key: str) -> tuple[str, ...]:
+        """The values that `key` can have in this run."""
+        case = self.case
+        if key == "rank":
+            return tuple(map(str, case.ops.ranks))
+        if key == "stage":
+            return tuple(str(i) for i, rows in enumerate(case.stages) if len(rows))
+        if key == "axis":
+            seen = {axis for c in case.ops.channels for axis in case.axes_of(c)}
+            return (*(a for a in DESCENT if a in seen), *sorted(seen - set(DESCENT)))
+        return tuple(sorted({str(op) for op in case.ops.op[case.analysed].tolist()}))
+
+    def refusal(self, fix: Fix) -> str | None:
+        """Why a known value cannot be made typical here; None where it can."""
+        stages = [rows for rows in self.case.stages if len(rows)]
+        if fix.key == "stage" and len(stages) < 2:
+            return "there is no other stage that tells what is typical"
+        if fix.key == "rank":
+            row = self.case.steps.row(int(fix.value))
+            if all(len(rows) < 2 for rows in stages if row in rows):
+                return "no other rank of its stage was read that tells what is typical"
+        return None
+
+    def meaning(self, fix: Fix) -> str:
+        """What `fix` changes, as a clause."""
+        return _MEANINGS[fix.key].format(fix.value)
+
+    def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
+        """The ranks whose own work `fixes` change."""
+        rows = {
+            *self._ranks(fixes).tolist(),
+            *(r for s in self._stages(fixes) for r in self.case.stages[s].tolist()),
+        }
+        return tuple(sorted(self.case.steps.ranks[r] for r in rows))
+
+    def saved(self, fixes: Sequence[Fix]) -> Saved:
+        """What all `fixes` together save."""
+        rows = self._ranks(fixes)
+        own = typical_without(self.case, rows) if len(rows) else self.case.steps.own.copy()
+        for stage in self._stages(fixes):
+            mine = self.case.stages[stage]
+            own[mine] = np.fmin(own[mine], self._level_beside(self._stages(fixes))[None, :])
+        fixed = np.zeros(len(self._transfers.late), bool)
+        for fix in fixes:
+            if fix.key == "axis":
+                fixed |= self._transfers.along(fix.value)
+            elif fix.key == "op":
+                fixed |= self._transfers.of_type(fix.value)
+        only_work = all(fix.key in ("rank", "stage") for fix in fixes)
+        return self._priced(own, fixed, self.model.usual(self._peers(rows)), capped=only_work)
+
+    def saved_by_all(self) -> Saved:
+        """What a step saves if every rank works the mean of the stages' medians, and all transfers are typical."""
+        own = np.where(
+            np.isfinite(self.case.steps.own), _over_known(np.nanmean, self._levels)[None, :], np.nan
+        )
+        return self._priced(own, np.ones(len(self._transfers.late), bool), None, capped=False)
+
+    def worst(self) -> tuple[int, ...]:
+        """The ranks that work longest beyond the median of their stage, as many as M_W takes."""
+        mean = self.case.found.mean
+        rows = [
+            r
+            for r in np.argsort(-np.nan_to_num(mean, nan=-np.inf), kind="stable").tolist()
+            if np.isfinite(mean[r])
+        ]
+        return tuple(self.case.steps.ranks[r] for r in rows[: ceil(WORST_WORKERS * len(mean))])
+
+    # -- pricing
+    def _priced(self, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None, *, capped: bool) -> Saved:
+        """What own times `own` and typical transfers of `fixed` instances save; less work saves at most itself."""
+        low = self.base_ns - self._step_ns(self.model, own, fixed, usual)
+        free = self.case.free_model
+        if not isinstance(free, StepModel) or coverage(self.case).matched == 1:
+            return Saved(low, low)
+        high = self.base_ns - self._step_ns(free, own, fixed, usual)
+        if capped:
+            less = np.maximum(self.case.steps.own - own, 0.0)
+            high = min(high, float(np.nansum(less)) / max(less.shape[1], 1))
+        return Saved(low, max(low, high))
+
+    def _step_ns(
+        self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None
+    ) -> float:
+        recorded = np.array(model.transfer, np.float64)
+        return model.step_ns(own, self._transfers.typical(recorded, fixed).tolist(), usual)
+
+    # -- what is fixed
+    def _ranks(self, fixes: Sequence[Fix]) -> I64:
+        """Rows of the ranks that are fixed."""
+        return np.array(sorted(self.case.steps.row(int(f.value)) for f in fixes if f.key == "rank"), np.int64)
+
+    @staticmethod
+    def _stages(fixes: Sequence[Fix]) -> tuple[int, ...]:
+        return tuple(int(f.value) for f in fixes if f.key == "stage")
+
+    def _peers(self, rows: I64) -> dict[int, I64]:
+        """For each fixed row the ranks of its stage that are not; all others where every one is."""
+        peers = {}
+        for stage in self.case.stages:
+            others = np.setdiff1d(stage, rows)
+            for row in np.intersect1d(stage, rows):
+                peers[int(row)] = others if len(others) else np.setdiff1d(stage, row)
+        return peers
+
+    def _level_beside(self, stages: Sequence[int]) -> F64:
+        """Usual own time (by step, ns) of the stages that are not among `stages`; of all where every one is."""
+        with_ranks = [i for i, rows in enumerate(self.case.stages) if len(rows)]
+        beside = [n for n, i in enumerate(with_ranks) if i not in stages] or list(range(len(with_ranks)))
+        return _over_known(np.nanmedian, self._levels[beside])
+
+    @cached_property
+    def _levels(self) -> F64:
+        """Own time of the median rank of each stage that has ranks: stages × steps, ns."""
+        return np.array([_lower_median(self.case.steps.own[rows]) for rows in self.case.stages if len(rows)])
+
+    @cached_property
+    def _transfers(self) -> Transfers:
+        return transfers_of(self.case)
+
+
+def _lower_median(values: F64) -> F64:
+    """By column the lower median of the known rows: of two the quicker. NaN where none is known."""
+    ordered = np.sort(values, axis=0)  # NaN last
+    known = np.maximum(np.isfinite(values).sum(axis=0), 1)
+    return np.asarray(ordered[(known - 1) // 2, np.arange(values.shape[1])])
+
+
+def _over_known(middle: Callable[..., F64], levels: F64) -> F64:
+    """`middle` (a mean or median) of each column's known rows; NaN where none is known."""
+    known = np.isfinite(levels).any(axis=0)
+    result = np.full(levels.shape[1], np.nan)
+    result[known] = middle(levels[:, known], axis=0)
+    return result

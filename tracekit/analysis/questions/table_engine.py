@@ -1,0 +1,135 @@
+"""Fixes priced on operation tables, by the method of the OSDI'25 paper.
+
+Typical is what the paper calls ideal: compute takes the mean of its type over all ranks and steps, communication the
+median. What met ranks that were not recorded keeps its time, or is free to shrink to the shortest of its type.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.questions.engine import Saved
+from tracekit.analysis.questions.fixes import Fix
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.table_model import TableModel, met_absent_ranks
+from tracekit.analysis.what_if.operations import F64
+from tracekit.analysis.what_if.slowdowns import operation_type, slowdowns
+from tracekit.axes import DESCENT
+from tracekit.ingest.operation_table.kinds import kind_of
+from tracekit.tables.operation_names import canonical_op
+
+Mask = npt.NDArray[np.bool_]
+_MEANINGS: Final = {
+    "rank": "every operation of rank {} takes the usual time of its type",
+    "stage": "every operation of stage {} takes the usual time of its type",
+    "axis": "all communication along {} takes the median of its type",
+    "op": "every {} takes the usual time of its type",
+}
+
+
+class TableEngine:
+    """Prices fixes on an operation table."""
+
+    def __init__(self, case: Case, model: TableModel) -> None:
+        self.case, self.model, self.timeline = case, model, model.timeline
+        names = [o.name for o in self.timeline.recording.operations]
+        self._rank = np.array([o.rank for o in self.timeline.recording.operations], np.int64)
+        self._labels: dict[str, Callable[[Fix], Mask]] = {
+            "rank": lambda fix: self._rank == int(fix.value),
+            "stage": lambda fix: self._stage == int(fix.value),
+            "axis": lambda fix: self._axis == fix.value,
+            "op": lambda fix: np.array([fix.value in self._types[n] for n in names]),
+        }
+
+    @property
+    def base_ns(self) -> float:
+        """The recorded step as the model tells it again, ns."""
+        return self.model.recorded_ns
+
+    def known(self, key: str) -> tuple[str, ...]:
+        """The values that `key` can have in this run."""
+        if key == "rank":
+            return tuple(str(r) for r in sorted(set(self._rank.tolist())))
+        if key == "stage":
+            return tuple(str(s) for s in sorted(set(self._stage.tolist())))
+        if key == "axis":
+            seen = set(self._axis.tolist()) - {""}
+            return (*(a for a in DESCENT if a in seen), *sorted(seen - set(DESCENT)))
+        return tuple(sorted({name for names in self._types.values() for name in names}))
+
+    def refusal(self, fix: Fix) -> str | None:
+        """None: what is usual of a type is known for every operation."""
+        del fix
+        return None
+
+    def meaning(self, fix: Fix) -> str:
+        """What `fix` changes, as a clause."""
+        return _MEANINGS[fix.key].format(fix.value)
+
+    def ranks_of(self, fixes: Sequence[Fix]) -> tuple[int, ...]:
+        """The ranks whose own work `fixes` change."""
+        mine = self._fixed([fix for fix in fixes if fix.key in ("rank", "stage")])
+        return tuple(sorted(set(self._rank[mine].tolist())))
+
+    def saved(self, fixes: Sequence[Fix]) -> Saved:
+        """What all `fixes` together save."""
+        return self._priced(self._fixed(fixes))
+
+    def saved_by_all(self) -> Saved:
+        """What a step saves if every operation takes the usual time of its type: S of the paper."""
+        return self._priced(np.ones(len(self._rank), bool))
+
+    def worst(self) -> tuple[int, ...]:
+        """The worst workers of the paper (Eq. 4), as many as M_W takes (Eq. 5)."""
+        return slowdowns(self.timeline, self.case.mesh).worst
+
+    def _priced(self, fixed: Mask) -> Saved:
+        work = self.timeline.work
+        pinned = np.where(fixed[:, None], self.model.typical, work)
+        low = self.base_ns - self._step_ns(pinned)
+        open_ = met_absent_ranks(self.case, self.timeline)
+        if not open_.any():
+            return Saved(low, low)
+        free = np.where(open_[:, None], np.minimum(work, self._shortest[:, None]), pinned)
+        return Saved(low, max(low, self.base_ns - self._step_ns(free)))
+
+    def _step_ns(self, work: F64) -> float:
+        return float(self.timeline.step_ns(work).mean())
+
+    def _fixed(self, fixes: Sequence[Fix]) -> Mask:
+        """Which operations `fixes` make typical."""
+        fixed = np.zeros(len(self._rank), bool)
+        for fix in fixes:
+            fixed |= self._labels[fix.key](fix)
+        return fixed
+
+    @cached_property
+    def _stage(self) -> npt.NDArray[np.int64]:
+        stage = {r: self.case.mesh.coords(r)["pp"] for r in set(self._rank.tolist())}
+        return np.array([stage[r] for r in self._rank.tolist()], np.int64)
+
+    @cached_property
+    def _axis(self) -> npt.NDArray[np.str_]:
+        """By operation the axis along which it communicates; empty for what is no communication."""
+        return np.array([kind_of(o.name).axis or "" for o in self.timeline.recording.operations], str)
+
+    @cached_property
+    def _types(self) -> dict[str, frozenset[str]]:
+        """By name of an operation the names under which it can be fixed: its own, the paper's type, the collective."""
+        found = {}
+        for name in {o.name for o in self.timeline.recording.operations}:
+            collective = {canonical_op(name)} if kind_of(name).collective else set()
+            found[name] = frozenset({name, operation_type(name), *collective})
+        return found
+
+    @cached_property
+    def _shortest(self) -> F64:
+        """By operation the shortest work of its type on any rank in any step, ns."""
+        least = np.zeros(len(self._rank))
+        for name in self._types:
+            rows = self.timeline.rows(name)
+            least[rows] = self.timeline.work[rows].min()
+        return least

@@ -1,0 +1,59 @@
+"""Typical transfers: the median of the same message along the same axes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.steps import F64
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The matched operations of a case as transfers; all arrays have one entry an instance.
+
+    late: by how much the transfer is longer than the median of the same message, ns; 0 where it is not measured.
+    """
+
+    late: F64
+    axes: tuple[frozenset[str], ...]  # by channel: the axes along which its members differ
+    channel: npt.NDArray[np.int64]
+    op: npt.NDArray[np.object_]
+
+    def along(self, axis: str) -> Mask:
+        """Which instances run along `axis`; groups that extend along several axes count with each of them."""
+        within = np.array([axis in axes for axes in self.axes] or [False])
+        return np.asarray(within[self.channel], bool)
+
+    def of_type(self, op: str) -> Mask:
+        """Which instances are the operation `op`; a send and its receive are one message."""
+        alike = MESSAGES if op in MESSAGES else (op,)
+        return np.isin(self.op.astype(str), alike)
+
+    def typical(self, recorded: F64, fixed: Mask) -> F64:
+        """`recorded` transfers (ns) with those of `fixed` instances typical."""
+        return np.where(fixed, np.maximum(recorded - self.late, 0.0), recorded)
+
+
+def transfers_of(case: Case) -> Transfers:
+    """The transfers of `case`. A message that travels before its receive is posted is compared by its delivery."""
+    ops, waits = case.ops, case.waits
+    channel = ops.channel[waits.first_row]
+    named = [case.axes_of(c) for c in ops.channels]
+    _, kind = np.unique([f"{'p2p' if c.p2p else ''}{n}" for c, n in zip(ops.channels, named, strict=True)] or [""],
+                        return_inverse=True)  # fmt: skip
+    token, code = np.unique(ops.token[waits.first_row].astype(str), return_inverse=True)
+    message = kind[channel] * max(len(token), 1) + code
+    delivery = waits.delivery.astype(np.float64)
+    known = waits.complete & waits.timed & case.analysed[waits.first_row]
+    late = np.zeros(len(delivery))
+    order = np.flatnonzero(known)
+    order = order[np.argsort(message[order], kind="stable")]
+    for same in np.split(order, np.flatnonzero(np.diff(message[order])) + 1):
+        if len(same):
+            late[same] = delivery[same] - np.median(delivery[same])
+    return Transfers(late, tuple(frozenset(n) for n in named), channel, ops.op[waits.first_row])

@@ -1,0 +1,54 @@
+"""The answer of `tracekit whatif` as data (contract `tracekit.whatif/1`); times in ms.
+
+A change of meaning needs a new schema number.
+"""
+
+from dataclasses import dataclass, field
+
+from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.slowrank import Coverage, StepsFinding
+
+
+@dataclass(frozen=True)
+class WhatIfAnswer:
+    """One question, and the mean step time if what it asks for were typical.
+
+    question: `rank=5`, `axis=tp`, …; `everybody` and `worst_ranks` are S and M_W of the OSDI'25 paper. ranks: those
+    whose own work changes, none where all or only transfers do. without_ms and lost_ms: every operation that was not
+    matched keeps its recorded length; the other end of the interval lets all of them shrink to their transfer.
+    slowdown: recorded step over `without_ms`. share: of what `everybody` costs; None where that is nothing. proven:
+    whether the effect is larger than the model's residual.
+    """
+
+    question: str
+    meaning: str
+    ranks: tuple[int, ...]
+    without_ms: float
+    without_ms_low: float
+    without_ms_high: float
+    slowdown: float
+    lost_ms: float
+    lost_ms_low: float
+    lost_ms_high: float
+    share: float | None
+    proven: bool
+
+
+@dataclass(frozen=True)
+class WhatIfFinding:
+    """The answer of `tracekit whatif`.
+
+    step_ms: mean over ranks and analysed steps. residual_ms: by how much the model misses it with nothing changed.
+    answers: one for each fix, or the standard questions. together: all fixes at once; None for standard questions.
+    """
+
+    ranks: RankCoverage
+    mesh: MeshFinding
+    steps: StepsFinding
+    step_ms: float
+    residual_ms: float
+    answers: tuple[WhatIfAnswer, ...]
+    together: WhatIfAnswer | None
+    coverage: Coverage
+    quality: tuple[Quality, ...] = ()
+    notes: tuple[str, ...] = field(default=())

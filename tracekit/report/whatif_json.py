@@ -1,0 +1,49 @@
+"""The what-if finding as JSON: the contract `tracekit.whatif/1`, field by field, in a fixed order."""
+
+from typing import Any
+
+from tracekit.findings import WhatIfAnswer, WhatIfFinding
+from tracekit.report.slowrank_json import (
+    coverage_document,
+    mesh_document,
+    number,
+    quality_document,
+    ranks_document,
+    steps_document,
+)
+
+WHATIF_SCHEMA = "tracekit.whatif/1"
+
+
+def whatif_document(finding: WhatIfFinding) -> dict[str, Any]:
+    """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
+    return {
+        "schema": WHATIF_SCHEMA,
+        "ranks": ranks_document(finding.ranks),
+        "mesh": mesh_document(finding.mesh),
+        "steps": steps_document(finding.steps),
+        "step_ms": number(finding.step_ms),
+        "residual_ms": number(finding.residual_ms),
+        "answers": [_answer(a) for a in finding.answers],
+        "together": None if finding.together is None else _answer(finding.together),
+        "coverage": coverage_document(finding.coverage),
+        "quality": [quality_document(q) for q in finding.quality],
+        "notes": list(finding.notes),
+    }
+
+
+def _answer(answer: WhatIfAnswer) -> dict[str, Any]:
+    return {
+        "question": answer.question,
+        "meaning": answer.meaning,
+        "ranks": list(answer.ranks),
+        "without_ms": number(answer.without_ms),
+        "without_ms_low": number(answer.without_ms_low),
+        "without_ms_high": number(answer.without_ms_high),
+        "slowdown": number(answer.slowdown),
+        "lost_ms": number(answer.lost_ms),
+        "lost_ms_low": number(answer.lost_ms_low),
+        "lost_ms_high": number(answer.lost_ms_high),
+        "share": None if answer.share is None else number(answer.share),
+        "proven": answer.proven,
+    }

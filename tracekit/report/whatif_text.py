@@ -1,0 +1,48 @@
+"""The what-if finding as text: one line for each question, then what the answers rest on."""
+
+from tracekit.findings import WhatIfAnswer, WhatIfFinding
+from tracekit.report.shared_text import (
+    Line,
+    coverage_lines,
+    laid_out,
+    mesh_line,
+    numbers,
+    quality_lines,
+    ranks_line,
+    rejected_lines,
+)
+from tracekit.text import plain
+from tracekit.thresholds import TIGHT_INTERVAL
+
+
+def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
+    """The finding in lines of `label  text`; `verbose` adds what questions mean, quality rows and assumptions."""
+    lines: list[Line] = [("WHAT IF", f"{finding.step_ms:.1f} ms a step as recorded")]
+    asked = [*finding.answers]
+    if finding.together is not None and len(asked) > 1:
+        asked.append(finding.together)
+    for answer in asked:
+        lines.append((plain(answer.question), _priced(answer, finding.residual_ms)))
+        if verbose:
+            lines.append(("", plain(answer.meaning)))
+    lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
+    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
+    lines.append(("mesh", mesh_line(finding.mesh)))
+    lines.append(("ranks", ranks_line(finding.ranks)))
+    lines.extend(coverage_lines(finding.coverage, verbose=verbose))
+    lines.extend(rejected_lines(finding.ranks, verbose=verbose))
+    lines.extend(quality_lines(finding.quality, verbose=verbose))
+    if verbose:
+        lines.extend(("note", plain(note)) for note in finding.notes)
+    return laid_out(lines)
+
+
+def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
+    """The step without, the slowdown and the share of the loss, with the interval where it is not tight."""
+    text = f"{answer.without_ms:9.1f} ms"
+    if answer.lost_ms_high - answer.lost_ms_low > max(TIGHT_INTERVAL * answer.lost_ms_low, residual_ms):
+        text += f" (down to {answer.without_ms_low:.1f})"
+    text += f", slowdown {answer.slowdown:.3f}×"
+    if answer.share is not None:
+        text += f", {answer.share:7.1%} of the loss"
+    return text if answer.proven else f"{text}, within the model's error"
