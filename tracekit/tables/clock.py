@@ -144,15 +144,18 @@ def _message_delays(
     return delays
 
 
-def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+def common_ends(
+    ops: Operations, origin: dict[int, int], *, named: bool = False
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
 
-    Exchanges whose kernels were found to end together count as well.
+    Exchanges whose kernels were found to end together count as well. With `named`, only collectives whose group the
+    traces name: elsewhere the matching itself is a guess.
     """
-    p2p = np.array([c.p2p for c in ops.channels] or [False])
+    left_out = np.array([c.p2p or (named and c.group < 0) for c in ops.channels] or [False])
     kinds = ops.op.astype(str)
-    leave_together = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
-    usable = (ops.instance >= 0) & leave_together & ~np.isin(kinds, ROOTED)
+    counts = ~left_out[np.maximum(ops.channel, 0)] | ((kinds == "send_recv") & (not named))
+    usable = (ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED)
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
