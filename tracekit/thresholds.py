@@ -476,3 +476,24 @@ TIGHT_INTERVAL: Final = 0.1
 
 WORST_WORKERS: Final = 0.03
 """Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""
+
+# --- tables: groups told by streams and common ends ---
+
+LEAST_ENDS: Final = 4
+"""Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
+ENDS_COMPARED: Final = 128
+"""Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
+APART_QUANTILE: Final = 0.75
+"""Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
+TAIL_NS: Final = 5_000.0
+"""Members of a collective leave within the tail of its transfer, ns: a few microseconds."""
+TOGETHER: Final = 2.5
+"""Ends that agree as well as the best within this factor agree: the tail's own spread is no larger."""
+CLEARLY_APART: Final = 4.0
+"""Ends that differ by this factor more than those of members are ends of different groups."""
+LEAST_TAIL_NS: Final = 1_000.0
+"""Ends that agree better than this are taken to differ by so much, ns: older traces have whole microseconds."""
+PROVING_LEAD: Final = 3.0
+"""A rank that came last by this factor more than ends differ shows who waited for it."""
+MOST_CLUSTERED: Final = 1024
+"""Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""

@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.timed_dumps import tempered
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.analysis.slowrank.verdict import Answer, decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
@@ -55,6 +56,7 @@ def opened(
         ranks.append(read_rank(run, record.rank))
         if progress:
             progress(i + 1, len(run.ranks))
+    run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ops = match(ranks, run.groups)
     if others := strangers(ops):
         run = run.without(
