@@ -144,10 +144,17 @@ def _message_delays(
     return delays
 
 
-def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
-    p2p = np.array([c.p2p for c in ops.channels] or [False])
-    usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
+def common_ends(
+    ops: Operations, origin: dict[int, int], *, named: bool = False
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
+
+    With `named`, only collectives whose group the traces name: elsewhere the matching itself is a guess.
+    """
+    left_out = np.array([c.p2p or (named and c.group < 0) for c in ops.channels] or [False])
+    usable = (
+        (ops.instance >= 0) & ~left_out[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
+    )
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

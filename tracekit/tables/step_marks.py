@@ -83,5 +83,5 @@ def issue_times(launch: I64, stream: I64, begin: I64, start: I64) -> I64:
         if known[mine].any():
             ahead[mine[: int(np.argmax(known[mine]))]] = True
     early = np.flatnonzero(ahead)
-    issued[early] = int(start.min(initial=0)) - len(early) + np.arange(len(early))
+    issued[early] = (int(start.min()) if len(start) else 0) - len(early) + np.arange(len(early))
     return np.asarray(issued, np.int64)

@@ -52,7 +52,7 @@ def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int
     apart: list[tuple[int, int]] = []
     together: list[tuple[int, int]] = []
     origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
-    for pair, ends in sorted(common_ends(ops, origin).items()):
+    for pair, ends in sorted(common_ends(ops, origin, named=True).items()):
         (apart if _misfit(ends) else together).append(pair)
     return apart, together
 
