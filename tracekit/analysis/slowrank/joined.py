@@ -31,12 +31,12 @@ def joined(
     tried = [
         _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)
     ]
-    tried.sort(key=lambda t: -t.count)
-    alone = len(tried) == 1 or (tried and tried[1].count <= AXIS_RIVAL * tried[0].count)
-    if not alone or not (tried[0].count or tried[0].sure):
+    tried.sort(key=lambda t: -t.links)
+    alone = len(tried) == 1 or (tried and tried[1].links <= AXIS_RIVAL * tried[0].links)
+    if not alone or not (tried[0].links or tried[0].sure):
         return ops, choose(run, ops, sizes, order)
     best = tried[0]
-    return best.ops, choose(run, best.ops, sizes, order, best.lines if best.count else ())
+    return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
 
 
 class _Linked(NamedTuple):
@@ -44,7 +44,7 @@ class _Linked(NamedTuple):
 
     ops: Operations
     lines: set[tuple[int, ...]]
-    count: int
+    links: int
     sure: bool  # that the axis is a pipeline
 
 
