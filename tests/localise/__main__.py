@@ -19,9 +19,9 @@ from tests.localise.score import Outcome, begun, judge_one
 from tests.localise.vote import vote
 
 
-def one(seed: int, keep: str | None, kind: str | None) -> Outcome:
+def one(seed: int, keep: str | None = None, kind: str | None = None, world: int | None = None) -> Outcome:
     """Run one case."""
-    case = make(seed, kind)
+    case = make(seed, kind, world)
     outcome = begun(case)
     folder = Path(keep) if keep else Path(tempfile.mkdtemp(prefix="localise-"))
     try:
@@ -45,6 +45,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--only", type=int, help="one seed")
     parser.add_argument("--keep", help="with --only: leave the files in this folder")
     parser.add_argument("--kind", help="this fault in every case")
+    parser.add_argument("--world", type=int, help="this many ranks in every case")
     parser.add_argument("--no-hta", action="store_true", help="do not ask HTA")
     return parser.parse_args()
 
@@ -55,7 +56,7 @@ def main() -> int:
     seeds = [chosen.only] if chosen.only is not None else range(chosen.seed, chosen.seed + chosen.cases)
     outcomes = []
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        futures = {pool.submit(one, seed, chosen.keep, chosen.kind): seed for seed in seeds}
+        futures = {pool.submit(one, seed, chosen.keep, chosen.kind, chosen.world): seed for seed in seeds}
         for future in as_completed(futures):
             try:
                 outcomes.append(future.result())
