@@ -9,6 +9,7 @@ import click
 
 from reftrain.config.file import load
 from reftrain.config.run import RunConfig
+from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
 
 from .run_settings import Tables, parse_steps, tables_of
@@ -59,6 +60,11 @@ class FieldsCommand(click.Command):
     "--fault", "faults", multiple=True, help="Planted fault, e.g. slow_compute:rank=5,factor=1.5; repeatable."
 )
 @click.option("--trace", help="Steps to trace with the profiler, e.g. 3, or 2:4 (end excluded).")
+@click.option(
+    "--trace-form",
+    type=click.Choice(HOST_FORMS),
+    help="Torch version whose arguments the calls in the trace carry; 2.13 if left out.",
+)
 @click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
 @click.option(
     "--capture",
@@ -98,6 +104,7 @@ def _overrides(settings: Sequence[str], flags: Mapping[str, Any]) -> Tables:
         "evidence",
         faults=list(flags["faults"]) or None,
         trace_steps=parse_steps(flags["trace"]) if flags["trace"] else None,
+        trace_form=flags["trace_form"],
         flight_recorder=flags["flight_recorder"] or None,
         capture=flags["capture"],
     )

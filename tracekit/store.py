@@ -10,19 +10,21 @@ In the files on disk the `group` column counts within the rank: it indexes `Rank
 rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
-import json
-from dataclasses import asdict, dataclass, field
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.json import ParseOptions, ReadOptions, read_json
 
+from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
-from tracekit.schema import EVENTS, GROUPS, RUN_SCHEMA
+from tracekit.schema import EVENTS
 from tracekit.thresholds import MANIFEST_HEAD
 
 MANIFEST = "manifest.json"
@@ -44,6 +46,7 @@ class RankRecord:
     truncated: bool = False
     groups: tuple[int, ...] = ()  # rows of GROUPS, by the number in the file's `group` column
     not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
+    table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,21 @@ class Run:
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
-        for record in self.ranks:
-            if record.rank == rank:
-                return record
-        raise KeyError(rank)
+        return self._by_rank[rank]
+
+    @cached_property
+    def _verified(self) -> set[int]:
+        return set()
+
+    @cached_property
+    def _by_rank(self) -> dict[int, RankRecord]:
+        return {record.rank: record for record in self.ranks}
+
+    def without(self, ranks: Sequence[int], reason: str) -> "Run":
+        """Return this run with the files of `ranks` among the rejected ones."""
+        out = tuple(Rejected(r.path, reason, r.rank) for r in self.ranks if r.rank in ranks)
+        rejected = tuple(sorted((*self.rejected, *out), key=lambda r: r.path))
+        return replace(self, ranks=tuple(r for r in self.ranks if r.rank not in ranks), rejected=rejected)
 
     def events(self, rank: int, columns: list[str] | None = None) -> pa.Table:
         """Return the events of `rank`, sorted by start, longest first: schema.EVENTS, or the columns asked for.
@@ -90,12 +104,19 @@ class Run:
         """
         record = self.record(rank)
         path = self.folder / record.table
+        if record.table_sha256 and rank not in self._verified:
+            verify(path, record.table_sha256)
+            self._verified.add(rank)
         try:
             stored = set(pq.read_schema(path, memory_map=True).names)
             taken = [c for c in columns or EVENTS.names if c in stored]
             table = pq.read_table(path, columns=taken, memory_map=True, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
+        if record.table_sha256 and table.num_rows != record.events:
+            raise InputError(
+                f"{path}: holds {table.num_rows} events, its manifest says {record.events}; ingest the traces again"
+            )
         for name in columns or EVENTS.names:
             if (
                 name not in stored and name in EVENTS.names
@@ -103,36 +124,26 @@ class Run:
                 table = table.append_column(
                     EVENTS.field(name), pa.nulls(table.num_rows, EVENTS.field(name).type)
                 )
-        table = table.unify_dictionaries()
+        table = self._within_world(table.unify_dictionaries())
         if "group" not in table.schema.names or list(record.groups) == list(range(len(record.groups))):
             return table
-        numbers = np.array(record.groups, np.int32)
-        rows = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+        rows = from_numpy(np.array(record.groups, np.int32), np.array(record.groups) < 0)
         local = table.column("group")
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
 
-    def save_manifest(self) -> None:
-        """Write `manifest.json` and `groups.parquet` into the run's folder; OSError where that is impossible."""
-        lines = "".join(json.dumps(asdict(g)) + "\n" for g in self.groups).encode()
-        groups = pa.Table.from_batches([], schema=GROUPS)
-        if lines:  # by way of JSON, because pyarrow.table() imports pandas where it is installed
-            groups = read_json(
-                pa.BufferReader(lines),
-                read_options=ReadOptions(use_threads=False, block_size=len(lines) + 64),
-                parse_options=ParseOptions(explicit_schema=GROUPS),
-            ).cast(GROUPS)
-        pq.write_table(groups, self.folder / "groups.parquet")
-        manifest = {
-            "schema": RUN_SCHEMA,
-            "world_size": self.world_size,
-            "mesh_hint": self.mesh_hint,
-            "ranks": [asdict(r) for r in self.ranks],
-            "rejected": [asdict(r) for r in self.rejected],
-            "quality": [asdict(q) for q in self.quality],
-        }
-        text = json.dumps(manifest, indent=1, ensure_ascii=True) + "\n"
-        (self.folder / MANIFEST).write_text(text, encoding="utf-8")
+    def _within_world(self, table: pa.Table) -> pa.Table:
+        """`table` without peers that the job does not have: a damaged number tells nothing."""
+        for name in ("src_rank", "dst_rank"):
+            if self.world_size is None or name not in table.schema.names:
+                continue
+            column = table.column(name)
+            values, unknown = to_numpy(column.fill_null(MINUS_ONE)), to_numpy(column.is_null())
+            beyond = values >= self.world_size
+            if beyond.any():
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, EVENTS.field(name), from_numpy(values, beyond | unknown))
+        return table
 
 
 def is_run(folder: Path) -> bool:
@@ -144,32 +155,16 @@ def is_run(folder: Path) -> bool:
         return False
 
 
-def open_run(folder: Path) -> Run:
-    """Open an ingested run; InputError where its manifest or tables are missing or of another schema."""
+def verify(path: Path, sha256: str) -> None:
+    """Raise InputError where a file of a run is unreadable or is not the one that its manifest was written for."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["schema"] != RUN_SCHEMA:
-            raise InputError(
-                f"{folder}: written as {manifest['schema']}, this is {RUN_SCHEMA}; ingest the traces again"
-            )
-        groups = pq.read_table(folder / "groups.parquet", use_threads=False).to_pylist()
-        run = Run(
-            folder=folder,
-            ranks=tuple(RankRecord(**(r | {"groups": tuple(r["groups"])})) for r in manifest["ranks"]),
-            groups=tuple(
-                Group(g["group"], tuple(g["ranks"]), tuple(g["names"]), tuple(g["descs"])) for g in groups
-            ),
-            rejected=tuple(Rejected(**r) for r in manifest["rejected"]),
-            quality=tuple(Quality(**q) for q in manifest["quality"]),
-            world_size=manifest["world_size"],
-            mesh_hint=manifest["mesh_hint"],
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
         raise InputError(
-            f"{folder}: its run manifest is damaged ({error}); ingest the traces again"
+            f"{path}: unreadable ({error.strerror or error}); ingest the traces again"
         ) from error
-    for record in run.ranks:
-        inside = (folder / record.table).resolve().is_relative_to(folder.resolve())
-        if not inside or not (folder / record.table).is_file():
-            raise InputError(f"{folder}: the table of rank {record.rank} is missing; ingest the traces again")
-    return run
+    if found != sha256:
+        raise InputError(
+            f"{path}: was changed after it was written (sha256 differs); ingest the traces again"
+        )

@@ -38,7 +38,13 @@ LOOKED_INTO: Final = 64
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
 MAX_RANKS: Final = 1 << 20
-"""Members of a process group; more is a fault of the file."""
+"""Ranks of a job, and members of a process group; more is a fault of the file."""
+MAX_COUNT: Final = 1 << 62
+"""Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""
+MAX_MARKED_STEPS: Final = 100_000
+"""Steps of one file that are remembered to tell recordings apart; a profiler records some tens."""
+MAX_STEP: Final = 1 << 30
+"""Number of a training step: keys that hold a step beside an ordinal stay within 64 bits."""
 MAX_TIME_NS: Final = 1 << 62
 """Start or base time, ns: below this the sum of a start, a base time and a duration stays within 64 bits."""
 LONGEST_NS: Final = 24 * 3600 * 1_000_000_000
@@ -119,6 +125,12 @@ WORKER_BYTES: Final = 3 << 29
 
 WORKER_SECONDS: Final = 60.0
 """Time for one dump. One of 20 000 entries takes about a second."""
+
+READER_BYTES: Final = 16 << 30
+"""Address space that a reading process may take beyond what it starts with: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 6 * 3600.0
+"""Time for one trace. The largest take minutes; only a reader that loops needs hours."""
 
 FILES_A_CHUNK: Final = 16
 """Dumps handed to a worker at once: enough to hide the wait for the parent, few enough to share the last ones out."""
@@ -209,6 +221,13 @@ SAME_POLL_NS: Final = 1_000_000
 
 # --- tables: what counts as waiting, as one step, as one message ---
 
+ENDS_LEAST: Final = 4
+"""Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
+ENDS_MISFIT: Final = 0.5
+"""Median miss of a common line, of the median time between ends. Ranks of one job: 0.002 on GPUs, up to 0.12 on Gloo.
+
+Ranks of two jobs that have the same layout: 0.5 to 3, because the differences of their steps add up.
+"""
 CLOCK_FIT_FROM: Final = 12
 """Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
 
@@ -457,3 +476,24 @@ TIGHT_INTERVAL: Final = 0.1
 
 WORST_WORKERS: Final = 0.03
 """Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""
+
+# --- tables: groups told by streams and common ends ---
+
+LEAST_ENDS: Final = 4
+"""Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
+ENDS_COMPARED: Final = 128
+"""Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
+APART_QUANTILE: Final = 0.75
+"""Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
+TAIL_NS: Final = 5_000.0
+"""Members of a collective leave within the tail of its transfer, ns: a few microseconds."""
+TOGETHER: Final = 2.5
+"""Ends that agree as well as the best within this factor agree: the tail's own spread is no larger."""
+CLEARLY_APART: Final = 4.0
+"""Ends that differ by this factor more than those of members are ends of different groups."""
+LEAST_TAIL_NS: Final = 1_000.0
+"""Ends that agree better than this are taken to differ by so much, ns: older traces have whole microseconds."""
+PROVING_LEAD: Final = 3.0
+"""A rank that came last by this factor more than ends differ shows who waited for it."""
+MOST_CLUSTERED: Final = 1024
+"""Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""

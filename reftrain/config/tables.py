@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from reftrain.config.fault_spec import is_hang
 from reftrain.config.fields import check_at_least, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
+from reftrain.config.trace_forms import HOST_FORMS, NEWEST
 from reftrain.errors import ConfigError
 from reftrain.thresholds import WAIT_IN_HANG_S, WAIT_S
 
@@ -134,6 +135,10 @@ class EvidenceConfig:
         default=True,
         meaning="keep operators called by operators in traces; without them files are half as large",
     )
+    trace_form: str = setting(
+        NEWEST,
+        "torch version whose arguments the calls in traces on CPU carry: " + ", ".join(HOST_FORMS),
+    )
     timeout_s: float = setting(
         0.0,
         "seconds after which a collective that does not finish ends the run; 0 means 600, or 25 where a hang "
@@ -166,6 +171,7 @@ class EvidenceConfig:
 
     def __post_init__(self) -> None:
         check_at_least("evidence", self, 0, "timeout_s")
+        check_choice("evidence", self, "trace_form", HOST_FORMS)
         check_choice("evidence", self, "capture", ("", "digest", "tensors"))
 
     @property

@@ -15,13 +15,14 @@ from typing import IO, Any
 import torch
 import torch.distributed as dist
 
+from reftrain.config.trace_forms import FORMS, NEWEST
 from reftrain.rank.events import CollectiveCall, StepMetrics
 from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.record.groups import Groups
 from reftrain.record.kineto import StepProfiler
 from reftrain.record.manifest import Planted, describe, write_manifest
 from reftrain.record.memory import MemoryByKind
-from reftrain.record.spans import Span, arguments
+from reftrain.record.spans import Span, arguments, message_arguments
 from reftrain.schedule.actions import COMPUTE, Action
 
 NCCL_NAMES = {
@@ -89,6 +90,7 @@ class StepTrace(Hooks):
         self._profiler: StepProfiler | None = None
         self._path = Path()
         self._nested = True
+        self._form = FORMS[NEWEST]
         self._annotates = True
         self._groups = Groups()
         self._spans: dict[int, Span] = {}
@@ -102,6 +104,7 @@ class StepTrace(Hooks):
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"rank{context.rank}.json.gz"
         self._nested = context.config.evidence.trace_nested
+        self._form = FORMS[context.config.evidence.trace_form]
         self._annotates = context.device.type != "cuda"  # else each call would stand in the trace twice
 
     def step_begin(self, step: int) -> None:
@@ -118,7 +121,7 @@ class StepTrace(Hooks):
         if self._profiler is not None and metrics.step == self.last:
             profiler, self._profiler = self._profiler, None
             profiler.stop()
-            profiler.export(self._path, nested=self._nested)
+            profiler.export(self._path, nested=self._nested, form=self._form)
 
     def data_begin(self, step: int) -> None:
         """Open the loader's span, named as DataLoader's is."""
@@ -146,19 +149,15 @@ class StepTrace(Hooks):
 
     def collective_begin(self, call: CollectiveCall) -> None:
         """Open the call's span; of a receive only note which message it is."""
-        if call.peer is None:
-            info = self._groups.info(call.group)
-            seq = self._groups.next_collective(info)
-        else:
-            info = self._groups.info(call.group)
-            ends = (dist.get_rank(), call.peer) if call.op == "send" else (call.peer, dist.get_rank())
-            seq = self._groups.next_p2p(info, *ends)
+        info = self._groups.info(call.group)
+        seq = self._groups.next_collective(info) if call.peer is None else self._groups.next_message(info)
         if self._profiler is None or not self._annotates:
             return
-        tensor = call.tensor
-        values = arguments(NCCL_NAMES[call.op], info, tensor.dtype, tensor.numel(), call.elements_out, seq)
-        if call.peer is not None:
-            values |= {"Src Rank": ends[0], "Dst Rank": ends[1]}
+        name, tensor = NCCL_NAMES[call.op], call.tensor
+        if call.peer is None:
+            values = arguments(name, info, tensor.dtype, tensor.numel(), call.elements_out, seq)
+        else:
+            values = message_arguments(name, info, tensor, call.peer, seq)
         if call.op == "recv":
             self._waiting[id(call)] = values
         else:

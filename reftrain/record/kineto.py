@@ -3,7 +3,8 @@
 The profiler is started after the process groups exist and stopped at a step's end, so that every recorded
 step is whole. What `export` changes, and nothing else: the communication spans get the name
 `record_param_comms` that tools for NCCL traces look for; the shapes of ordinary operators, recorded only
-because the arguments of spans come with them, are left out; so are the spans of marks that compute nothing
+because the arguments of spans come with them, are left out; arguments of communication are those of the form
+asked for, with a title around each message where that form has titles; so are the spans of marks that compute nothing
 (`MARKS`: a pause within one would look like computing); `distributedInfo.pg_config` is written complete;
 the name of the temporary file goes. On demand, operators called by other operators are left out too: that
 halves the file and changes no time of computing.
@@ -21,6 +22,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm, title_of
 from reftrain.record.groups import pg_config
 from reftrain.record.spans import ARGUMENTS, SPAN_NAME
 
@@ -63,8 +65,11 @@ class StepProfiler:
         """End recording."""
         self._profiler.stop()
 
-    def export(self, path: Path, *, nested: bool = True) -> None:
-        """Write the trace to `path` (.json.gz), under a temporary name first; see `outermost` for `nested`."""
+    def export(self, path: Path, *, nested: bool = True, form: TraceForm = FORMS[NEWEST]) -> None:
+        """Write the trace to `path` (.json.gz), under a temporary name first; see `outermost` for `nested`.
+
+        Calls carry the arguments that `form` has.
+        """
         handle, raw = tempfile.mkstemp(suffix=".json", dir=path.parent, prefix=".raw-")
         os.close(handle)
         try:
@@ -74,23 +79,27 @@ class StepProfiler:
             raise OSError(errno.ENOSPC, "the profiler could not write its trace whole", str(path)) from error
         finally:
             Path(raw).unlink()
-        trace = standard_form(trace, path.name)
+        trace = standard_form(trace, path.name, form)
         if not nested:
             trace["traceEvents"] = outermost(trace["traceEvents"])
         write_trace(trace, path)
 
 
-def standard_form(trace: dict[str, Any], name: str) -> dict[str, Any]:
+def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str, Any]:
     """The profiler's trace in the form that tools for NCCL traces read; `trace` is changed in place."""
     trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("name") not in MARKS]
+    titles: list[dict[str, Any]] = []
     for event in trace["traceEvents"]:
         values = event.get("args")
         if event.get("name") == SPAN_NAME:
             event["name"], event["cat"] = STANDARD_NAME, "cpu_op"
-            event["args"] = {k: values[k] for k in ("External id", *ARGUMENTS) if k in values}
+            told = {k: values[k] for k in ARGUMENTS if k in values}
+            event["args"] = {k: v for k, v in values.items() if k == "External id"} | form.shown(told)
+            titles += _title(event, told) if form.titles else []
         elif isinstance(values, dict):
             for key in _SHAPES:
                 values.pop(key, None)
+    trace["traceEvents"] += titles
     trace["traceName"] = name
     trace.pop("trace_id", None)
     groups = pg_config()
@@ -99,6 +108,15 @@ def standard_form(trace: dict[str, Any], name: str) -> dict[str, Any]:
         rank=dist.get_rank(), world_size=dist.get_world_size(), pg_count=len(groups), pg_config=groups
     )
     return trace
+
+
+def _title(event: dict[str, Any], told: dict[str, Any]) -> list[dict[str, Any]]:
+    """The title around a message's span, as a list; none around other calls. `told` are the call's full arguments."""
+    members = json.loads(told["Process Group Ranks"])
+    title = title_of(told, members.index(dist.get_rank())) if dist.get_rank() in members else None
+    if title is None:
+        return []
+    return [{**event, "cat": "user_annotation", "name": title, "args": {}}]
 
 
 def outermost(events: list[dict[str, Any]]) -> list[dict[str, Any]]:

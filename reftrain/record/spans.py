@@ -3,7 +3,8 @@
 On Gloo the profiler records no arguments of communication, so tools written for NCCL traces see nothing. A
 span begins when the call is made and ends when the call is complete on this rank (for an asynchronous call:
 when its `wait` returned). Its name is a placeholder: `export` renames it to `record_param_comms`, which a
-Python span must not carry itself (the profiler then looks for C++ debug information and crashes).
+Python span must not carry itself (the profiler then looks for C++ debug information and crashes). A span carries
+the arguments of the newest form; `export` leaves those that the form asked for has (`config.trace_forms`).
 """
 
 from collections.abc import Iterator
@@ -60,11 +61,8 @@ class CommSpans:
     def p2p(self, name: str, group: dist.ProcessGroup | None, tensor: torch.Tensor, peer: int) -> Span:
         """Open the span of a `send` to or `recv` from global rank `peer`."""
         info = self.groups.info(group)
-        own = info.ranks[info.rank]
-        src, dst = (own, peer) if name == "send" else (peer, own)
-        seq = self.groups.next_p2p(info, src, dst)
-        values = arguments(name, info, tensor.dtype, tensor.numel(), tensor.numel(), seq)
-        return Span({**values, "Src Rank": src, "Dst Rank": dst})
+        seq = self.groups.next_message(info)
+        return Span(message_arguments(name, info, tensor, peer, seq))
 
     @contextmanager
     def blocking(
@@ -98,3 +96,16 @@ def arguments(
         "Global rank stride": group.stride,
         "Seq": seq,
     }
+
+
+def message_arguments(
+    name: str, group: GroupInfo, tensor: torch.Tensor, peer: int, seq: int
+) -> dict[str, Any]:
+    """NCCL's arguments for a `send` to or `recv` from global rank `peer`.
+
+    As torch 2.5 and later write them: `Rank` is the peer's rank in the group, a send has no `Src Rank`, and a receive
+    no `Dst Rank`.
+    """
+    values = arguments(name, group, tensor.dtype, tensor.numel(), tensor.numel(), seq)
+    end = "Dst Rank" if name == "send" else "Src Rank"
+    return {**values, "Rank": group.ranks.index(peer), end: peer}

@@ -91,7 +91,8 @@ class _RankFile(RankRows):
             "rank": self.shown,
             "world_size": self.case.job.mesh.world,
         }
-        if self.capture.pg_config or FORMS[self.capture.form].nccl2:
+        form = FORMS[self.capture.form]
+        if form.lists_groups and (self.capture.pg_config or form.nccl2 or form.keys is not None):
             mine = self.case.groups.of[self.rank].values()
             info["pg_count"] = len(self.case.groups.of[self.rank])
             info["pg_config"] = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.generator.forms import FORMS, LISTS, NCCL2
+from tests.generator.forms import FORMS, LISTS, NCCL2, TITLES
 from tests.generator.mesh import Group
 from tests.generator.program import COLLECTIVES, COMPUTE, LABELS, LOAD, RECV, SEND, SYNC, RankProgram
 
@@ -166,16 +166,18 @@ class RankRows:
         prog = self.prog
         op, link, stream = prog.label[i], 10_000 + i, prog.stream[i]
         kernel, operator = COLLECTIVES[op]
+        kernel = kernel.replace("ncclDevKernel", "ncclKernel") if self.form.old_kernels else kernel
         cpu_args, kernel_args = self.arguments(i)
-        seq = f', "Seq": {self.seq[i]}' if self.capture.seq else ""
+        seq = f', "Seq": {self.seq[i]}' if self.capture.seq and self.form.keys is None else ""
         if cpu_in:
             busy = host_busy(issued - launch)
             at = issued - busy
             self.add(0, at, busy, "cpu_op", operator, ids, f'"External id": {link}{self.inputs(i)}')
-            if self.form.titles and prog.peer[i] >= 0:
-                self.add(0, at + 1_200, max(busy - 2_200, 400), "user_annotation", self.title(i), ids, "")
+            title = self.title(i) if prog.peer[i] >= 0 else TITLES[op] if self.form.keys is not None else ""
+            if self.form.titles and title:
+                self.add(0, at + 1_200, max(busy - 2_200, 400), "user_annotation", title, ids, "")
             for depth in range(1 + self.capture.nested_comms):
-                args = f'"External id": {link}, {cpu_args}{seq}'
+                args = f'"External id": {link}, {cpu_args}{seq}'.rstrip(", ")
                 inset = 1_000 * (depth + 1)
                 self.add(0, at + inset, max(busy - 2 * inset, 500), "cpu_op", "record_param_comms", ids, args)
             args = f'"External id": {link}, "cbid": 430, "correlation": {link}'
@@ -184,7 +186,7 @@ class RankRows:
             args = (
                 f'"External id": {link}, "queued": 0, "device": {self.device}, "stream": {stream}, '
                 f'"correlation": {link}, "grid": [24, 1, 1], "block": [544, 1, 1], {kernel_args}{seq}'
-            )
+            ).rstrip(", ")
             self.add(1, start, end - start, "kernel", kernel, f'"pid": {self.device}, "tid": {stream}', args)
 
     def title(self, i: int) -> str:
@@ -300,6 +302,8 @@ class RankRows:
         own = own if self.form.rank else {}
         if self.form.nccl2:
             args, start = {k: v for k, v in args.items() if k not in LISTS}, {}
+        if self.form.keys is not None:
+            args, start = {spelt: args[k] for k, spelt in self.form.keys}, {}
         both = json.dumps(args)[1:-1], json.dumps(args | start | own)[1:-1]
         self.comm_args.setdefault((group.index, op, peer), {})[transfer] = (both[1], both[0])  # type: ignore[index]
         return both[1], both[0]

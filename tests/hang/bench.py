@@ -13,6 +13,7 @@ import resource
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -21,9 +22,9 @@ import pytest  # noqa: F401 (the bench belongs to the tests' environment)
 from tests.hang.simulate import AXES, DESCS, make, members
 from tests.hang.test_unpickle import mutate
 from tracekit.analysis.hang.analyse import analyse
-from tracekit.dumps.load import load_dumps
+from tracekit.dumps.load import LIMITS, load_dumps
 from tracekit.dumps.transfer import DumpReader, Parcel
-from tracekit.dumps.workers import decode_all
+from tracekit.workers import do_all
 
 FRAMES = [
     {"name": n, "filename": f"/opt/train/parallel/{n}.py", "line": 40 + i}
@@ -147,7 +148,7 @@ def fuzz(count):
         paths.append(str(path))
     begin = time.perf_counter()
     kinds = {"read": 0, "refused": 0}
-    for _, result in decode_all(paths, DumpReader, 2, seconds=10.0):
+    for _, result in do_all(paths, DumpReader, 2, replace(LIMITS, seconds=10.0)):
         kinds["read" if isinstance(result, Parcel) else "refused"] += 1
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
     print(

@@ -7,6 +7,7 @@ import random
 import struct
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,13 +18,13 @@ from tests.marks import quick_first
 from tests.ranks.patience import patience
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps import unpickle
-from tracekit.dumps.load import load_dumps
+from tracekit.dumps.load import LIMITS, load_dumps
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.salvage import salvage
 from tracekit.dumps.transfer import DumpReader
-from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
 from tracekit.plain_pickle import RefusedError
+from tracekit.workers import do_all
 
 MARK = "tracekit_was_run"
 
@@ -80,7 +81,8 @@ def test_bombs_are_refused_and_the_rest_is_read(tmp_path, name):
     bomb.write_bytes(BOMBS[name])
     good.write_bytes(pickle.dumps(next(iter(make(0, None).dumps.values()))))
     begin = time.monotonic()
-    found = dict(decode_all([str(bomb), str(good)], DumpReader, 1, seconds=patience(2), memory=1 << 28))
+    limits = replace(LIMITS, seconds=patience(2), memory=1 << 28)
+    found = dict(do_all([str(bomb), str(good)], DumpReader, 1, limits))
     assert time.monotonic() - begin < patience(30)
     assert isinstance(found[0], Exception)
     assert isinstance(found[1].dump, RankDump)

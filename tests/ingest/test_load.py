@@ -4,8 +4,9 @@ import gzip
 import json
 import os
 import pickle
+import signal
+import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +16,9 @@ import pytest
 from tests.ingest.sample import document, event, put
 from tracekit.errors import InputError
 from tracekit.files.source import Source
-from tracekit.ingest import load, readers
-from tracekit.ingest.readers import FORMATS
-from tracekit.store import open_run
+from tracekit.ingest import load
+from tracekit.ingest.readers import read_file
+from tracekit.manifest import open_run
 
 
 def good(folder: Path, ranks=range(4), **more) -> Path:
@@ -152,9 +153,9 @@ def test_globs_urls_and_doubles(tmp_path):
         assert run.rejected == ()
         assert run.quality == ()
     fs = fsspec.filesystem("memory")
-    fs.pipe("/traces/rank7.json", json.dumps(document(rank=None)).encode())
-    assert [r.rank for r in load(["memory://traces"]).ranks] == [7]
-    assert [r.path for r in load(["memory://traces/rank7.json"]).ranks] == ["memory:///traces/rank7.json"]
+    fs.pipe("/traces/rank3.json", json.dumps(document(rank=None)).encode())
+    assert [r.rank for r in load(["memory://traces"]).ranks] == [3]
+    assert [r.path for r in load(["memory://traces/rank3.json"]).ranks] == ["memory:///traces/rank3.json"]
 
 
 def test_a_run_folder_gives_mesh_hosts_and_traces_only(tmp_path):
@@ -223,7 +224,29 @@ def test_world_sizes_that_disagree(tmp_path):
     put(tmp_path / "t3.json.gz", odd)
     run = load([str(tmp_path)])
     assert run.world_size == 4
-    assert kinds(run) == ["world_size_conflict"]
+    assert [(r.rank, r.reason) for r in run.rejected] == [
+        (3, "it is of a job of 16 ranks, most files are of one of 4")
+    ]
+
+
+def test_files_of_two_jobs_are_refused(tmp_path):
+    good(tmp_path, ranks=[0, 1])
+    for rank in (2, 3):
+        odd = document(rank=rank)
+        odd["distributedInfo"]["world_size"] = 16
+        put(tmp_path / f"t{rank}.json.gz", odd)
+    with pytest.raises(InputError, match=r"several jobs \(4 ranks: .*t0.*; 16 ranks: .*t2"):
+        load([str(tmp_path)])
+
+
+def test_two_recordings_of_the_same_ranks_are_refused(tmp_path):
+    for name, shift in (("monday", 0), ("tuesday", 86_400_000_000)):
+        for rank in range(2):
+            step = event(0, name="ProfilerStep#5", cat="user_annotation") | {"ts": 10 + shift}
+            put(tmp_path / name / f"{rank}.json", document([step, event(1)], rank=rank))
+    with pytest.raises(InputError, match=r"monday.*tuesday.*both hold step 5 of rank 0; give"):
+        load([str(tmp_path)])
+    assert [r.rank for r in load([str(tmp_path / "monday")]).ranks] == [0, 1]
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -262,20 +285,15 @@ def test_out_that_is_something_else_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_end_half_way_leaves_nothing(error, tmp_path, monkeypatch):
+def test_an_end_half_way_leaves_nothing(error, tmp_path):
     inputs = [str(good(tmp_path / "in"))]
-    kineto = next(form for form in FORMATS if form.name == "kineto")
-    count = []
 
-    def stop(*args):
-        count.append(1)
-        if len(count) == 3:
+    def stop(event):
+        if event.done_files == 3:
             raise error
-        return kineto.read(*args)
 
-    monkeypatch.setattr(readers, "FORMATS", (replace(kineto, read=stop),))
     with pytest.raises(error):
-        load(inputs, out=tmp_path / "run")
+        load(inputs, out=tmp_path / "run", progress=stop)
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -289,9 +307,73 @@ def test_damaged_runs_are_refused(tmp_path):
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest, indent=1))
     with pytest.raises(InputError, match="table of rank 1 is missing"):
         load([str(tmp_path / "run")])
+    manifest["ranks"][1]["table"] = "events/rank-000001.parquet"
+    for key, value in (
+        ("rank", "a"),
+        ("rank", 2**40),
+        ("events", -1),
+        ("groups", [9]),
+        ("table", 5),
+        ("host", []),
+    ):
+        wrong = manifest | {"ranks": [manifest["ranks"][0] | {key: value}]}
+        (tmp_path / "run" / "manifest.json").write_text(json.dumps(wrong, indent=1))
+        with pytest.raises(InputError, match="manifest is damaged"):
+            load([str(tmp_path / "run")])
     (tmp_path / "run" / "manifest.json").write_text('{\n "schema": "tracekit.run/9"}')
     with pytest.raises(InputError, match=r"tracekit\.run/9"):
         load([str(tmp_path / "run")])
+
+
+def test_a_changed_table_is_refused(tmp_path):
+    load([str(good(tmp_path / "in"))], out=tmp_path / "run")
+    run = load([str(tmp_path / "run")])
+    table = tmp_path / "run" / run.ranks[0].table
+    table.write_bytes(table.read_bytes() + b" ")
+    with pytest.raises(InputError, match=r"rank-000000.parquet: was changed"):
+        load([str(tmp_path / "run")]).events(0)
+    assert load([str(tmp_path / "run")]).events(1).num_rows
+    (tmp_path / "run" / "groups.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"groups.parquet: was changed"):
+        load([str(tmp_path / "run")])
+
+
+def test_files_of_others_are_never_replaced(tmp_path):
+    inputs = [str(good(tmp_path / "in"))]
+    load(inputs, out=tmp_path / "run")
+    (tmp_path / "run" / "events" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds events/notes.txt, which tracekit did not write"):
+        load(inputs, out=tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(InputError, match="is a symbolic link"):
+        load(inputs, out=tmp_path / "link")
+
+
+def test_a_killed_process_leaves_nothing_behind(tmp_path):
+    inputs = [str(good(tmp_path / "in"))]
+    load(inputs, out=tmp_path / "run")
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    for doomed in ("merge", "save_manifest"):
+        kill = f"""
+import os, signal
+from tracekit.ingest import load
+load_module = __import__("sys").modules["tracekit.ingest.load"]
+load_module.{doomed} = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+load({inputs!r}, out=__import__("pathlib").Path({str(tmp_path / "run")!r}))
+"""
+        done = subprocess.run([sys.executable, "-c", kill], check=False, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (
+        len([p for p in tmp_path.iterdir() if p.name.endswith(".partial")]) == 1
+    )  # the next call removed the first
+    (tmp_path / "run").rename(tmp_path / ".run.x.old-run")
+    (tmp_path / ".run.x.old").mkdir()
+    (tmp_path / ".run.x.old-run").rename(tmp_path / ".run.x.old" / "run")
+    put(tmp_path / "in" / "bad.json", b"no")
+    with pytest.raises(InputError, match="cannot be used"):
+        load([str(tmp_path / "in" / "bad.json")], out=tmp_path / "run")
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "run"]
 
 
 def test_progress_reaches_the_end(tmp_path):
@@ -305,12 +387,32 @@ def test_progress_reaches_the_end(tmp_path):
         assert all(a.done_bytes <= b.done_bytes for a, b in pairwise(told))
 
 
-def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_kills_its_reader_is_rejected(tmp_path, monkeypatch, jobs):
     good(tmp_path)
-    monkeypatch.setattr(sys.modules["tracekit.ingest.load"], "read_file", die)
-    with pytest.raises(InputError, match="a reading process was killed"):
-        load([str(tmp_path)], jobs=2)
+    monkeypatch.setattr(sys.modules["tracekit.ingest.reading"], "read_file", die_at_rank_2)
+    run = load([str(tmp_path)], jobs=jobs)
+    assert [r.rank for r in run.ranks] == [0, 1, 3]
+    assert [(Path(r.path).name, "killed the process" in r.reason) for r in run.rejected] == [
+        ("t2.json.gz", True)
+    ]
 
 
-def die(*_):
-    os.kill(os.getpid(), 9)
+def die_at_rank_2(source, part, tell):
+    if "t2" in source.name:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return read_file(source, part, tell)
+
+
+def test_a_fault_of_ours_costs_one_file_only(tmp_path, monkeypatch):
+    good(tmp_path)
+    monkeypatch.setattr(sys.modules["tracekit.ingest.reading"], "read_file", fail_at_rank_2)
+    run = load([str(tmp_path)])
+    assert [r.rank for r in run.ranks] == [0, 1, 3]
+    assert [r.reason for r in run.rejected] == ["a fault of ours, please report it: KeyError: 'oh'"]
+
+
+def fail_at_rank_2(source, part, tell):
+    if "t2" in source.name:
+        raise KeyError("oh")
+    return read_file(source, part, tell)

@@ -163,3 +163,14 @@ def test_an_event_too_long_to_hold_is_stepped_over(monkeypatch):
     kept, record = scanned(json.dumps(document(listed)).encode(), 1000)
     assert [k["external_id"] for k in kept] == [0, 1, 3, 4]
     assert record.issues["oversized_event"] == 1
+
+
+@pytest.mark.parametrize("layout", ["one line", "kineto"])
+def test_older_and_display_names_of_arguments(layout):
+    """Torch 2.2 counts elements as `size` and names no group; a display lane stands beside the true stream."""
+    older = {"Group size": 4, "dtype": "Float", "In msg size": 10, "Out msg size": 40}
+    listed = [event(0), kernel(1, **older), kernel(2, stream=3, original_stream=20)]
+    kept, record = scanned(LAYOUTS[layout](document(listed)).encode())
+    found = [(k["group_size"], k["dtype"], k["in_nelems"], k["out_nelems"], k["stream"]) for k in kept]
+    assert found == [(None,) * 5, (4, "Float", 10, 40, 7), (None, None, None, None, 20)]
+    assert not +record.issues

@@ -76,12 +76,25 @@ def test_calls_stand_in_the_standard_form(traces):
     }
 
 
-def test_both_ends_of_a_message_agree(traces):
+def test_a_message_names_its_peer_as_torch_does(traces):
     def messages(rank, op):
         calls = [e["args"] for e in _calls(traces[rank]) if e["args"]["Collective name"] == op]
-        return [(a["Src Rank"], a["Dst Rank"], a["Seq"]) for a in calls]
+        return [(a.get("Src Rank"), a.get("Dst Rank"), a["Rank"], a["Seq"]) for a in calls]
 
-    assert messages(0, "send") == messages(2, "recv") == [(0, 2, 1), (0, 2, 2)]
+    assert messages(0, "send") == [(None, 2, 1, 1), (None, 2, 1, 2)]
+    assert messages(2, "recv") == [(0, None, 0, 1), (0, None, 0, 2)]
+
+
+def test_a_message_has_its_title(traces):
+    titles = [[e for e in t["traceEvents"] if e["name"].startswith("nccl:")] for t in traces]
+    assert [[e["name"] for e in told] for told in titles] == [
+        ["nccl:send 0->1"] * 2,
+        [],
+        ["nccl:recv 1<-0"] * 2,
+    ]
+    for told, trace in zip(titles, traces, strict=True):
+        spans = {(e["ts"], e["dur"], e["tid"]) for e in _calls(trace)}
+        assert {(e["ts"], e["dur"], e["tid"]) for e in told} <= spans
 
 
 def test_a_call_encloses_what_the_backend_did(traces):

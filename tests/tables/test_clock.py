@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import theilslopes
 
 from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted, step
-from tracekit.tables.clock import _fit, align
+from tracekit.tables.clock import align, line_through
 
 EPOCH_US = 1_774_000_000_000_000
 
@@ -56,15 +56,15 @@ def test_the_line_is_theil_and_sens():
     when = np.cumsum(rng.uniform(1, 9e8, 100))
     shift = 3e5 - 2e-5 * when + rng.normal(0, 40, 100) + (rng.random(100) < 0.2) * 1e7
     slope, intercept, _, _ = theilslopes(shift, when)
-    assert _fit(shift, when) == pytest.approx((intercept, slope), rel=1e-12)
+    assert line_through(shift, when) == pytest.approx((intercept, slope), rel=1e-12)
 
 
-def test_mostly_equal_ends_fit_without_a_warning():
+def test_mostly_equal_endsline_through_without_a_warning():
     rng = np.random.default_rng(0)
     for _ in range(50):
         when = rng.choice([0.0, 1e6], 24, p=[0.9, 0.1])
         shift = rng.choice([0.0, 5.0], 24, p=[0.9, 0.1])
-        assert all(np.isfinite(_fit(shift, when)))
+        assert all(np.isfinite(line_through(shift, when)))
 
 
 def test_a_clock_of_another_epoch_loses_no_digit():

@@ -85,3 +85,15 @@ def test_calls_without_records_are_members_of_a_batch():
 def test_a_message_nobody_explains_stays_open():
     assert ends(*call("recv", group=0)) == ("send_recv", -1, -1)
     assert ends(*call("recv")) == ("send_recv", -1, -1)
+
+
+@pytest.mark.parametrize("begin", [5, 12])
+def test_titles_serve_traces_without_kernels(begin):
+    """On a CPU the host's record is the operation itself."""
+    ops = recorded(
+        7,
+        record(10, 20, "send", group=0),
+        title(begin, 40 if begin == 5 else 4, "nccl:send 2->3"),
+        groups=(GROUP,),
+    )
+    assert (ops.op[0], int(ops.src[0]), int(ops.dst[0])) == ("send", 7, 9)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, step
+from tracekit.tables.step_marks import NO_STEP, issue_times, label
 from tracekit.tables.steps import measure
 
 PAIR = group(0, 0, 1)
@@ -77,3 +78,13 @@ def test_without_marks_everything_is_one_step():
 def test_steps_need_not_count_from_zero():
     found = measure(matched({r: steady(range(100, 103)) for r in (0, 1)}, PAIR))
     assert found.numbers == (100, 101, 102)
+
+
+def test_backlog_of_an_earlier_step_belongs_to_no_step():
+    begin = np.array([5, 15, 30, 40, 12, 50])
+    stream = np.array([1, 1, 1, 1, 2, 3])
+    start = np.array([1, 2, 3])  # the trace: two launches at 2 and 3
+    launch = np.array([-1, -1, 1, -1, 2, -1])
+    issued = issue_times(launch, stream, begin, start)
+    assert issued.tolist() == [-1, 0, 2, 40, 3, 50]
+    assert label(issued, {7: (1, 60)}).tolist() == [NO_STEP, NO_STEP, 7, 7, 7, 7]

@@ -7,17 +7,30 @@ only columns come back; `assign` tells whose they are.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from tracekit.dumps.assign import assign_ranks, rank_in_name
 from tracekit.dumps.files import find_files, size_of
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
-from tracekit.dumps.workers import decode_all
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
+from tracekit.thresholds import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
+from tracekit.workers import Limits, do_all
 
 Progress = Callable[[int, int, int, int], None]
 """Called with files done, files in all, bytes done, bytes in all."""
+
+
+LIMITS: Final = Limits(
+    seconds=WORKER_SECONDS,
+    memory=WORKER_BYTES,
+    chunk=FILES_A_CHUNK,
+    slow="pickle refused: it took longer to decode than any dump does",
+    big="pickle refused: it takes more memory than any dump needs",
+    broken="pickle refused: decoding it broke the process that tried (memory or nesting beyond bounds)",
+)
+"""Bounds on decoding one dump."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ def _read(
     results: dict[int, RankDump | Exception] = {}
     interner = Interner()
     done, total = 0, sum(sizes)
-    for index, result in decode_all(paths, partial(DumpReader, timed=timed), jobs):
+    for index, result in do_all(paths, partial(DumpReader, timed=timed), jobs, LIMITS):
         results[index] = interner.adopt(result)
         done += sizes[index]
         if progress is not None:

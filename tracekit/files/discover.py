@@ -5,6 +5,7 @@ folder with the wanted files is searched. Ingested run folders inside a folder a
 traces, `dumps` for flight-recorder dumps; they want different files (`Wanted`) and find them in the same way.
 """
 
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
@@ -13,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from tracekit.errors import InputError
+from tracekit.errors import InputError, UsageError
 from tracekit.files.recorded_run import recorded_run
 from tracekit.files.source import Source
 from tracekit.findings import Rejected
@@ -47,9 +48,14 @@ class Found:
 
 
 def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
-    """Find every wanted file that `inputs` name; InputError where one of them names nothing or is unreachable."""
+    """Find every wanted file that `inputs` name; InputError where one of them names nothing or is unreachable.
+
+    Raises UsageError where one is empty: an unset variable of the shell must not mean this folder.
+    """
     search = _Search(wanted)
     for text in inputs:
+        if not text.strip():
+            raise UsageError("an input is empty; name a file, a folder, a glob or a URL")
         if "://" in text:
             search.url(text)
         else:
@@ -113,10 +119,17 @@ class _Search:
 
     def _file(self, path: Path, *, named: bool) -> None:
         try:
-            size = path.stat().st_size
+            found = path.stat()
         except OSError:
-            size = 0  # reading it will say why
-        self._take(str(path), size, named=named)
+            self._take(str(path), 0, named=named)  # reading it will say why
+            return
+        if stat.S_ISREG(found.st_mode):
+            self._take(str(path), found.st_size, named=named)
+        elif named or self._wanted.takes(path.name):
+            reason = (
+                "it is no regular file but a pipe, a socket or a device; copy what it gives to a file first"
+            )
+            self.found.unreadable.append(Rejected(str(path), reason))
 
     def _take(self, uri: str, size: int, *, named: bool) -> None:
         """Take a file once, however often it is named, or set it aside by its name."""

@@ -1,14 +1,17 @@
 """Reads the mesh and the hosts from the manifest of a recorded run (`run.json`), and nothing else."""
 
 import json
+import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from tracekit.thresholds import MAX_RUN_MANIFEST
+from tracekit.thresholds import MAX_RANKS, MAX_RUN_MANIFEST
 
 MANIFEST = "run.json"
 SCHEMA = "reftrain.run/"
+RANK = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,13 @@ def recorded_run(folder: Path) -> RecordedRun | None:
 
 def _mesh_hint(mesh: Any) -> dict[str, Any] | None:
     order, sizes = (mesh.get("order"), mesh.get("sizes")) if isinstance(mesh, dict) else (None, None)
-    if not isinstance(order, list) or not isinstance(sizes, dict) or set(order) != set(sizes):
+    if not isinstance(order, list) or not isinstance(sizes, dict):
         return None
-    if not all(type(n) is int and n > 0 for n in sizes.values()):
+    if not all(type(axis) is str for axis in order) or sorted(order) != sorted(sizes):
+        return None
+    if not all(type(n) is int and 0 < n <= MAX_RANKS for n in sizes.values()):
+        return None
+    if prod(sizes.values()) > MAX_RANKS:
         return None
     return {"order": order, "sizes": {axis: sizes[axis] for axis in order}}
 
@@ -53,6 +60,6 @@ def _hosts(hosts: Any) -> dict[int, str]:
     for key, value in hosts.items() if isinstance(hosts, dict) else ():
         if isinstance(value, list):
             by_rank.update({r: key for r in value if type(r) is int})
-        elif isinstance(value, str) and key.isdecimal():
+        elif isinstance(value, str) and RANK.fullmatch(key):
             by_rank[int(key)] = value
     return by_rank

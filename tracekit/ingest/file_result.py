@@ -36,6 +36,9 @@ class RankTable:
     truncated: bool
     groups: tuple[FileGroup, ...]
     not_stored: dict[str, int]  # events of other phases: instants, flows, counters, metadata
+    steps: frozenset[int] = (
+        frozenset()
+    )  # numbers of the profiler steps marked on the host, as far as they are few
 
 
 @dataclass(frozen=True)

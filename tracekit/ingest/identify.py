@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from tracekit.thresholds import INT32_END
+from tracekit.thresholds import MAX_RANKS
 
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
@@ -20,7 +20,7 @@ def rank_of_content(metadata: dict[str, Any]) -> int | None:
     rank = info.get("rank") if isinstance(info, dict) else None
     if isinstance(rank, str) and re.fullmatch(r"\d{1,9}", rank):
         rank = int(rank)
-    return rank if type(rank) is int and 0 <= rank < INT32_END else None
+    return rank if type(rank) is int and 0 <= rank < MAX_RANKS else None
 
 
 def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
@@ -62,4 +62,4 @@ def world_size_of(metadata: dict[str, Any]) -> int | None:
     """Return `distributedInfo.world_size`; None where it is absent or no world size."""
     info = metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    return size if type(size) is int and 0 < size < INT32_END else None
+    return size if type(size) is int and 0 < size <= MAX_RANKS else None

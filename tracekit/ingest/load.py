@@ -1,14 +1,7 @@
 """Ingest as one call: inputs to an open `Run`. The CLI and every test start here."""
 
-import atexit
-import multiprocessing
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tracekit.errors import InputError
@@ -17,6 +10,7 @@ from tracekit.files.source import Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.merge import merge
+from tracekit.ingest.output_folder import building, refuse_foreign
 from tracekit.ingest.readers import (
     FORMATS,
     TRACES,
@@ -24,24 +18,11 @@ from tracekit.ingest.readers import (
     SetReader,
     format_of_file,
     quality_of_foreign,
-    read_file,
 )
-from tracekit.store import Run, is_run, open_run
+from tracekit.ingest.reading import Progress, ProgressEvent, read_files
+from tracekit.manifest import open_run, save_manifest
+from tracekit.store import Run, is_run
 from tracekit.thresholds import FILES_NAMED, LOOKED_INTO
-
-
-@dataclass(frozen=True)
-class ProgressEvent:
-    """Progress of reading: files and raw bytes done and in all, and the file last read from."""
-
-    done_files: int
-    total_files: int
-    done_bytes: int
-    total_bytes: int
-    path: str
-
-
-Progress = Callable[[ProgressEvent], None]
 
 
 def load(
@@ -65,10 +46,10 @@ def load(
         if "://" not in text and is_run(Path(text)):
             raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
     if out is not None:
-        _refuse_foreign(out)
+        refuse_foreign(out)
     found = discover(inputs, TRACES)
-    with _building(out) as folder:
-        results = _read_all(found.sources, folder, jobs, progress) if found.sources else []
+    with building(out) as folder:
+        results = read_files(found.sources, folder, jobs, progress) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
             run = _of_set(together, inputs, found, folder, jobs, progress)
@@ -76,92 +57,8 @@ def load(
             run = _merged(results, found, folder, inputs)
         else:
             raise InputError(_nothing(inputs, found))
-        run.save_manifest()
-    return replace(run, folder=out) if out is not None else run
-
-
-def _refuse_foreign(out: Path) -> None:
-    if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out}: exists and is no ingested run; name another folder, or remove it")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"{out}: the folder to put it in does not exist; create it first")
-
-
-@contextmanager
-def _building(out: Path | None) -> Iterator[Path]:
-    """Lend a folder to build the run in; it takes the place of `out` at the end, and vanishes on error."""
-    if out is None:
-        folder = Path(tempfile.mkdtemp(prefix="tracekit-run-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    else:
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.absolute().parent))
-    try:
-        yield folder
-        if out is not None:
-            folder.chmod(0o755)
-            _replace(folder, out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _replace(folder: Path, out: Path) -> None:
-    if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.absolute().parent))
-        out.rename(old / "run")
-        folder.rename(out)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        folder.rename(out)
-
-
-def _read_all(sources: list[Source], folder: Path, jobs: int, progress: Progress | None) -> list[FileResult]:
-    total = sum(s.size for s in sources)
-    parts = [folder / f"part-{i:06d}" for i in range(len(sources))]
-    if jobs > 1 and len(sources) > 1:
-        return _in_processes(sources, parts, min(jobs, len(sources)), progress, total)
-    results = []
-    before = 0
-    for i, (source, part) in enumerate(zip(sources, parts, strict=True)):
-
-        def tell(count: int, done: int = i, start: int = before, label: str = source.label) -> None:
-            if progress is not None:
-                progress(ProgressEvent(done, len(sources), start + count, total, label))
-
-        results.append(read_file(source, part, tell))
-        before += source.size
-        if progress is not None:
-            progress(ProgressEvent(i + 1, len(sources), before, total, source.label))
-    return results
-
-
-def _in_processes(
-    sources: list[Source], parts: list[Path], jobs: int, progress: Progress | None, total: int
-) -> list[FileResult]:
-    """Spawned, not forked: Arrow's and a caller's threads do not survive a fork."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
-    try:
-        largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
-        pending: dict[Future[FileResult], int] = {
-            pool.submit(read_file, sources[i], parts[i]): i for i in largest_first
-        }
-        results: dict[int, FileResult] = {}
-        done_bytes = 0
-        while pending:
-            for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                i = pending.pop(future)
-                results[i] = future.result()
-                done_bytes += sources[i].size
-                if progress is not None:
-                    progress(ProgressEvent(len(results), len(sources), done_bytes, total, sources[i].label))
-    except BrokenProcessPool as error:
-        raise InputError(
-            "a reading process was killed, most often for want of memory; use fewer --jobs"
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    return [results[i] for i in range(len(sources))]
+        save_manifest(run, kept=out is not None)
+    return open_run(out) if out is not None else run
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:

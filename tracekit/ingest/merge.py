@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from tracekit.arrays import from_ints
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
+from tracekit.ingest.recordings import one_recording
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
@@ -32,14 +34,19 @@ def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints:
     """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
 
     hosts: by rank, for files that name none. hints: meshes of recorded runs; one counts only where it is the only one.
+    Raises InputError where the files are of several jobs or recordings, and none has a majority.
     """
     merged = _Merged()
+    results = one_recording(results)
     for result in results:
         merged.quality.extend(result.quality)
         if result.status == "rejected":
             merged.rejected.append(Rejected(result.label, result.reason, result.rank))
     _choose(results, merged)
-    groups = _groups(merged)
+    hints = hints or _hints(merged)
+    world = _world_size(merged, hints)
+    _drop_strangers(merged, world)
+    groups = _groups(merged, world)
     number = {g.ranks: g.group for g in groups}
     (folder / "events").mkdir()
     records = tuple(
@@ -48,8 +55,6 @@ def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints:
     for claims in merged.chosen.values():
         for _, table in claims:
             Path(table.path).unlink(missing_ok=True)
-    hints = hints or _hints(merged)
-    world = _world_size(records, merged, hints)
     return Run(
         folder=folder,
         ranks=records,
@@ -115,14 +120,33 @@ def _without_copies(several: list[Claim], merged: _Merged) -> list[Claim]:
     return list(kept.values())
 
 
-def _groups(merged: _Merged) -> tuple[Group, ...]:
+def _drop_strangers(merged: _Merged, world: int | None) -> None:
+    """Reject the files of ranks that the job cannot have: another job's, or a damaged number."""
+    for rank in [r for r in merged.chosen if world is not None and r >= world]:
+        for result, _ in merged.chosen.pop(rank):
+            reason = (
+                f"its rank {rank} is beyond the job's {world} ranks: another job's file, or a damaged one"
+            )
+            merged.rejected.append(Rejected(result.label, reason, rank))
+
+
+def _groups(merged: _Merged, world: int | None) -> tuple[Group, ...]:
+    """The process groups that the files tell, by number; one with a member beyond the world is dropped and counted."""
     names: dict[tuple[int, ...], set[str]] = defaultdict(set)
     descs: dict[tuple[int, ...], set[str]] = defaultdict(set)
+    beyond: Counter[str] = Counter()
     for claims in merged.chosen.values():
-        for _, table in claims:
+        for result, table in claims:
             for group in table.groups:
+                if world is not None and group.ranks and group.ranks[-1] >= world:
+                    beyond[result.label] += 1
+                    continue
                 names[group.ranks].update(group.names)
                 descs[group.ranks].update(group.descs)
+    detail = (
+        f"process groups with members beyond the job's {world} ranks; their operations belong to no group"
+    )
+    merged.quality.extend(Quality("group_beyond_world", f, n, detail) for f, n in sorted(beyond.items()))
     return tuple(
         Group(i, ranks, _text(names[ranks]), _text(descs[ranks])) for i, ranks in enumerate(sorted(names))
     )
@@ -152,7 +176,7 @@ def _record(
         events=sum(t.events for _, t in claims),
         table=name,
         truncated=any(t.truncated for _, t in claims),
-        groups=tuple(number[g.ranks] for g in groups),
+        groups=tuple(number.get(g.ranks, -1) for g in groups),
         not_stored=dict(sorted(skipped.items())),
     )
 
@@ -182,20 +206,12 @@ def _place(claims: list[Claim], path: Path) -> list[FileGroup]:
     return groups
 
 
-def _world_size(records: tuple[RankRecord, ...], merged: _Merged, hints: list[dict[str, Any]]) -> int | None:
-    said = Counter(r.world_size for r in records if r.world_size is not None)
+def _world_size(merged: _Merged, hints: list[dict[str, Any]]) -> int | None:
+    """Ranks of the job as most files tell them, else as the one mesh does; None where nothing tells."""
+    by_rank = [[t.world_size for _, t in claims if t.world_size] for claims in merged.chosen.values()]
+    said = Counter(sizes[0] for sizes in by_rank if sizes)
     if not said:
-        if len(hints) != 1:
-            return None
-        size = 1
-        for n in hints[0]["sizes"].values():
-            size *= n
-        return size
-    if len(said) > 1:
-        detail = "files disagree on the world size: " + ", ".join(
-            f"{n} ({c} files)" for n, c in sorted(said.items())
-        )
-        merged.quality.append(Quality("world_size_conflict", None, len(said), detail))
+        return prod(hints[0]["sizes"].values()) if len(hints) == 1 else None
     return max(said, key=lambda n: (said[n], n))
 
 

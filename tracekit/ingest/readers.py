@@ -1,7 +1,7 @@
 """The formats that ingest reads, one entry each, and the reading of one file by the format that its first bytes tell.
 
 To add a format, write a reader module and add its entry to FORMATS. A run folder is no file format: `load` opens it
-with `store.open_run`.
+with `manifest.open_run`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,19 +1,25 @@
 """Names for the axes that were found: description first, then behaviour, then position."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracekit.axes import AXES
+from tracekit.errors import MeshError
 from tracekit.mesh.families import Family
+from tracekit.mesh.parse import mesh_remedy
 from tracekit.thresholds import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
 def name_axes(
-    axes: list[Family], order: Sequence[str] | None, notes: list[str]
+    axes: list[Family],
+    order: Sequence[str] | None,
+    notes: list[str],
+    programs: Mapping[int, object] | None = None,
 ) -> list[tuple[str, list[Family]]]:
     """Return the axes with their names, inner to outer; axes of one name are merged.
 
     Names come from descriptions first, then from behaviour, then from position. order: axes inner to outer, where the
-    user gave it. notes: takes a sentence where names were guessed.
+    user gave it. notes: takes a sentence where names were guessed. programs: what each rank runs, where messages have
+    no known peer. Raises MeshError where nothing tells along which axis those run.
     """
     if all(a.regular for a in axes):
         inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))
@@ -25,7 +31,7 @@ def name_axes(
             names[i] = next(iter(axis.hints))
     free = [i for i in range(len(inner_first)) if i not in names]
     if free:
-        _guess(inner_first, free, names, order)
+        _guess(inner_first, free, names, order, programs)
         told = ", ".join(f"{names[i]}={inner_first[i].size}" for i in free)
         notes.append(f"axes without a telling description named by their use and position: {told}")
     merged: dict[str, list[Family]] = {}
@@ -34,7 +40,13 @@ def name_axes(
     return list(merged.items())
 
 
-def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Sequence[str] | None) -> None:
+def _guess(
+    axes: list[Family],
+    free: list[int],
+    names: dict[int, str],
+    order: Sequence[str] | None,
+    programs: Mapping[int, object] | None,
+) -> None:
     """Names for axes that nothing describes: p2p makes a pipeline, the outermost of the rest is data."""
     left = [d for d in (order or AXES) if d not in names.values()]
     if order is not None and len(left) >= len(free):
@@ -42,6 +54,8 @@ def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Se
         names.update(zip(free, chosen, strict=True))
         return
     piped = [i for i in free if axes[i].p2p > 0]
+    if "pp" in left and programs is not None and not piped:
+        piped = [_pipeline(axes, free, programs)]
     if "pp" in left and piped:
         best = max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
         names[best] = "pp"
@@ -54,6 +68,24 @@ def _guess(axes: list[Family], free: list[int], names: dict[int, str], order: Se
     if len(wanted) < len(free):
         wanted = [*wanted, *[d for d in left if d not in wanted], *["dp"] * len(free)][: len(free)]
     names.update(zip(free, wanted, strict=True))
+
+
+def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object]) -> int:
+    """The axis of messages without a known peer: along it ranks run different programs, or call nothing else."""
+
+    def differs(axis: Family) -> bool:
+        return any(len({programs[r] for r in g.ranks if r in programs}) > 1 for g in axis.groups)
+
+    shown = [i for i in free if differs(axes[i])]
+    silent = [i for i in free if not axes[i].calls] if any(a.calls for a in axes) else []
+    for found in (shown, silent):
+        if len(found) == 1:
+            return found[0]
+    world = len(axes[0].blocks)
+    raise MeshError(
+        "messages name no peer, and nothing tells which of the process groups lie along the pipeline; "
+        f"{mesh_remedy(world)}"
+    )
 
 
 def _looks(axis: Family) -> str:

@@ -5,7 +5,7 @@ orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are
 those that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,10 +27,16 @@ class Inference:
     flat: bool  # no group structure was seen: the world is one data-parallel group
 
 
-def infer(uses: Sequence[GroupUse], world: Sequence[int], order: Sequence[str] | None = None) -> Inference:
+def infer(
+    uses: Sequence[GroupUse],
+    world: Sequence[int],
+    order: Sequence[str] | None = None,
+    programs: Mapping[int, object] | None = None,
+) -> Inference:
     """Return the mesh of `world` (all ranks of the job) told by its process groups.
 
-    `order` names the axes inner to outer where descriptions do not. Raises MeshError, naming the flag to give,
+    `order` names the axes inner to outer where descriptions do not. `programs` are given where messages have no known
+    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshError, naming the flag to give,
     when the groups do not determine a mesh.
     """
     ranks = tuple(sorted(world))
@@ -44,7 +50,7 @@ def infer(uses: Sequence[GroupUse], world: Sequence[int], order: Sequence[str] |
         return Inference(
             _flat(ranks), (*notes, "no group divides the world: taken as one data-parallel group"), flat=True
         )
-    named = name_axes(axes, order, notes)
+    named = name_axes(axes, order, notes, programs)
     return Inference(_build(named, ranks), tuple(notes), flat=False)
 
 

@@ -5,12 +5,14 @@ Some arguments stand only on the host-side record of a kernel, some only in othe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.store import Group
+from tracekit.tables.collective_titles import CollectiveTitles
 from tracekit.tables.event_columns import Values, ints, strings
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64
@@ -18,6 +20,9 @@ from tracekit.tables.kernel_records import Joined
 from tracekit.tables.operation_names import MESSAGES, UNDIRECTED, canonical_op
 from tracekit.tables.peers import Peers
 from tracekit.tables.step_marks import I32
+
+_UNTOLD: Final = ("send_recv", "other")
+"""What the names of kernels say that may be any collective: NCCL's all-to-all, and everything of RCCL."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Arguments:
     dst: I32
     seq: I64  # -1 unknown
     nelems: I64  # the larger of input and output; -1 unknown
+    size: I32  # ranks in the group, as the trace counts them; -1 unknown
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
 
 
@@ -44,18 +50,17 @@ def read_arguments(
     groups: Sequence[Group],
 ) -> Arguments:
     """Arguments of the operations `joined` to the events `rows`; both are of `rank`."""
-    taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "seq"])
+    taken = events.select(["collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "seq"])
     taken = taken.take(pa.array(joined.args))
     names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
     collectives = strings(taken.column("collective"))
-    known: dict[str, str] = {}
-    kinds = [
-        known.setdefault(text, canonical_op(text))
-        for text in (c or n or "" for c, n in zip(collectives, names, strict=True))
-    ]
+    kinds = _kinds(collectives, names)
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
     group = ints(taken, "group", -1)
     src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
+    titles = CollectiveTitles(events, cat, host, rows)
+    for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
+        kinds[entry] = titles.of(joined, entry) or kinds[entry]
     peers = Peers(rank, events, cat, host, rows, groups)
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
@@ -72,8 +77,16 @@ def read_arguments(
         dst.astype(np.int32),
         ints(taken, "seq", -1),
         nelems,
+        ints(taken, "group_size", -1).astype(np.int32),
         way,
     )
+
+
+def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:
+    """The kind of each operation by its argument, else by the name of its kernel."""
+    known: dict[str, str] = {}
+    texts = [c or n or "" for c, n in zip(collectives, names, strict=True)]
+    return [known.setdefault(text, canonical_op(text)) for text in texts]
 
 
 def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:

@@ -60,14 +60,14 @@ def aligned(ops: Operations, clocks: Clocks, times: I64) -> I64:
 def align(ops: Operations) -> Clocks:
     """The clocks of all ranks, fitted along a tree of the pairs of ranks that share most collectives."""
     origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
-    pairs = _common_ends(ops, origin)
+    pairs = common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
     neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
     linked = DisjointSets(ops.ranks)
     for a, b in edges:
         if linked.join(a, b):
             mine, theirs = np.array(pairs[a, b], np.float64).T
-            shift, rate = _fit(theirs - mine, theirs)
+            shift, rate = line_through(theirs - mine, theirs)
             lead = float(np.median(mine - theirs))
             neighbours[a].append((b, shift, rate, lead))
             neighbours[b].append((a, *_inverse(shift, rate, lead)))
@@ -144,10 +144,17 @@ def _message_delays(
     return delays
 
 
-def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
-    p2p = np.array([c.p2p for c in ops.channels] or [False])
-    usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
+def common_ends(
+    ops: Operations, origin: dict[int, int], *, named: bool = False
+) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
+
+    With `named`, only collectives whose group the traces name: elsewhere the matching itself is a guess.
+    """
+    left_out = np.array([c.p2p or (named and c.group < 0) for c in ops.channels] or [False])
+    usable = (
+        (ops.instance >= 0) & ~left_out[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
+    )
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
@@ -158,7 +165,7 @@ def _common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int
     return pairs
 
 
-def _fit(shift: F64, when: F64) -> tuple[float, float]:
+def line_through(shift: F64, when: F64) -> tuple[float, float]:
     """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate)."""
     middle = float(np.median(shift))
     if len(shift) < CLOCK_FIT_FROM or float(np.ptp(when)) <= 0:

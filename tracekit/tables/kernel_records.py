@@ -38,10 +38,10 @@ class Joined:
 
 
 def alone(rows: I64) -> Joined:
-    """Every event of `rows` as an operation with its own arguments."""
+    """Every event of `rows` as an operation with its own arguments: on a host's trace each is its own record."""
     none = np.full(len(rows), -1, np.int64)
     place = np.arange(len(rows))
-    return Joined(place, rows, none, none, place)
+    return Joined(place, rows, rows, none, place)
 
 
 def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:

@@ -14,7 +14,7 @@ from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.readiness import ready_times
-from tracekit.tables.step_marks import I32, label, step_spans
+from tracekit.tables.step_marks import I32, issue_times, label, step_spans
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
@@ -53,6 +53,7 @@ class RankOps:
     message: I64 | None = (
         None  # number that both ends of an inferred message share; -1 of any other operation
     )
+    told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
 
 
 def read_rank(run: Run, rank: int) -> RankOps:
@@ -84,13 +85,14 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     joined = join(events, cat, host, rows) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
-    issued = np.where(joined.launch >= 0, start[joined.launch], begin)
+    stream = ints(events, "stream", -1)[rows[joined.kernel]]
+    issued = issue_times(joined.launch, stream, begin, start)
     carriers = rows[joined.kernel]
     ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, ints(events, "stream", -1)[carriers], args.way,
+        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size,
     )  # fmt: skip
 
 

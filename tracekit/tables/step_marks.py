@@ -13,14 +13,13 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Values, ints, matches
 from tracekit.tables.intervals import I64
+from tracekit.thresholds import MAX_STEP
 
 I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
 """Step of an operation outside every marked step."""
 
-_STEP = re.compile(r"^ProfilerStep#(\d+)$")
-_STEPS_END: Final = 2**31
-"""Step numbers are held in 32 bits; marks with larger numbers are ignored."""
+_STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
 def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
@@ -29,7 +28,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
     spans: dict[int, tuple[int, int]] = {}
     for row in np.flatnonzero((number != None) & (cat != "gpu_user_annotation")):  # noqa: E711
         step = int(number[row])
-        if step < _STEPS_END:
+        if step < MAX_STEP:
             old = spans.get(step, (int(start[row]), int(end[row])))
             spans[step] = min(old[0], int(start[row])), max(old[1], int(end[row]))
     return dict(sorted(spans.items()))
@@ -66,3 +65,23 @@ def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
     """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
     launch = launch_rows(events, cat, rows)
     return np.where(launch >= 0, start[launch], start[rows])
+
+
+def issue_times(launch: I64, stream: I64, begin: I64, start: I64) -> I64:
+    """When the host issued each operation, ns: its launch, where known, else its begin.
+
+    Where the host runs ahead, the device still works off what was launched before the recording began. A stream runs
+    in order of launch, so a kernel without a launch ahead of the first one with a launch on its stream is of that
+    kind: it counts as issued before everything recorded, and so belongs to no marked step. launch: event rows, −1
+    where unknown; stream, begin: per operation, in order of begin; start: per event.
+    """
+    known = launch >= 0
+    issued = np.where(known, start[launch], begin)
+    ahead = np.zeros(len(begin), bool)
+    for number in np.unique(stream):
+        mine = np.flatnonzero(stream == number)
+        if known[mine].any():
+            ahead[mine[: int(np.argmax(known[mine]))]] = True
+    early = np.flatnonzero(ahead)
+    issued[early] = (int(start.min()) if len(start) else 0) - len(early) + np.arange(len(early))
+    return np.asarray(issued, np.int64)

@@ -79,13 +79,24 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
         1,
     )
     whole = np.ones((len(ops.ranks), len(numbers)), bool)
+    open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
     for c, channel in enumerate(ops.channels):
+        if channel.p2p and open_ends.intersection(channel.members):
+            continue  # messages of that channel are among those without a peer: the two ends may count differently
         rows = [row[r] for r in channel.members if r in row]
         most = counts[c, rows].max(axis=0) if rows else 0
         whole[rows] &= counts[c, rows] == most
-    total = counts.sum(axis=0)
+    total = counts.sum(axis=0) if len(ops.channels) else _operations(ops, step, numbers)
     usual = np.median(total, axis=1, keepdims=True) if len(numbers) else total
     return np.asarray(whole & (total > 0) & (total >= WHOLE_STEP_SHARE * usual), bool)
+
+
+def _operations(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """How many operations each rank (row) has in each step (column), whoever they are matched with."""
+    steps = [step[ops.of(rank)] for rank in ops.ranks]
+    return np.array([[int((s == n).sum()) for n in numbers] for s in steps], np.int64).reshape(len(steps), -1)
 
 
 def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:

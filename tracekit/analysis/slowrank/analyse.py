@@ -13,7 +13,9 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.timed_dumps import tempered
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.analysis.slowrank.verdict import Answer, decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
@@ -54,7 +56,13 @@ def opened(
         ranks.append(read_rank(run, record.rank))
         if progress:
             progress(i + 1, len(run.ranks))
+    run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ops = match(ranks, run.groups)
+    if others := strangers(ops):
+        run = run.without(
+            others, "its collectives do not end with those of the other ranks: another recording"
+        )
+        ops = match([r for r in ranks if r.rank not in others], run.groups)
     choice = choose(run, ops, mesh, order)
     return build(run, ops, choice.mesh, steps), choice
 

@@ -59,7 +59,7 @@ def choose(
             return MeshChoice(hinted, "manifest")
         return _flat(ops, world)
     try:
-        found = infer(uses, world, order)
+        found = infer(uses, world, order, _programs(ops))
     except MeshError:
         if hinted is not None and _contradiction(hinted, uses) is None:
             return MeshChoice(hinted, "manifest")
@@ -71,6 +71,8 @@ def choose(
         raise MeshError(
             f"process group {_shown(wrong)} fits no mesh with the other groups; {mesh_remedy(len(world))}"
         )
+    if found.flat and not any(g.names or g.descs for g in run.groups):
+        return MeshChoice(found.mesh, "flat_world", found.notes, (_flat_row(world),))
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -108,6 +110,20 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
     known = {u.ranks for u in uses}
     chains = [GroupUse(c, (), 0, n, frozenset({"p2p"})) for c, n in p2p.items() if c not in known]
     return uses + [u for u in chains if len(u.ranks) < whole or not uses]
+
+
+def _programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
+    """What each rank runs in most steps, where messages have no known peer; None where there are none of these."""
+    if not (ops.op == "send_recv").any():
+        return None
+    found = {}
+    for rank, source in ops.per_rank.items():
+        steps: dict[int, Counter[str]] = defaultdict(Counter)
+        for step, op in zip(source.step.tolist(), source.op, strict=True):
+            steps[step][op] += 1
+        usual = Counter(tuple(sorted(kinds.items())) for kinds in steps.values())
+        found[rank] = max(usual, key=lambda kinds: (usual[kinds], kinds), default=())
+    return found
 
 
 def _share(flags: list[bool]) -> float:
@@ -181,7 +197,9 @@ def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
         if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
             continue
         first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
-        along = [d for d, a, b in zip(mesh.order, first or (), last or (), strict=True) if a != b]
+        if first is None or last is None:
+            return use
+        along = [d for d, a, b in zip(mesh.order, first, last, strict=True) if a != b]
         line = mesh.line(use.ranks[0], along)
         if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
             return use
@@ -219,10 +237,9 @@ def _flat(ops: Operations, world: tuple[int, ...]) -> MeshChoice:
                 f"so the mesh is unknown; {mesh_remedy(len(world))}"
             )
     found = infer([], world)
-    row = Quality(
-        "flat_world",
-        None,
-        len(world),
-        "no process groups in the traces: the world is taken as one data-parallel group",
-    )
-    return MeshChoice(found.mesh, "flat_world", (), (row,))
+    return MeshChoice(found.mesh, "flat_world", (), (_flat_row(world),))
+
+
+def _flat_row(world: tuple[int, ...]) -> Quality:
+    told = "no process groups in the traces: the world is taken as one data-parallel group"
+    return Quality("flat_world", None, len(world), told)

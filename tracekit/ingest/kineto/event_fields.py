@@ -27,15 +27,15 @@ TOP = (
 )
 PLAIN = (
     Field(("device",), "device", pa.int64()),
-    Field(("stream",), "stream", pa.int64()),
+    Field(("original_stream", "stream"), "stream", pa.int64()),  # `stream` is a display lane where both stand
     Field(("correlation",), "correlation", pa.int64()),
     Field(("External id", "external id"), "external_id", pa.int64()),
 )
 COMMS = (
     Field(("Collective name",), "collective", DICT),
     Field(("dtype",), "dtype", DICT),
-    Field(("In msg nelems",), "in_nelems", pa.int64()),
-    Field(("Out msg nelems",), "out_nelems", pa.int64()),
+    Field(("In msg nelems", "In msg size"), "in_nelems", pa.int64()),  # torch 2.2 writes sizes
+    Field(("Out msg nelems", "Out msg size"), "out_nelems", pa.int64()),
     Field(("In split size",), "in_split", DICT),
     Field(("Out split size",), "out_split", DICT),
     Field(("Group size",), "group_size", pa.int64()),
@@ -53,7 +53,7 @@ COMMS = (
 )
 INPUTS = (Field(("Concrete Inputs",), "input_peer", pa.int64()),)
 ARGS = (*PLAIN, *COMMS, *INPUTS)
-COMMS_MARKS = (b'"Collective name"', b'"Process Group ')
+COMMS_MARKS = (b'"Collective name"', b'"Process Group ', b'"Group size"')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
 CALLS = ("c10d::send", "c10d::recv_")
 """Calls whose inputs name the peer; those of all other operators are left out."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
 from tracekit.ingest.file_result import FileGroup
-from tracekit.thresholds import INT32_END, MAX_RANKS
+from tracekit.thresholds import MAX_RANKS
 
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
 
@@ -116,7 +116,7 @@ def _members(value: Any) -> tuple[int, ...] | None:
         value = [int(v) for v in re.findall(r"\d{1,9}", value)] if "..." not in value else None
     if not isinstance(value, list) or len(value) > MAX_RANKS:
         return None
-    if not all(type(v) is int and 0 <= v < INT32_END for v in value):
+    if not all(type(v) is int and 0 <= v < MAX_RANKS for v in value):
         return None
     return tuple(value)
 
@@ -125,12 +125,14 @@ def members_of(said: Membership, listed: list[ListedGroup]) -> tuple[int, ...] |
     """Return the members of the group that an event names, in the order written; None where that would be a guess."""
     text = said.pg_ranks or ""
     prefix = tuple(int(v) for v in re.findall(r"\d{1,9}", text))
+    if max(prefix, default=0) >= MAX_RANKS:
+        return None
     if prefix and "..." not in text and said.group_size in (None, len(prefix)):
         return prefix
     size, start, stride = said.group_size, said.rank_start, said.rank_stride
     if size is not None and 0 < size <= MAX_RANKS and start is not None and start >= 0:
         step = 1 if size == 1 else stride
-        if step is not None and step > 0 and start + (size - 1) * step < INT32_END:
+        if step is not None and step > 0 and start + (size - 1) * step < MAX_RANKS:
             strided = tuple(range(start, start + size * step, step))
             if strided[: len(prefix)] == prefix:
                 return strided

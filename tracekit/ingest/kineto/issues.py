@@ -25,6 +25,7 @@ SAID = {
     "overlapping_kernels": "on one stream, by more than 1 us; kept as recorded",
     "rank_in_no_group": "no process group of the file holds the file's own rank",
     "trailing_bytes": "bytes behind the compressed data; ignored",
+    "value_out_of_range": "no job has such a number; value dropped",
     "unpaired_begin_end": "begin without end, or end without begin; dropped",
 }
 """Detail of each kind of repair; the scanner and its helpers count them by these names."""

@@ -1,5 +1,6 @@
 """One Kineto file to one table of events: scan, pair, repair, resolve groups, sort, write."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,20 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays import NO_INT32, NO_INT64, ZERO, from_numpy, to_numpy
+from tracekit.arrays import NO_INT32, ZERO, from_numpy, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest import identify
 from tracekit.ingest.file_result import FileResult, RankTable, dump_among_traces
 from tracekit.ingest.kineto.begin_end import Pairing
+from tracekit.ingest.kineto.bounds import within_bounds
 from tracekit.ingest.kineto.event_repair import Repair
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
 from tracekit.ingest.kineto.issues import quality_rows
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.thresholds import INT32_END, MAX_TIME_NS
+from tracekit.thresholds import MAX_MARKED_STEPS, MAX_TIME_NS
 
 NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank", "input_peer")  # 32 bits in EVENTS
+STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
 @dataclass
@@ -34,6 +37,7 @@ class _Scanned:
     codes: MembershipCodes = field(default_factory=MembershipCodes)
     first: int = int(np.iinfo(np.int64).max)  # start of the first event, ns since the file's base time
     last: int = int(np.iinfo(np.int64).min)  # start of the last event, likewise
+    steps: set[int] = field(default_factory=set)  # numbers of the steps marked on the host
 
 
 def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
@@ -70,33 +74,33 @@ def _scan(blocks: Iterator[bytes], scanned: _Scanned, writer: EventWriter) -> No
                 ts = to_numpy(repaired.column("ts"))
                 scanned.first = min(scanned.first, int(ts.min()))
                 scanned.last = max(scanned.last, int(ts.max()))
+                scanned.steps |= _marked_steps(repaired)
                 writer.add(_events(repaired, scanned.codes, record.issues))
     pairing.close()
 
 
+def _marked_steps(batch: pa.RecordBatch) -> set[int]:
+    """The numbers of the profiler steps that the host's marks in `batch` name."""
+    names, cats = batch.column("name"), batch.column("cat")
+    known = names.dictionary.to_pylist() if pa.types.is_dictionary(names.type) else []
+    marks = {i: int(m[1]) for i, v in enumerate(known) if v and (m := STEP.match(v))}
+    if not marks:
+        return set()
+    rows = np.flatnonzero(np.isin(to_numpy(names.indices.fill_null(-1)), list(marks)))
+    shown = cats.take(from_numpy(rows)).to_pylist()
+    numbers = [marks[names.indices[r].as_py()] for r in rows.tolist()]
+    return {n for n, cat in zip(numbers, shown, strict=True) if cat != "gpu_user_annotation"}
+
+
 def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str]) -> pa.RecordBatch:
     """Make EVENTS of a SCANNED batch, with membership codes in the column where group numbers will stand."""
+    batch = within_bounds(batch, issues)
     columns = {name: batch.column(name) for name in batch.schema.names}
     for name in NARROW:
-        columns[name], lost = _to_int32(columns[name])
-        issues["integer_overflow"] += lost
-    for name in ("src_rank", "dst_rank", "group_rank"):
-        if columns[name].null_count < len(batch):
-            columns[name] = pc.if_else(pc.less(columns[name], ZERO), NO_INT32, columns[name])
+        columns[name] = columns[name].cast(pa.int32())
     columns["group"] = codes.encode(batch)
     columns["micro_batch"] = pa.nulls(len(batch), pa.int32())
     return pa.RecordBatch.from_arrays([columns[f.name] for f in EVENTS], schema=EVENTS)
-
-
-def _to_int32(column: pa.Array) -> tuple[pa.Array, int]:
-    """Cast 64-bit integers to 32 bits; values that do not fit become null and are counted."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), pa.int32()), 0
-    wide = np.abs(to_numpy(column.fill_null(ZERO))) >= INT32_END
-    lost = int(wide.sum())
-    if lost:
-        column = pc.if_else(from_numpy(wide), NO_INT64, column)
-    return column.cast(pa.int32()), lost
 
 
 def _rank_of(record: ScanRecord, source: Source) -> tuple[int | None, str]:
@@ -152,6 +156,7 @@ def _finish(
         truncated,
         groups.table(),
         {k: v for k, v in sorted(record.phases.items()) if k not in {"X", "B", "E"}},
+        frozenset(scanned.steps if len(scanned.steps) <= MAX_MARKED_STEPS else ()),
     )
     return FileResult(
         source.label,

@@ -1,7 +1,7 @@
-"""Worker processes that decode dumps under a bound on memory and time, and survive a file that breaks one.
+"""Worker processes that read files of strangers under a bound on memory and time, and survive one that breaks them.
 
 A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
-the rest goes on. Results come as they finish; the caller puts them in order. Used by `load`.
+the rest goes on. Results come as they finish; the caller puts them in order. A worker whose parent is gone ends.
 """
 
 import contextlib
@@ -15,14 +15,31 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Final
 
-from tracekit.thresholds import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
-
+IDLE_SECONDS: Final = 0.2
+"""Time after which a caller is told that workers are still busy."""
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
-Handler = Callable[[str], Any]
+Handler = Callable[[Any], Any]
+"""Does one task in a worker, such as to read a file; returns what the parent is to have."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on reading one file, and the reasons for which one is refused.
+
+    seconds: for one file; memory: bytes beyond what the process starts with; chunk: files handed out at once;
+    slow, big, broken: the reasons of a file that takes too long, takes too much memory, or kills its worker.
+    """
+
+    seconds: float
+    memory: int
+    chunk: int
+    slow: str
+    big: str
+    broken: str
 
 
 @dataclass
@@ -57,30 +74,32 @@ class _Worker:
 
 @dataclass(frozen=True)
 class _Job:
-    """The files and bounds with which every worker is started."""
+    """The work and bounds with which every worker is started."""
 
-    paths: Sequence[str]
+    tasks: Sequence[Any]
     make_handler: Callable[[], Handler]
-    seconds: float  # for one file
-    memory: int  # bytes beyond what the process starts with
+    limits: Limits
+    method: str  # of starting a process
 
 
-def decode_all(
-    paths: Sequence[str],
+def do_all(
+    tasks: Sequence[Any],
     make_handler: Callable[[], Handler],
     jobs: int,
-    done: Callable[[int], None] | None = None,
-    seconds: float = WORKER_SECONDS,
-    memory: int = WORKER_BYTES,
+    limits: Limits,
+    *,
+    method: str = "fork",
+    idle: Callable[[], None] | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (index, result) of `make_handler()(path)` for every path, as they finish.
+    """Yield (index, result) of `make_handler()(task)` for each of `tasks`, as they finish.
 
     `make_handler` runs once in each worker and so may keep caches there. A result is the handler's, or an Exception
-    where the worker died. `done` is called with each index after its result. seconds: time for one file; memory:
-    bytes that a worker may take beyond what it starts with.
+    where the worker died. `idle` is called now and then while workers are busy. method: "fork", or "spawn" where the
+    caller has threads, which do not survive a fork.
     """
-    job = _Job(paths, make_handler, seconds, memory)
-    chunks = [list(range(i, min(i + FILES_A_CHUNK, len(paths)))) for i in range(0, len(paths), FILES_A_CHUNK)]
+    job = _Job(tasks, make_handler, limits, method)
+    count, chunk = len(tasks), limits.chunk
+    chunks = [list(range(i, min(i + chunk, count))) for i in range(0, count, chunk)]
     chunks.reverse()
     workers: list[_Worker] = []
     try:
@@ -88,19 +107,18 @@ def decode_all(
             while chunks and len(workers) < max(1, jobs):
                 workers.append(_start(job))
                 workers[-1].give(chunks)
-            for index, result in _answers(workers, chunks):
-                yield index, result
-                if done is not None:
-                    done(index)
+            yield from _answers(workers, chunks, limits)
+            if idle is not None:
+                idle()
     finally:
         for worker in workers:
             worker.process.kill()
             worker.bury()
 
 
-def _answers(workers: list[_Worker], chunks: list[list[int]]) -> Iterator[tuple[int, Any]]:
+def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) -> Iterator[tuple[int, Any]]:
     """Yield the results that are ready; give workers more to do, and remove those that end or have died."""
-    for pipe in wait([w.pipe for w in workers]):
+    for pipe in wait([w.pipe for w in workers], IDLE_SECONDS):
         worker = next(w for w in workers if w.pipe is pipe)
         try:
             index, result = worker.pipe.recv()
@@ -109,7 +127,7 @@ def _answers(workers: list[_Worker], chunks: list[list[int]]) -> Iterator[tuple[
             workers.remove(worker)
             # a file may leave damage behind that kills later: only a fresh worker's death is that file's
             if worker.process.exitcode != _SPENT and worker.handled == 0:
-                yield worker.todo.pop(0), _death(worker.process)
+                yield worker.todo.pop(0), _death(worker.process, limits)
             if worker.todo:
                 chunks.append(worker.todo)
             continue
@@ -122,37 +140,33 @@ def _answers(workers: list[_Worker], chunks: list[list[int]]) -> Iterator[tuple[
 
 
 def _start(job: _Job) -> _Worker:
-    context = get_context("fork")
+    context: Any = get_context(job.method)
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, ours, job), daemon=True)
+    inherited = ours if job.method == "fork" else None
+    process = context.Process(target=_work, args=(theirs, inherited, job), daemon=True)
     process.start()
     theirs.close()
     return _Worker(process, ours)
 
 
-def _death(process: BaseProcess) -> Exception:
-    if process.exitcode == -signal.SIGALRM:
-        return MemoryError("pickle refused: it took longer to decode than any dump does")
-    return MemoryError(
-        "pickle refused: decoding it broke the process that tried (memory or nesting beyond bounds)"
-    )
+def _death(process: BaseProcess, limits: Limits) -> Exception:
+    return MemoryError(limits.slow if process.exitcode == -signal.SIGALRM else limits.broken)
 
 
-def _work(pipe: Connection, parent_end: Connection, job: _Job) -> None:
+def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
     """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
-    parent_end.close()
-    _harden(job.memory)
+    if parent_end is not None:
+        parent_end.close()
+    _harden(job.limits.memory)
     handler = job.make_handler()
     with contextlib.suppress(EOFError, OSError):
         while (indices := pipe.recv()) is not None:
             for index in indices:
-                signal.setitimer(signal.ITIMER_REAL, job.seconds)
+                signal.setitimer(signal.ITIMER_REAL, job.limits.seconds)
                 try:
-                    result = handler(job.paths[index])
+                    result = handler(job.tasks[index])
                 except MemoryError:
-                    pipe.send(
-                        (index, MemoryError("pickle refused: it takes more memory than any dump needs"))
-                    )
+                    pipe.send((index, MemoryError(job.limits.big)))
                     os._exit(_SPENT)  # the address space left may be too small for the next file
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send((index, result))

@@ -1,0 +1,58 @@
+"""Members of a group are told by leaving together; where nobody waited for anybody, nothing is told."""
+
+import numpy as np
+import pytest
+
+from tracekit.tables.common_ends import Together, choose, clusters
+from tracekit.tables.stream_sequences import StreamClass
+
+US = 1_000.0
+OPS = 40
+TENSOR = [(0, 1), (2, 3), (4, 5), (6, 7)]
+DATA = [(0, 2, 4, 6), (1, 3, 5, 7)]
+WHOLE = [tuple(range(8))]
+
+
+def recorded(groups, *, jitter, size=-1, drift=50e-6, seed=0):
+    """A class of eight ranks whose `groups` run collectives; arrivals vary by `jitter` ns, clocks differ."""
+    rng = np.random.default_rng(seed)
+    starts, ends = np.zeros((8, OPS)), np.zeros((8, OPS))
+    for group in groups:
+        when = np.arange(OPS) * 1e6 + rng.normal(0, jitter, (len(group), OPS))
+        leave = when.max(axis=0) + 100 * US
+        for row, rank in enumerate(group):
+            rate = 1 + drift * rng.uniform(-1, 1)
+            begin, end = when[row] * rate, (leave + rng.exponential(2 * US, OPS)) * rate
+            starts[rank], ends[rank] = begin - end[0], end - end[0]
+    return StreamClass(dict.fromkeys(range(8), 20), tuple(range(8)), starts, ends, size)
+
+
+@pytest.mark.parametrize("groups", [TENSOR, DATA, WHOLE], ids=["tensor", "data", "whole"])
+@pytest.mark.parametrize("seed", range(3))
+def test_common_ends_tell_the_groups(groups, seed):
+    together = Together(recorded(groups, jitter=200 * US, seed=seed))
+    assert sorted(clusters(together)) == sorted(groups)
+    ways = [TENSOR, DATA, WHOLE]
+    assert choose(together, ways) == ways.index(groups)
+
+
+def test_ranks_that_never_wait_prove_no_group():
+    together = Together(recorded(TENSOR, jitter=0.5 * US))
+    assert clusters(together) == []
+    assert choose(together, [TENSOR, DATA, WHOLE]) is None
+
+
+def test_groups_in_step_are_left_open():
+    """Two groups whose last ranks always arrive together may be one or two: neither is claimed."""
+    alone = recorded([(0, 1)], jitter=200 * US)
+    starts, ends = alone.starts.copy(), alone.ends.copy()
+    for rank in range(2, 8):
+        starts[rank], ends[rank] = starts[rank % 2], ends[rank % 2]
+    together = Together(StreamClass(alone.streams, alone.kept, starts, ends, -1))
+    assert choose(together, [TENSOR, DATA, WHOLE]) is None
+    assert clusters(together) == []
+
+
+def test_unequal_parts_are_no_groups():
+    together = Together(recorded([(0, 1, 2), (3, 4, 5, 6, 7)], jitter=200 * US))
+    assert clusters(together) == []

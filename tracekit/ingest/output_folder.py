@@ -1,0 +1,130 @@
+"""The folder that a run is built in: it takes its place whole or not at all, whenever the process ends.
+
+A folder under construction is locked by the process that builds it. What a killed process left is therefore told from
+what another one is building, and the next call removes it, or puts back the run that was about to be replaced.
+"""
+
+import atexit
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from tracekit.errors import InputError
+from tracekit.store import MANIFEST, is_run
+
+LOCK: Final = ".lock"
+TEMPORARY: Final = "tracekit-run-"
+_WRITTEN = re.compile(rf"{re.escape(MANIFEST)}|groups\.parquet|events|events/rank-\d{{6,9}}\.parquet")
+"""Every path below a run folder that tracekit writes."""
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise InputError where a run may not be put at `out`: a link, somebody else's files, or no place to write."""
+    if out.is_symlink():
+        raise InputError(f"{out}: is a symbolic link; name the folder itself")
+    if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out}: exists and is no ingested run; name another folder, or remove it")
+    parent = out.absolute().parent
+    if not parent.is_dir():
+        raise InputError(f"{out}: the folder to put it in does not exist; create it first")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: no permission to write in {parent}; name another folder")
+    strangers = [p for p in _below(out) if not _WRITTEN.fullmatch(p)] if out.is_dir() else []
+    if strangers:
+        raise InputError(
+            f"{out}: holds {strangers[0]}, which tracekit did not write; move it away, or name another folder"
+        )
+
+
+def _below(folder: Path) -> list[str]:
+    """The paths below a folder, relative to it, sorted; links are not followed."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+@contextmanager
+def building(out: Path | None) -> Iterator[Path]:
+    """Lend a folder to build a run in. It takes the place of `out` at the end, and vanishes on error.
+
+    Without `out` the folder lives until the process ends.
+    """
+    parent = Path(tempfile.gettempdir()) if out is None else out.absolute().parent
+    prefix = TEMPORARY if out is None else f".{out.name}."
+    if out is not None:
+        _put_back(out)
+    _sweep(parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, suffix="" if out is None else ".partial", dir=parent))
+    lock = _locked(folder)
+    if out is None:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        yield folder
+        if out is not None:
+            (folder / LOCK).unlink()
+            folder.chmod(0o755)
+            _replace(folder, out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        if out is not None and lock is not None:
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """Hold the lock of a folder for as long as this process lives; None where the file system has no locks."""
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _sweep(parent: Path, prefix: str) -> None:
+    """Remove what processes that were killed left in `parent`: our folders there whose lock nobody holds."""
+    with suppress(OSError):
+        for folder in parent.glob(f"{_literal(prefix)}*"):
+            if folder.is_symlink() or not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():
+                continue
+            with suppress(OSError):
+                _remove_unlocked(folder)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _literal(name: str) -> str:
+    """`name` as a glob that matches nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _put_back(out: Path) -> None:
+    """Restore the run that a killed process had moved aside, where nothing has taken its place yet."""
+    for aside in sorted(out.absolute().parent.glob(f"{_literal('.' + out.name)}.*.old")):
+        if not out.exists() and is_run(aside / "run"):
+            (aside / "run").rename(out)
+        with suppress(OSError):
+            shutil.rmtree(aside)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".old", dir=out.absolute().parent))
+        out.rename(old / "run")
+        folder.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        folder.rename(out)

@@ -1,0 +1,133 @@
+"""Reads all files of an input, in worker processes where a damaged one may kill the process that reads it."""
+
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tracekit.files.source import Source
+from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.readers import read_file
+from tracekit.thresholds import READER_BYTES, READER_SECONDS
+from tracekit.workers import Limits, do_all
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """Progress of reading: files and raw bytes done and in all, and the file last read from."""
+
+    done_files: int
+    total_files: int
+    done_bytes: int
+    total_bytes: int
+    path: str
+
+
+Progress = Callable[[ProgressEvent], None]
+
+LIMITS: Final = Limits(
+    seconds=READER_SECONDS,
+    memory=READER_BYTES,
+    chunk=1,
+    slow="reading it took hours: no trace needs that",
+    big="not enough memory to read it",
+    broken="reading it killed the process that tried: it is damaged in a way that a parser does not survive",
+)
+"""Bounds on reading one trace."""
+
+
+def read_files(
+    sources: Sequence[Source], folder: Path, jobs: int, progress: Progress | None
+) -> list[FileResult]:
+    """Return the result of each of `sources`, their tables written to parts of `folder`.
+
+    A caller with threads cannot be forked: with one job its files are read in this process, where a file that kills its
+    reader kills the caller; with several, processes are spawned.
+    """
+    told = _Told(sources, progress)
+    parts = [folder / f"part-{i:06d}" for i in range(len(sources))]
+    alone = threading.active_count() == 1
+    if jobs == 1 and not alone:
+        return [told.read(i, part) for i, part in enumerate(parts)]
+    largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
+    tasks = [(i, sources[i], parts[i]) for i in largest_first]
+    handler = partial(_FileReader, told.counts if alone else None)
+    method = "fork" if alone else "spawn"
+    results: dict[int, FileResult] = {}
+    for number, found in do_all(tasks, handler, jobs, LIMITS, method=method, idle=told.look):
+        i = largest_first[number]
+        results[i] = found if isinstance(found, FileResult) else _broken(sources[i], found)
+        told.done(i)
+    return [results[i] for i in range(len(sources))]
+
+
+class _FileReader:
+    """Reads one file after the other in a worker; `counts` tells the parent how far it is."""
+
+    def __init__(self, counts: mmap.mmap | None) -> None:
+        self._counts = counts
+
+    def __call__(self, task: tuple[int, Source, Path]) -> FileResult | Exception:
+        """Return the result of a file; an exception is a fault of ours that must not cost the other files."""
+        index, source, part = task
+
+        def tell(count: int) -> None:
+            if self._counts is not None:
+                self._counts[8 * index : 8 * index + 8] = count.to_bytes(8, "little")
+
+        try:
+            return read_file(source, part, tell)
+        except Exception as error:  # noqa: BLE001 (it is reported with the file)
+            return RuntimeError(f"a fault of ours, please report it: {type(error).__name__}: {error}"[:300])
+
+
+def _broken(source: Source, error: Exception) -> FileResult:
+    return FileResult(source.label, "rejected", str(error))
+
+
+class _Told:
+    """What the caller was told of progress so far."""
+
+    def __init__(self, sources: Sequence[Source], progress: Progress | None) -> None:
+        self.counts = mmap.mmap(
+            -1, 8 * max(len(sources), 1)
+        )  # raw bytes read, by file; shared with forked workers
+        self._sources, self._progress = sources, progress
+        self._total = sum(s.size for s in sources)
+        self._finished: set[int] = set()
+        self._most = 0
+
+    def read(self, index: int, part: Path) -> FileResult:
+        """Read a file in this process, and tell of it."""
+
+        def tell(count: int) -> None:
+            self.counts[8 * index : 8 * index + 8] = count.to_bytes(8, "little")
+            self.look()
+
+        result = read_file(self._sources[index], part, tell)
+        self.done(index)
+        return result
+
+    def done(self, index: int) -> None:
+        """Count a file as read whole."""
+        self._finished.add(index)
+        self.look(index)
+
+    def look(self, index: int | None = None) -> None:
+        """Tell how far all files are; `index` is the file just finished."""
+        if self._progress is None:
+            return
+        read = [int.from_bytes(self.counts[8 * i : 8 * i + 8], "little") for i in range(len(self._sources))]
+        sizes = [s.size for s in self._sources]
+        done = sum(
+            size if i in self._finished else min(count, size)
+            for i, (count, size) in enumerate(zip(read, sizes, strict=True))
+        )
+        self._most = max(self._most, done)
+        busy = next((i for i, count in enumerate(read) if count and i not in self._finished), index or 0)
+        label = self._sources[busy if index is None else index].label
+        event = ProgressEvent(len(self._finished), len(sizes), self._most, self._total, label)
+        self._progress(event)

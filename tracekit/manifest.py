@@ -1,0 +1,139 @@
+"""The manifest of a run folder: written when the run is whole, checked in every value when it is read again."""
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.json import ParseOptions, ReadOptions, read_json
+
+from tracekit.errors import InputError
+from tracekit.findings import Quality, Rejected
+from tracekit.schema import GROUPS, RUN_SCHEMA
+from tracekit.store import MANIFEST, Group, RankRecord, Run, verify
+from tracekit.thresholds import MAX_COUNT, MAX_RANKS
+
+GROUPS_FILE = "groups.parquet"
+
+
+def save_manifest(run: Run, *, kept: bool) -> None:
+    """Write `manifest.json` and `groups.parquet` into the run's folder; OSError where that is impossible.
+
+    A run that is `kept` gets the hashes of its tables, so that a change is noticed when it is opened again.
+    """
+    lines = "".join(json.dumps(asdict(g)) + "\n" for g in run.groups).encode()
+    groups = pa.Table.from_batches([], schema=GROUPS)
+    if lines:  # by way of JSON, because pyarrow.table() imports pandas where it is installed
+        groups = read_json(
+            pa.BufferReader(lines),
+            read_options=ReadOptions(use_threads=False, block_size=len(lines) + 64),
+            parse_options=ParseOptions(explicit_schema=GROUPS),
+        ).cast(GROUPS)
+    pq.write_table(groups, run.folder / GROUPS_FILE)
+    ranks = [replace(r, table_sha256=_digest(run.folder / r.table)) for r in run.ranks] if kept else run.ranks
+    manifest = {
+        "schema": RUN_SCHEMA,
+        "world_size": run.world_size,
+        "mesh_hint": run.mesh_hint,
+        "groups_sha256": _digest(run.folder / GROUPS_FILE) if kept else "",
+        "ranks": [asdict(r) for r in ranks],
+        "rejected": [asdict(r) for r in run.rejected],
+        "quality": [asdict(q) for q in run.quality],
+    }
+    text = json.dumps(manifest, indent=1, ensure_ascii=True) + "\n"
+    (run.folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_run(folder: Path) -> Run:
+    """Open an ingested run; InputError where its manifest or tables are missing, changed or of another schema."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["schema"] != RUN_SCHEMA:
+            raise InputError(
+                f"{folder}: written as {manifest['schema']}, this is {RUN_SCHEMA}; ingest the traces again"
+            )
+        if manifest.get("groups_sha256"):
+            verify(folder / GROUPS_FILE, str(manifest["groups_sha256"]))
+        run = _run_of(folder, manifest, pq.read_table(folder / GROUPS_FILE, use_threads=False).to_pylist())
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        pa.ArrowException,
+    ) as error:
+        raise InputError(
+            f"{folder}: its run manifest is damaged ({error}); ingest the traces again"
+        ) from error
+    for record in run.ranks:
+        inside = (folder / record.table).resolve().is_relative_to(folder.resolve())
+        if not inside or not (folder / record.table).is_file():
+            raise InputError(f"{folder}: the table of rank {record.rank} is missing; ingest the traces again")
+    return run
+
+
+def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
+    """The run that a manifest describes; ValueError, TypeError or KeyError where a value is none that we write."""
+    made = tuple(
+        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), tuple(g["names"]), tuple(g["descs"]))
+        for g in groups
+    )
+    ranks = tuple(_record(r, len(groups)) for r in manifest["ranks"])
+    if [r.rank for r in ranks] != sorted({r.rank for r in ranks}) or not ranks:
+        raise ValueError("its ranks are not in order")
+    world = manifest["world_size"]
+    return Run(
+        folder=folder,
+        ranks=ranks,
+        groups=made,
+        rejected=tuple(Rejected(**r) for r in manifest["rejected"]),
+        quality=tuple(Quality(**q) for q in manifest["quality"]),
+        world_size=None if world is None else _whole(world, MAX_RANKS + 1),
+        mesh_hint=_hint(manifest["mesh_hint"]),
+    )
+
+
+def _record(raw: dict[str, Any], groups: int) -> RankRecord:
+    """One rank's entry, its numbers within bounds."""
+    made = RankRecord(**(raw | {"groups": tuple(raw["groups"])}))
+    texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
+    if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
+        raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")
+    _whole(made.rank, MAX_RANKS)
+    _whole(made.events, MAX_COUNT)
+    _whole(made.bytes, MAX_COUNT)
+    for number in made.groups:
+        _whole(number + 1, groups + 1)  # −1 is a group that the job does not have
+    return made
+
+
+def _whole(value: Any, end: int) -> int:
+    """`value` where it is an integer from 0 and below `end`; ValueError else."""
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"{str(value)[:20]!r} is no number below {end}")
+    return value
+
+
+def _members(ranks: list[Any]) -> tuple[int, ...]:
+    return tuple(_whole(r, MAX_RANKS) for r in ranks)
+
+
+def _hint(hint: Any) -> dict[str, Any] | None:
+    """The mesh that the manifest hints at; ValueError where it is none that we write."""
+    if hint is None:
+        return None
+    for size in hint["sizes"].values():
+        _whole(size, MAX_RANKS + 1)
+    if sorted(hint["order"]) != sorted(hint["sizes"]):
+        raise ValueError("its mesh names other axes than its order")
+    return {"order": [str(a) for a in hint["order"]], "sizes": dict(hint["sizes"])}

@@ -1,0 +1,107 @@
+"""Which ranks leave their collectives together, told without a common clock: they are members of one group.
+
+Differences between the ends of members stay the same but for the drift of clocks and the tail of a transfer. Ends of
+different groups differ by whatever their last ranks did. Ranks that leave together without having waited prove nothing:
+an operation shows that they belong together if one of them came last by far, because without it the others would have
+left earlier.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from tracekit.tables.stream_sequences import F64, StreamClass
+from tracekit.thresholds import (
+    APART_QUANTILE,
+    CLEARLY_APART,
+    LEAST_TAIL_NS,
+    MOST_CLUSTERED,
+    PROVING_LEAD,
+    TAIL_NS,
+    TOGETHER,
+)
+
+Members = tuple[int, ...]
+
+
+class Together:
+    """Starts and ends of a class without the clocks' offsets and drifts."""
+
+    def __init__(self, streams: StreamClass) -> None:
+        when = np.median(streams.ends, axis=0)
+        spread = float(np.std(when)) or 1.0
+        base = np.stack([np.ones(len(when)), (when - when.mean()) / spread], axis=1)
+        keep = np.eye(len(when)) - base @ np.linalg.pinv(base)
+        self.row = {rank: i for i, rank in enumerate(streams.kept)}
+        self.ends: F64 = streams.ends @ keep
+        self._lasted: F64 = streams.ends - streams.starts
+
+    def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
+        rows = [[self.row[r] for r in group if r in self.row] for group in groups]
+        return [r for r in rows if len(r) > 1]
+
+    def apart(self, groups: Iterable[Members]) -> float | None:
+        """How far most ends are from those of the group's first rank, ns; None where no group has two of the ranks."""
+        away = [np.abs(self.ends[r[1:]] - self.ends[r[0]]).ravel() for r in self._rows(groups)]
+        return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
+
+    def waited(self, groups: Iterable[Members]) -> float:
+        """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
+        lead = [np.diff(np.partition(self._lasted[r], 1, axis=0)[:2], axis=0)[0] for r in self._rows(groups)]
+        return float(np.quantile(np.concatenate(lead), APART_QUANTILE)) if lead else 0.0
+
+    def proven(self, groups: Sequence[Members]) -> bool:
+        """Whether the members of `groups` waited for each other by far longer than their ends differ."""
+        ends = self.apart(groups)
+        return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
+
+
+def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
+    """Which of the `ways` to divide the ranks into groups the ends show; None where they leave it open.
+
+    It is the coarsest of those whose members leave together, if all others are clearly apart and its members waited for
+    each other.
+    """
+    ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
+    if not ends:
+        return None
+    least = max(min(ends.values()), LEAST_TAIL_NS)
+    close = [i for i, e in ends.items() if e <= TOGETHER * least]
+    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
+    best = max(close, key=lambda i: max(len(g) for g in ways[i]))
+    home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
+    within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])
+    if len(close) + len(far) < len(ends) or not within:
+        return None
+    return best if together.proven(ways[best]) else None
+
+
+def clusters(together: Together) -> list[Members]:
+    """The groups that the ends show where nothing is known of the mesh; empty where they leave it open.
+
+    Groups are joined from the closest ends on until the next ones are clearly apart.
+    """
+    ranks = list(together.row)
+    if not 1 < len(ranks) <= MOST_CLUSTERED:
+        return []
+    ends = _pairwise(together.ends)
+    tree = linkage(squareform(ends, checks=False), "complete")
+    heights = np.maximum(tree[:, 2], TAIL_NS)
+    gaps = np.flatnonzero(heights[1:] >= CLEARLY_APART * heights[:-1])
+    cut = float(tree[gaps[0], 2]) if len(gaps) else float(tree[-1, 2])
+    label = fcluster(tree, cut, "distance")
+    same = label[:, None] == label
+    sizes = np.unique(np.unique(label, return_counts=True)[1])
+    if len(sizes) > 1 or sizes[0] == 1:
+        return []
+    found = [tuple(r for r, n in zip(ranks, label, strict=True) if n == k) for k in np.unique(label)]
+    alone = same.all() or ends[~same].min() >= CLEARLY_APART * max(float(ends[same].max()), LEAST_TAIL_NS)
+    return found if alone and together.proven(found) else []
+
+
+def _pairwise(times: F64) -> F64:
+    """How far each two rows are apart in most of their columns."""
+    far = np.stack([np.quantile(np.abs(times - row), APART_QUANTILE, axis=1) for row in times])
+    return np.asarray(np.maximum(far, far.T), np.float64)

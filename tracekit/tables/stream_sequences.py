@@ -1,0 +1,119 @@
+"""Collectives without a named group, by the stream that they ran on: a stream of its own is a communicator.
+
+The legacy NCCL backend gives every communicator a stream, so the collectives of one stream are those of one group.
+Ranks whose streams run the same kinds in every step may be members of one group; together they are a class.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.operation_names import UNDIRECTED
+from tracekit.tables.operations import RankOps
+from tracekit.thresholds import ENDS_COMPARED, LEAST_ENDS, NEARLY_ALL_RANKS
+
+F64 = npt.NDArray[np.float64]
+Kinds = tuple[str, ...]
+NO_GROUP = -1
+"""Group of an operation whose members the trace does not name, and stream where it names none."""
+
+
+@dataclass(frozen=True)
+class StreamClass:
+    """Streams of different ranks that run the same collectives; `kept` are those that all compared steps are whole on.
+
+    Times are ns since the rank's first compared end; rows as `kept`, columns are operations.
+    """
+
+    streams: dict[int, int]  # rank → its stream
+    kept: tuple[int, ...]  # ranks, sorted
+    starts: F64
+    ends: F64
+    size: int  # members of the group as the trace counts them, −1 where it does not
+
+
+def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Whether each operation is a collective on a known stream whose group is not named."""
+    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    if rank.stream is None:
+        return np.zeros(len(rank.op), bool)
+    return np.asarray(~message & (rank.group == NO_GROUP) & (rank.stream != NO_GROUP), bool)
+
+
+def stream_classes(ranks: Sequence[RankOps]) -> list[StreamClass]:
+    """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
+
+    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation.
+    """
+    classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
+    for rank in ranks:
+        seen: Counter[tuple[Kinds, int]] = Counter()
+        for stream in _streams(rank):
+            key = stream.usual, stream.size
+            classes[*key, seen[key]][rank.rank] = stream
+            seen[key] += 1
+    found = [_class(members) for _, members in sorted(classes.items()) if len(members) > 1]
+    return [c for c in found if c is not None]
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The unnamed collectives of one stream of one rank, by step."""
+
+    rank: RankOps
+    stream: int
+    size: int
+    rows: dict[int, I64]
+    usual: Kinds  # the kinds of most of its steps
+
+    def whole(self, step: int) -> bool:
+        """Whether the stream runs in `step` what it runs in most."""
+        return step in self.rows and _kinds(self.rank, self.rows[step]) == self.usual
+
+
+def _kinds(rank: RankOps, rows: I64) -> Kinds:
+    return tuple(rank.op[row] for row in rows.tolist())
+
+
+def _streams(rank: RankOps) -> list[_Stream]:
+    """The streams of `rank` that run unnamed collectives, by number."""
+    rows = np.flatnonzero(unnamed_rows(rank))
+    if not len(rows) or rank.stream is None:
+        return []
+    found = []
+    for stream in np.unique(rank.stream[rows]).tolist():
+        mine = rows[rank.stream[rows] == stream]
+        steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
+        inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
+        usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]
+        sizes = np.unique(rank.told_size[mine]) if rank.told_size is not None else np.zeros(0)
+        found.append(_Stream(rank, stream, int(sizes[0]) if len(sizes) == 1 else NO_GROUP, inside, usual))
+    return found
+
+
+def _class(members: dict[int, _Stream]) -> StreamClass | None:
+    """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
+
+    Ranks that lack one of these steps belong to the class, but are not compared.
+    """
+    counts = Counter(s for stream in members.values() for s in stream.rows if stream.whole(s))
+    most = max(counts.values(), default=0)
+    steps = sorted(s for s, count in counts.items() if count >= NEARLY_ALL_RANKS * most)
+    kept = sorted(r for r, stream in members.items() if all(stream.whole(s) for s in steps))
+    width = len(next(iter(members.values())).usual) * len(steps)
+    if width < LEAST_ENDS or len(kept) <= 1:
+        return None
+    picked = np.unique(np.linspace(0, width - 1, min(width, ENDS_COMPARED)).astype(int))
+    starts, ends = np.zeros((len(kept), len(picked))), np.zeros((len(kept), len(picked)))
+    for row, rank in enumerate(kept):
+        stream = members[rank]
+        places = np.concatenate([stream.rows[s] for s in steps])[picked]
+        first = int(stream.rank.end[places[0]])
+        starts[row] = stream.rank.start[places] - first
+        ends[row] = stream.rank.end[places] - first
+    size = next(iter(members.values())).size
+    return StreamClass({r: s.stream for r, s in members.items()}, tuple(kept), starts, ends, size)
