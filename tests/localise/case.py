@@ -1,5 +1,6 @@
 """One case: a job, its faults, the truth by simulation, and the files."""
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,6 +25,10 @@ INNOCENCE = 0.25
 """Share of cases with nobody to blame."""
 TIGHT = 0.65
 """Share of the step that launches take on a host that is nearly too slow."""
+
+
+ALIKE = 3
+"""Links of one kind of which one can be called slow."""
 
 
 @dataclass
@@ -85,15 +90,16 @@ def tightened(job: Job, calm: Machine) -> Job:
 
 
 def links(machine: Machine) -> tuple[tuple[int, ...], ...]:
-    """Groups and pairs between which data moves."""
-    found: set[tuple[int, ...]] = set()
+    """Groups and pairs between which data moves, where at least two others do the same and say what is usual."""
+    found: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for rank, place in machine.places.items():
         for call in place.program:
             if isinstance(call, Collective) and call.elements > 1:
-                found.add(call.group)
+                found[call.family].add(call.group)
             elif isinstance(call, Messages):
-                found |= {(min(rank, part.peer), max(rank, part.peer)) for part in call.parts}
-    return tuple(sorted(found))
+                pairs = {(min(rank, part.peer), max(rank, part.peer)) for part in call.parts}
+                found["messages"] |= pairs
+    return tuple(sorted(link for many in found.values() if len(many) >= ALIKE for link in many))
 
 
 def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
@@ -104,6 +110,7 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
     kind = kind or random.choice([name for name in kinds if possible(name, job)])
     job = replace(job, documents=job.documents or kind == "documents")
     calm = simulate(job, Faults())
+    kind = "slow_compute" if kind == "slow_link" and not links(calm) else kind
     if job.has("tight") or kind == "slow_host":
         job = tightened(job, calm)
         calm = simulate(job, Faults())
