@@ -238,10 +238,13 @@ QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
 RESUME_SLACK_NS: Final = 50_000
-"""Compute that begins this long before a wait ends resumed after it: recorders take both times on the host."""
+"""Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
 
 RESUME_SLACK_SHARE: Final = 0.02
-"""The same as a share of the wait, on a CPU trace only; a device's times need no such leniency."""
+"""The same as a share of the wait, also on a CPU trace only."""
+
+DEVICE_ROUNDING_NS: Final = 2_000
+"""The same on a GPU trace: a device orders its kernels exactly, and older traces round both times to microseconds."""
 
 ENOUGH_STEPS: Final = 3
 """Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
@@ -387,7 +390,7 @@ ANSWER_NS: Final = 50_000
 """An operation posted within this time after another one ended may have waited for it."""
 
 QUEUED_NS: Final = 20_000
-"""A collective that starts within this time after the one before it in its group stood in the queue behind it."""
+"""An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
 
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
