@@ -149,12 +149,13 @@ def common_ends(
 ) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
 
-    With `named`, only collectives whose group the traces name: elsewhere the matching itself is a guess.
+    Exchanges whose kernels were found to end together count as well. With `named`, only collectives whose group the
+    traces name: elsewhere the matching itself is a guess.
     """
     left_out = np.array([c.p2p or (named and c.group < 0) for c in ops.channels] or [False])
-    usable = (
-        (ops.instance >= 0) & ~left_out[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
-    )
+    kinds = ops.op.astype(str)
+    counts = ~left_out[np.maximum(ops.channel, 0)] | ((kinds == "send_recv") & (not named))
+    usable = (ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED)
     rows = np.flatnonzero(usable)
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
