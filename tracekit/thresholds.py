@@ -344,6 +344,12 @@ CLOCK_RIVAL: Final = 0.8
 MAX_KERNELS_COMPARED: Final = 512
 """Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
+MAX_MESSAGES_ALIGNED: Final = 1024
+"""Messages of a step whose sizes are compared all with all on one channel; a stage sends some tens."""
+
+TIE_NS: Final = 1_000_000
+"""Of two ways to join messages by size, ends that differ by this much more count half as much."""
+
 # --- slowrank: who is named ---
 
 MIN_LOST_SHARE: Final = 0.02
