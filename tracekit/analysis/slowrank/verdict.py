@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     coverage,
     most_ns,
     undecided,
+    unread,
     what_would_decide,
 )
 from tracekit.analysis.slowrank.explain import explain
@@ -194,6 +195,8 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     free = significant_rows(case, MIN_LOST_SHARE)
     if len(free):
         return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
+    if unread(case):
+        return _unread_answer(case)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -242,6 +245,16 @@ def _open_answer(case: Case, found: Undecided) -> Answer:
         "exposed communication could be matched between ranks"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def _unread_answer(case: Case) -> Answer:
+    """Nobody works longer than the others, but hardly any wait was matched: a slow link would not show."""
+    matched = coverage(case).matched or 0.0
+    reason = (
+        f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
+        "between ranks, so that slow transfers and late ranks would not show"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
 
 
 def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
