@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from reftrain.config.trace_forms import FORMS, NEWEST
 from reftrain.errors import ConfigError
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
@@ -40,6 +41,7 @@ class Flags:
     free_host: bool
     documents: bool
     detail: str
+    trace_form: str
     ranks: str
     jobs: int | None
     flight_recorder: bool
@@ -61,7 +63,8 @@ class Flags:
     def detail_of(self, world: int) -> "Literal['kernels', 'collectives']":
         """Return the rows of traces for a job of `world` ranks."""
         if self.detail == "auto":
-            return "kernels" if world <= DETAILED_WORLD else "collectives"
+            told_by_host = not FORMS[self.trace_form].names_peers
+            return "kernels" if world <= DETAILED_WORLD or told_by_host else "collectives"
         return "kernels" if self.detail == "kernels" else "collectives"
 
 
@@ -93,6 +96,12 @@ class Flags:
 )
 @click.option(
     "--detail", type=click.Choice(["auto", "kernels", "collectives"]), default="auto", help="Rows of traces."
+)
+@click.option(
+    "--trace-form",
+    type=click.Choice(list(FORMS)),
+    default=NEWEST,
+    help="Torch version that writes the traces; 2.13 if left out.",
 )
 @click.option("--ranks", default="all", metavar="0-63,128|all", help="Ranks whose files are written.")
 @click.option("--jobs", type=int, help="Processes that write; one a core if left out.")
@@ -136,8 +145,9 @@ def simulate(**flags: Any) -> None:
         _progress(given, f"writing {len(ranks)} ranks to {given.out}")
         jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
         outcome = write_folder(
-            outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs
-        )
+            outcome, config, given.out, ranks=ranks, detail=detail, flight_recorder=dumps, jobs=jobs,
+            form=FORMS[given.trace_form],
+        )  # fmt: skip
     _answer(outcome, given.json_to)
 
 

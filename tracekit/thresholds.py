@@ -242,10 +242,13 @@ QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
 RESUME_SLACK_NS: Final = 50_000
-"""Compute that begins this long before a wait ends resumed after it: recorders take both times on the host."""
+"""Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
 
 RESUME_SLACK_SHARE: Final = 0.02
-"""The same as a share of the wait, on a CPU trace only; a device's times need no such leniency."""
+"""The same as a share of the wait, also on a CPU trace only."""
+
+DEVICE_ROUNDING_NS: Final = 2_000
+"""The same on a GPU trace: a device orders its kernels exactly, and older traces round both times to microseconds."""
 
 ENOUGH_STEPS: Final = 3
 """Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
@@ -294,6 +297,56 @@ PROVEN_EAGER_SHARE: Final = 0.05
 
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""
+
+COMMON_END_NS: Final = 30_000
+"""Both kernels of a message end within this time of each other, beside what the clocks leave open: across nodes the
+last bytes and the flag behind them take some ten microseconds."""
+
+CLOCK_DOUBTS: Final = 3.0
+"""Median differences of common ends that two clocks may be apart; beyond them few ends of collectives lie."""
+
+CANDIDATE_ENDS: Final = 2
+"""Kernels before and behind an end that are tried as its partner: a stage has two neighbours."""
+
+COMMON_ENDS_LEAST: Final = 4
+"""Messages that must end together before two lanes are taken to carry the same ones: fewer happen by chance."""
+
+COMMON_ENDS_SHARE: Final = 0.85
+"""Share of a lane's messages that must be explained: the rest may be cut, or was called late by a disturbed clock."""
+
+BY_CHANCE: Final = 0.3
+"""Share of kernels that may end together by chance; with more, agreement proves nothing."""
+
+TWINS_SHARE: Final = 0.5
+"""Share of kernels that begin and end together on two ranks from which the two do the same and send each other none."""
+
+AXIS_RIVAL: Final = 0.6
+"""An axis is the pipeline if no other axis explains more than this share of the messages that it does."""
+
+LANE_MAJORITY: Final = 0.65
+"""Share of a lane's messages that one other lane must explain for it to be the peer: with two peers each has half."""
+
+LANE_ENDS_SHARE: Final = 0.05
+"""Share of the messages of two lanes that must end together where sends go to buffers: receives that waited. A stage
+that is slower than the one before it waits for the first micro-batch of a step only."""
+
+LANE_RIVAL: Final = 0.6
+"""A lane is given to another only if its second-best partner explains less than this share of what the best does."""
+
+MAX_LANES: Final = 16
+"""Lanes of a rank that are tried against those of another: a stage has a few streams for messages."""
+
+MAX_CLOCK_RATE: Final = 3e-4
+"""Rate by which two clocks may drift apart: crystals are within 100 parts in a million, and temperature adds some."""
+
+CLOCK_CANDIDATES: Final = 8
+"""Differences of two clocks that are followed through all steps: micro-batches repeat, so some nearly fit."""
+
+CLOCK_RIVAL: Final = 0.8
+"""Two clocks are compared only if the second-best difference explains less than this share of the best one's ends."""
+
+MAX_KERNELS_COMPARED: Final = 512
+"""Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
 # --- slowrank: who is named ---
 
@@ -344,7 +397,7 @@ ANSWER_NS: Final = 50_000
 """An operation posted within this time after another one ended may have waited for it."""
 
 QUEUED_NS: Final = 20_000
-"""A collective that starts within this time after the one before it in its group stood in the queue behind it."""
+"""An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
 
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where

@@ -5,7 +5,6 @@ its own words (device, process, groups) in the places that want them and its tim
 file as cheap as the copying of its text.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -13,13 +12,13 @@ from typing import Final, Literal
 
 import numpy as np
 
+from reftrain.config.trace_forms import TraceForm
 from reftrain.simulate.conditions import HostCosts
-from reftrain.simulate.grid import F64, I64, Grid, Group
+from reftrain.simulate.grid import F64, I64
 from reftrain.simulate.kernel_names import COLLECTIVES, kernel_names
 from reftrain.simulate.program import Kind, Op, Program
 
 Detail = Literal["kernels", "collectives"]
-LIST_LIMIT: Final = 30  # members of a group that Kineto lists
 _TIMES: Final = '"ts":%d.%03d,"dur":%d.%03d,"args":{'
 _COMPUTE_STREAM: Final = 7
 _SHORT_NS: Final = 2_000  # least length of a row of the host
@@ -53,8 +52,11 @@ class _Time:
 class Template:
     """Rows of all files of one pipeline rank for its first `steps` steps."""
 
-    def __init__(self, program: Program, steps: int, detail: Detail, host: HostCosts) -> None:
+    def __init__(
+        self, program: Program, steps: int, detail: Detail, host: HostCosts, form: TraceForm
+    ) -> None:
         self.program, self.steps, self.detail, self.host = program, steps, detail, host
+        self.form = form
         self.words: list[Word] = []
         self._fragments: list[str] = []
         self._known: dict[object, int] = {}
@@ -89,10 +91,17 @@ class Template:
         self._codes.append(code)
 
     def _row(
-        self, head: str, ids: str | tuple[Word, str], begin: _Time, end: _Time, args: Sequence[object]
+        self,
+        head: str | Sequence[object],
+        ids: str | tuple[Word, str],
+        begin: _Time,
+        end: _Time,
+        args: Sequence[object],
     ) -> None:
-        """One event; `head` is the text before the ids, `args` strings and words."""
-        self._text(("," if self._begins else "") + "\n" + head)
+        """One event; `head` is what stands before the ids, `args` strings and words."""
+        self._text("," + "\n" if self._begins else "\n")
+        for part in [head] if isinstance(head, str) else head:
+            self._word(part) if isinstance(part, Word) else self._text(str(part))
         if isinstance(ids, str):
             self._text(ids)
         else:
@@ -126,7 +135,7 @@ class Template:
             name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
             head = f'{{"ph":"X","cat":"user_annotation","name":"{name}",'
             self._row(
-                head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), [f'"External id":{link}']
+                head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), [f'"External id":{link + 1}']
             )
         elif op.kind is Kind.SYNC:
             self._sync(op, row, link)
@@ -139,65 +148,94 @@ class Template:
         if self.detail == "collectives" and op.label == "wait":
             return
         head = '{"ph":"X","cat":"cuda_runtime","name":"cudaStreamSynchronize",'
-        args = [f'"External id":{link},"cbid":131,"correlation":{link}']
+        args = [f'"External id":{link + 1},"cbid":131,"correlation":{link}']
         self._row(head, (Word("pid"), ',"tid":1,'), _Time(0, row), _Time(1, row), args)
 
     def _compute(self, op: Op, row: int, link: int) -> None:
         names = kernel_names(op.label, backward=op.backward)
         if self.detail == "kernels":
-            self._launch(names.operator, "cudaLaunchKernel", 211, row, link, self.host.launch, None, "")
+            self._launch(names.operator, row, link)
         head = f'{{"ph":"X","cat":"kernel","name":"{names.kernel}",'
         ids = (Word("device"), f',"tid":{_COMPUTE_STREAM},')
         args = [
-            f'"External id":{link},"queued":0,"device":', Word("device"),
+            f'"External id":{link + 1},"queued":0,"device":', Word("device"),
             f',"context":1,"stream":{_COMPUTE_STREAM},"correlation":{link},"grid":[132,1,1],"block":[384,1,1]',
         ]  # fmt: skip
         self._row(head, ids, _Time(0, row), _Time(1, row), args)
 
-    def _launch(
-        self,
-        operator: str,
-        call: str,
-        cbid: int,
-        row: int,
-        link: int,
-        took: float,
-        args: Word | None,
-        seq: str,
+    def _launch(self, operator: str, row: int, link: int) -> None:
+        """Rows of the host for one kernel: the operator and the launch."""
+        busy = max(self.host.launch, _SHORT_NS)
+        self._host_row("cpu_op", operator, row, (-busy, 0.0), [f'"External id":{link + 1}'])
+        args = [f'"External id":{link + 1},"cbid":211,"correlation":{link}']
+        self._host_row("cuda_runtime", "cudaLaunchKernel", row, (-0.5 * busy, -0.2 * busy), args)
+
+    def _host_row(
+        self, cat: str, name: str | Word, row: int, span: tuple[float, float], args: Sequence[object]
     ) -> None:
-        """Rows of the host for one call: the operator, NCCL's record of it where there is one, the launch."""
-        busy = max(took, _SHORT_NS)
-        pid = Word("pid")
-        head = f'{{"ph":"X","cat":"cpu_op","name":"{operator}",'
-        ids = (pid, ',"tid":1,')
-        self._row(head, ids, _Time(2, row, -busy), _Time(2, row), [f'"External id":{link}'])
-        if args is not None:
-            head = '{"ph":"X","cat":"cpu_op","name":"record_param_comms",'
-            inner = _Time(2, row, -0.9 * busy), _Time(2, row, -0.1 * busy)
-            self._row(head, ids, *inner, [f'"External id":{link},', args, seq])
-        head = f'{{"ph":"X","cat":"cuda_runtime","name":"{call}",'
-        inner = _Time(2, row, -0.5 * busy), _Time(2, row, -0.2 * busy)
-        self._row(head, ids, *inner, [f'"External id":{link},"cbid":{cbid},"correlation":{link}'])
+        """One event of the host; `span` is its begin and end, ns from the moment at which the call was issued."""
+        head = [f'{{"ph":"X","cat":"{cat}","name":"', name, '",']
+        self._row(head, (Word("pid"), ',"tid":1,'), _Time(2, row, span[0]), _Time(2, row, span[1]), args)
 
     def _communication(self, op: Op, row: int, link: int) -> None:
-        names = COLLECTIVES[op.label]
-        seq = f',"Seq":{self._seq(op)}'
+        form, names = self.form, COLLECTIVES[op.label]
+        message = op.kind is not Kind.COLLECTIVE
+        seq = f',"Seq":{self._seq(op)}' if "Seq" in form.keys else ""
         if self.detail == "kernels":
-            took = self.host.collective
-            self._launch(
-                names.operator, "cudaLaunchKernelExC", 430, row, link, took, Word("host_args", op), seq
-            )
+            if message and form.batched:
+                self._batch(op, row, link, seq)
+            else:
+                self._call(op, row, link, seq)
+        told: list[object] = [Word("batch_args" if message and form.batched else "args", op), seq]
+        ids = f'"External id":{link + 1},'
+        if message and not (form.records_messages and (form.nccl2 or not form.batched)):
+            told, ids = [], f'"External id":{link},' if form.bogus_id else ""
         stream = self._streams.setdefault(op.stream, 20 + 4 * len(self._streams))
-        head = f'{{"ph":"X","cat":"kernel","name":"{names.kernel}",'
+        kernel = names.kernel.replace("ncclDevKernel", "ncclKernel") if form.old_kernels else names.kernel
+        head = f'{{"ph":"X","cat":"kernel","name":"{kernel}",'
         args = [
-            f'"External id":{link},"queued":0,"device":', Word("device"),
-            f',"stream":{stream},"correlation":{link},"grid":[24,1,1],"block":[544,1,1],', Word("args", op), seq,
+            f'{ids}"queued":0,"device":', Word("device"),
+            f',"stream":{stream},"correlation":{link},"grid":[24,1,1],"block":[544,1,1]', *told,
         ]  # fmt: skip
         self._row(head, (Word("device"), f',"tid":{stream},'), _Time(0, row), _Time(1, row), args)
 
+    def _call(self, op: Op, row: int, link: int, seq: str) -> None:
+        """Rows of the host for a call with a kernel of its own: operator, record, title, launch."""
+        form, message = self.form, op.kind is not Kind.COLLECTIVE
+        busy, ids = max(self.host.collective, _SHORT_NS), f'"External id":{link + 1}'
+        inputs = [Word("inputs", op)] if message and form.nccl2 else []
+        if form.records_messages or not message:
+            operator = COLLECTIVES[op.label].operator
+            self._host_row("cpu_op", operator, row, (-busy, 0.0), [ids, *inputs])
+            args = [ids, Word("host_args", op), seq]
+            self._host_row("cpu_op", "record_param_comms", row, (-0.9 * busy, -0.1 * busy), args)
+        if form.titles and message:
+            self._host_row("user_annotation", Word("title", op), row, (-0.8 * busy, -0.15 * busy), [])
+        args = [f'{ids},"cbid":430,"correlation":{link}']
+        self._host_row("cuda_runtime", "cudaLaunchKernelExC", row, (-0.5 * busy, -0.2 * busy), args)
+
+    def _batch(self, op: Op, row: int, link: int, seq: str) -> None:
+        """Rows of the host for a message issued as a batch: its call, then the launch inside the batch."""
+        form = self.form
+        busy, ids = max(self.host.collective, _SHORT_NS), f'"External id":{link + 1}'
+        inputs = [Word("inputs", op)] if form.nccl2 else []
+        operator = COLLECTIVES[op.label].operator
+        self._host_row("cpu_op", operator, row, (-busy, -0.6 * busy), [ids, *inputs])
+        if form.nccl2:
+            args = [ids, Word("batch_host_args", op), seq]
+            self._host_row("cpu_op", "record_param_comms", row, (-0.55 * busy, -0.1 * busy), args)
+        else:
+            args = [ids, Word("host_args", op), seq]
+            self._host_row("cpu_op", "record_param_comms", row, (-0.95 * busy, -0.65 * busy), args)
+            head = '{"ph":"X","cat":"user_annotation","name":"nccl:coalesced",'
+            end = _Time(2, row, -0.1 * busy) if form.ended else _Time(3, self.steps)
+            self._row(head, (Word("pid"), ',"tid":1,'), _Time(2, row, -0.55 * busy), end, [])
+        args = [f'"cbid":430,"correlation":{link}']
+        self._host_row("cuda_runtime", "cudaLaunchKernelExC", row, (-0.5 * busy, -0.2 * busy), args)
+
     def _seq(self, op: Op) -> int:
-        """Number of the call in its group, collectives and messages counted apart, from 1."""
-        key = (op.group, op.members, op.kind is Kind.COLLECTIVE)
+        """Number of the call in its group, from 1; the older backend counts collectives and messages apart."""
+        key = (op.group, op.members, self.form.nccl2 or op.kind is Kind.COLLECTIVE)
         self._seqs[key] = self._seqs.get(key, 0) + 1
         return self._seqs[key]
 
@@ -215,34 +253,3 @@ class Template:
     def moments(self, tables: F64) -> tuple[F64, F64]:
         """True begins and ends of all rows, ns, from (start, end, issued, bounds) of a rank put one after another."""
         return tables[self.begin] + self.begin_add, tables[self.end] + self.end_add
-
-
-def call_arguments(op: Op, group: Group, grid: Grid, rank: int, *, host: bool) -> str:
-    """Communication arguments as torch and Kineto write them, as the text between braces, without `Seq`.
-
-    The host's row has the group's start and stride besides, which make up for lists that are cut.
-    """
-    members = group.ranks
-    size = len(members)
-    listed = ", ".join(map(str, members[:LIST_LIMIT])) + (", ..." if size > LIST_LIMIT else "")
-    values: dict[str, object] = {
-        "Collective name": op.label,
-        "In msg nelems": op.nelems[0],
-        "Out msg nelems": op.nelems[1],
-        "Group size": size,
-        "dtype": op.dtype,
-        "In split size": "[]",
-        "Out split size": "[]",
-        "Process Group Name": group.name,
-        "Process Group Description": group.desc,
-        "Process Group Ranks": f"[{listed}]",
-    }
-    if op.kind in {Kind.SEND, Kind.RECV}:
-        peer = rank + (op.peer - grid.coords(rank)["pp"]) * grid.strides["pp"]
-        ends = (rank, peer) if op.kind is Kind.SEND else (peer, rank)
-        values |= {"Src Rank": ends[0], "Dst Rank": ends[1]}
-    if host:
-        values |= {"Rank": members.index(rank), "Global rank start": members[0]}
-        if group.stride:
-            values["Global rank stride"] = group.stride
-    return json.dumps(values, separators=(",", ":"))[1:-1].replace("%", "%%")

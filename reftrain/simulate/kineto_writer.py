@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 from isal import igzip
 
+from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
+from reftrain.simulate.call_texts import arguments_text, inputs_text, title_text
 from reftrain.simulate.grid import I64
-from reftrain.simulate.kineto_template import Detail, Template, Word, call_arguments
+from reftrain.simulate.kineto_template import Detail, Template, Word
 from reftrain.simulate.pool import in_parallel, made_folder, put
 from reftrain.simulate.simulation import Simulation
 
@@ -25,8 +27,15 @@ _LEVEL: Final = 1
 class KinetoWriter:
     """Writes ranks' files into `folder`."""
 
-    def __init__(self, simulation: Simulation, folder: Path, detail: Detail, device_name: str) -> None:
-        self.simulation, self.folder, self.detail = simulation, folder, detail
+    def __init__(
+        self,
+        simulation: Simulation,
+        folder: Path,
+        detail: Detail,
+        device_name: str,
+        form: TraceForm = FORMS[NEWEST],
+    ) -> None:
+        self.simulation, self.folder, self.detail, self.form = simulation, folder, detail, form
         self.device_name = device_name
         self._templates: dict[int, Template] = {}
 
@@ -34,7 +43,8 @@ class KinetoWriter:
         """Rows of a pipeline rank."""
         if stage not in self._templates:
             sim = self.simulation
-            self._templates = {stage: Template(sim.programs[stage], sim.whole_steps, self.detail, sim.host)}
+            program = sim.programs[stage]
+            self._templates = {stage: Template(program, sim.whole_steps, self.detail, sim.host, self.form)}
         return self._templates[stage]
 
     def write(self, rank: int) -> tuple[int, int]:
@@ -76,7 +86,12 @@ class KinetoWriter:
             return str(rank % self.simulation.node_size) if word.what == "device" else str(self._pid(rank))
         grid = self.simulation.grid
         group = grid.group_over(word.op.group, word.op.members, rank)
-        return call_arguments(word.op, group, grid, rank, host=word.what == "host_args")
+        if word.what == "title":
+            return title_text(word.op, group, grid, rank)
+        if word.what == "inputs":
+            return inputs_text(word.op, group, grid, rank)
+        host, batch = word.what.endswith("host_args"), word.what.startswith("batch")
+        return arguments_text(self.form, word.op, group, grid, rank, host=host, batch=batch)
 
     def _pid(self, rank: int) -> int:
         """Process number, as a node's launcher gives them."""
@@ -92,6 +107,7 @@ class KinetoWriter:
     def _metadata(self, rank: int) -> dict[str, object]:
         sim = self.simulation
         listed = sim.grid.world <= _LISTED_WORLD
+        info = {"backend": "nccl", "rank": rank, "world_size": sim.grid.world, "nccl_version": "2.27.5"}
         groups = [
             {
                 "pg_name": g.name, "pg_desc": g.desc, "backend_config": "cuda:nccl", "pg_size": len(g.ranks),
@@ -99,10 +115,8 @@ class KinetoWriter:
             }
             for g in sim.grid.groups_of(rank)
         ]  # fmt: skip
-        info = {
-            "backend": "nccl", "rank": rank, "world_size": sim.grid.world, "pg_count": len(groups),
-            "pg_config": groups, "nccl_version": "2.27.5",
-        }  # fmt: skip
+        if self.form.lists_groups:
+            info |= {"pg_count": len(groups), "pg_config": groups}
         device = {"id": rank % sim.node_size, "name": self.device_name}
         return {
             "schemaVersion": 1, "deviceProperties": [device], "host_name": sim.host_name(rank),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
+from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
 from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
@@ -68,14 +69,18 @@ def write_folder(
     detail: Detail,
     flight_recorder: bool,
     jobs: int,
+    form: TraceForm = FORMS[NEWEST],
 ) -> Outcome:
-    """Write the run folder; return the outcome with its counts. Raises MachineError where writing fails."""
+    """Write the run folder, its traces in `form`; return the outcome with its counts.
+
+    Raises MachineError where writing fails.
+    """
     simulation, setup = outcome.simulation, outcome.setup
     with made_folder(folder):
         _write_json(folder / "timeline.json", time_line(simulation, setup.job))
     traces = dumps = None
     if simulation.whole_steps:
-        writer = KinetoWriter(simulation, folder / "trace", detail, setup.hardware.name)
+        writer = KinetoWriter(simulation, folder / "trace", detail, setup.hardware.name, form)
         traces = Written(len(ranks), *write_traces(writer, ranks, jobs))
     if flight_recorder or outcome.hang:
         dead = [

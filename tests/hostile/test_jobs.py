@@ -43,7 +43,7 @@ def test_two_runs_in_two_folders_are_refused(tmp_path):
     assert answer(tuesday).verdict in {"healthy", "inconclusive"}
 
 
-def test_a_clock_that_is_days_off_is_no_other_job(tmp_path):
+def test_a_clock_days_off_is_no_other_job(tmp_path):
     traces = documents()
     later(traces[2])
     found = answer(write(tmp_path, traces))

@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-from tests.localise.case import Case
-from tests.localise.score import Outcome, judge
+from tests.localise.case import Case, repriced
+from tests.localise.score import CAUSES, Outcome, judge
 
 PROGRAM = "import sys; from tracekit_cli.tracekit import main; sys.exit(main())"
-LONGEST_S = 300
+LONGEST_S = 240
 
 
 def ask(case: Case, folder: Path, outcome: Outcome) -> None:
@@ -37,7 +37,11 @@ def ask(case: Case, folder: Path, outcome: Outcome) -> None:
     else:
         read(done.stdout, done.stderr, outcome)
     outcome.seconds = round(time.monotonic() - began, 1)
-    outcome.result = judge(outcome, case.recorded)
+    outcome.result = judge(outcome, case)
+    if outcome.result == "right" and outcome.culprits and outcome.suspects:
+        outcome.cause_right = outcome.cause in CAUSES[outcome.fault]
+        same = set(outcome.suspects) == set(outcome.culprits)
+        outcome.priced_truth = outcome.slowdown if same else round(repriced(case, set(outcome.suspects)), 4)
 
 
 def read(text: str, errors: str, outcome: Outcome) -> None:

@@ -15,7 +15,7 @@ AXES = {
     "pp": ("pp",),
     "dp": ("dpi", "dpo"),
     "dpcp": ("dpi", "dpo", "cp"),
-    "shard": ("dpi",),
+    "shard": ("dpi", "cp"),
     "replicate": ("dpo",),
     "ep": ("dpi",),
     "edp": ("dpo",),
@@ -38,17 +38,22 @@ class Builder:
         self.counts: dict[tuple, int] = defaultdict(int)
         self.groups = {family: job.layout.group(rank, axes) for family, axes in AXES.items()}
         self.step, self.thread, self.note = 0, "main", ""
+        self.stumble = 0
+        self.hiccups: dict[tuple, int] = {}
 
     def host(self, base: int) -> int:
-        """Host time of a call, in ns."""
+        """Host time of a call, in ns; nodes of a CUDA graph cost none of their own."""
+        if self.note == "graph":
+            return 300
         jitter = min(max(self.random.gauss(1, 0.15), 0.6), 3.0)
         return round(base * jitter * self.faults.host(self.rank, self.step))
 
     def kernel(self, what: str, work: float, stream: str = "compute") -> int:
         """Launch compute of `work` ns; its handle."""
         jitter = max(self.random.gauss(1, self.job.costs.noise), 0.9)
-        factor = self.faults.compute(self.rank, self.step, self.stage, what)
-        ns = round(work * jitter * self.chip * factor)
+        factor = self.faults.compute(self.rank, self.step)
+        ns = round(work * jitter * self.chip * factor) + self.stumble
+        self.stumble = 0
         host = self.host(self.job.costs.kernel_host)
         return self.add(
             Kernel(host, self.thread, self.note, stream, max(ns, US), what, touched=CLASSES[what])
@@ -81,7 +86,8 @@ class Builder:
         self.counts[group, "c"] += 1
         own = side or f"nccl:{family}"
         inline = sync and side is None and self.job.torch > OWN_STREAM_UP_TO
-        slow = self.faults.transfer(self.rank, group, self.step)
+        slow = self.faults.transfer(group, self.step)
+        transfer += self.hiccup(group)
         jitter = Random(f"{self.job.seed}-{group}-{self.counts[group, 'c']}").uniform(0.95, 1.05)
         handle = self.add(
             Collective(
@@ -107,7 +113,7 @@ class Builder:
     def wait(self, handle: int | None, stream: str = "compute") -> None:
         """Let a stream wait for an operation."""
         if handle is not None:
-            self.add(Wait(4 * US, self.thread, self.note, stream, handle))
+            self.add(Wait(self.host(4 * US), self.thread, self.note, stream, handle))
 
     def exchange(self, messages: list[tuple[bool, int]], *, batched: bool, family: str = "pp") -> list[int]:
         """Launch messages `(send, peer)` as one batch, or each alone; handles."""
@@ -137,12 +143,28 @@ class Builder:
             )
         return handles
 
+    def hiccup(self, group: tuple[int, ...]) -> int:
+        """Ns that a group's first operation of the step takes once more than usual."""
+        if self.hiccups.get(group) == self.step:
+            return 0
+        self.hiccups[group] = self.step
+        return sum(
+            fault.ns
+            for fault in self.faults.faults
+            if fault.kind == "hiccup" and fault.ranks == frozenset(group) and fault.active(self.step)
+        )
+
     def part(self, send: bool, peer: int) -> Part:
         """One message to or from a rank."""
         elements = self.job.costs.message_elements
-        pair = (self.rank, peer) if send else (peer, self.rank)
-        slow = self.faults.transfer(self.rank, pair, self.step)
-        return Part(send, peer, elements * 2, elements, round(self.job.costs.message * slow) + 12 * US)
+        pair = (min(self.rank, peer), max(self.rank, peer))
+        slow = self.faults.transfer(pair, self.step)
+        transfer = (
+            round(self.job.costs.message * slow)
+            + 12 * US
+            + (self.hiccup(pair) if send and self.rank == pair[0] else 0)
+        )
+        return Part(send, peer, elements * 2, elements, transfer)
 
     def pause(self, ns: int, what: str) -> None:
         """Host work that launches nothing."""

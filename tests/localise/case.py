@@ -1,20 +1,34 @@
 """One case: a job, its faults, the truth by simulation, and the files."""
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from tests.localise.calls import Collective, Kernel, Messages
 from tests.localise.engine import Machine
-from tests.localise.faults import Fault, Faults, draw_faults
+from tests.localise.faults import GUILTY, INNOCENT, Draw, Faults, draw_faults, possible
 from tests.localise.files import write
 from tests.localise.job import Job, draw
 from tests.localise.styles import programs
+from tests.localise.subsets import draw_subset
 
 LEAST = 1.03
 """The least slowdown that a fault of a case should cause; weaker draws are made stronger."""
-
+COUNTS = 1.02
+"""A fault below this costs nothing that anybody should be named for: it hides behind slack."""
+TRIES = 5
+STRONGER = 1.8
 TOLD = 0.8
 """Share of cases in which the user gives the mesh, among those whose traces name no groups."""
+INNOCENCE = 0.25
+"""Share of cases with nobody to blame."""
+TIGHT = 0.65
+"""Share of the step that launches take on a host that is nearly too slow."""
+
+
+ALIKE = 3
+"""Links of one kind of which one can be called slow."""
 
 
 @dataclass
@@ -59,36 +73,75 @@ def step_time(job: Job, machine: Machine) -> float:
 
 def simulate(job: Job, faults: Faults) -> Machine:
     """The job after it ran."""
-    return Machine(programs(job, faults), job.costs.contention, job.costs.capacity, job.queue).run()
+    costs = job.costs
+    return Machine(programs(job, faults), costs.contention, costs.capacity, job.queue).run()
 
 
-def make(seed: int, kind: str | None = None) -> Case:
+def tightened(job: Job, calm: Machine) -> Job:
+    """The job with host times that nearly bind."""
+    place = next(iter(calm.places.values()))
+    launches = sum(isinstance(call, Kernel) for call in place.program)
+    others = sum(call.host for call in place.program if not isinstance(call, Kernel))
+    room = TIGHT * step_time(job, calm) * (job.steps + 2) - others
+    if room <= 0 or job.has("graphs"):
+        return job
+    host = max(job.costs.kernel_host, int(room / launches))
+    return replace(job, costs=replace(job.costs, kernel_host=host))
+
+
+def links(machine: Machine) -> tuple[tuple[int, ...], ...]:
+    """Groups and pairs between which data moves, where at least two others do the same and say what is usual."""
+    found: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for rank, place in machine.places.items():
+        for call in place.program:
+            if isinstance(call, Collective) and call.elements > 1:
+                found[call.family].add(call.group)
+            elif isinstance(call, Messages):
+                pairs = {(min(rank, part.peer), max(rank, part.peer)) for part in call.parts}
+                found["messages"] |= pairs
+    return tuple(sorted(link for many in found.values() if len(many) >= ALIKE for link in many))
+
+
+def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
     """The case of a seed."""
     random = Random(f"{seed}-case")
-    job = draw(seed)
-    kind = kind or random.choices(("healthy", "slow_compute"), (1, 3))[0]
-    severity = random.choice((0.04, 0.06, 0.1, 0.15, 0.25, 0.5))
-    calm = simulate(job, Faults(job))
-    machine, faults, slowdown = calm, Faults(job), 1.0
-    for _ in range(4):
-        if kind == "healthy":
+    job = draw(seed, world)
+    kinds = INNOCENT if random.random() < INNOCENCE else GUILTY
+    kind = kind or random.choice([name for name in kinds if possible(name, job)])
+    job = replace(job, documents=job.documents or kind == "documents")
+    calm = simulate(job, Faults())
+    kind = "slow_compute" if kind == "slow_link" and not links(calm) else kind
+    if job.has("tight") or kind == "slow_host":
+        job = tightened(job, calm)
+        calm = simulate(job, Faults())
+    severity = random.choice((0.035, 0.05, 0.08, 0.12, 0.2, 0.4))
+    machine, faults, slowdown = calm, Faults(), 1.0
+    for _ in range(TRIES):
+        faults = draw_faults(
+            Draw(job, Random(f"{seed}-fault"), severity, int(step_time(job, calm)), links(calm)), kind
+        )
+        machine = simulate(job, faults) if faults.faults else calm
+        mended = faults.without(set(faults.culprits()))
+        base = simulate(job, mended) if mended.faults else calm
+        slowdown = step_time(job, machine) / step_time(job, base) if faults.culprits() else 1.0
+        if slowdown >= LEAST or not faults.culprits():
             break
-        faults = draw_faults(job, kind, severity)
-        machine = simulate(job, faults)
-        slowdown = step_time(job, machine) / step_time(job, calm)
-        if slowdown >= LEAST:
-            break
-        severity *= 1.8
-    culprits = tuple(sorted({rank for fault in faults.faults for rank in fault.ranks}))
-    everybody = tuple(range(job.layout.world))
-    told = job.torch < (2, 3) and random.random() < TOLD
-    return Case(seed, job, kind, faults, slowdown, culprits, everybody, "all", machine, told)
+        severity *= STRONGER
+    culprits = faults.culprits()
+    if culprits and slowdown < COUNTS:
+        culprits, slowdown, kind = (), 1.0, f"{kind}_slack"
+    subset, recorded = draw_subset(job, culprits, random)
+    told = (job.torch < (2, 3) or job.has("gpu_only")) and random.random() < TOLD
+    return Case(seed, job, kind, faults, slowdown, culprits, recorded, subset, machine, told)
+
+
+def repriced(case: Case, named: set[int]) -> float:
+    """The slowdown that these ranks alone cause."""
+    mended = simulate(case.job, case.faults.without(named))
+    return step_time(case.job, case.machine) / step_time(case.job, mended)
 
 
 def save(case: Case, folder: Path) -> None:
     """Write the case's files."""
     folder.mkdir(parents=True, exist_ok=True)
     write(case.job, case.machine, folder, case.recorded)
-
-
-__all__ = ["Case", "Fault", "make", "save", "simulate", "step_time"]

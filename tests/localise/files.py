@@ -13,9 +13,10 @@ from tests.localise.forms import Forms, Group
 from tests.localise.job import Job
 from tests.localise.kineto import BASE_NS, Clock, Recording, Writer
 
-HOST = 8
-"""Ranks a host."""
 FIRST_STEP = 10
+GAP_STEPS = 38
+"""Steps between two captures that nobody recorded."""
+NVIDIA, AMD = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
 MEGATRON = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
@@ -82,7 +83,10 @@ def header(job: Job, rank: int, groups: dict[str, Group]) -> dict:
             for group in groups.values()
         ]
         info["nccl_version"] = "2.21.5"
-    found: dict = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]}
+    found: dict = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0, "name": AMD if job.has("rocm") else NVIDIA}],
+    }
     found["distributedInfo"] = info
     if job.torch >= (2, 4):
         found |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
@@ -91,20 +95,30 @@ def header(job: Job, rank: int, groups: dict[str, Group]) -> dict:
     return found
 
 
-def window(job: Job, place: Place) -> tuple[int, int]:
-    """Host times between which the rank records: the first recorded step to the begin of the one after the last."""
+def windows(job: Job, rank: int, place: Place) -> list[tuple[int, int, int]]:
+    """Host times between which the rank records, and the number of the first step: one window, or two captures.
+
+    Ragged windows begin and end somewhere within steps.
+    """
     starts = [
         start
         for call, (start, _) in zip(place.program, place.hosts, strict=True)
         if isinstance(call, Pause) and call.what == "step"
     ]
-    return starts[1], starts[1 + job.steps]
+    begin, end = starts[1], starts[1 + job.steps]
+    if job.has("ragged"):
+        random, step = Random(f"{job.seed}-{rank}-window"), (end - begin) // job.steps
+        return [(begin + random.randrange(step // 3), end - random.randrange(step // 3), FIRST_STEP)]
+    if job.has("captures"):
+        middle = starts[1 + job.steps // 2]
+        return [(begin, middle, FIRST_STEP), (middle, end, FIRST_STEP + GAP_STEPS + job.steps // 2)]
+    return [(begin, end, FIRST_STEP)]
 
 
 def clocks(job: Job) -> dict[int, Clock]:
     """A clock for every host."""
     random = Random(f"{job.seed}-clock")
-    hosts = -(-job.layout.world // HOST)
+    hosts = -(-job.layout.world // job.per_host)
     if not job.has("offsets"):
         return {host: Clock() for host in range(hosts)}
     return {
@@ -127,29 +141,40 @@ def streams(job: Job, place: Place) -> dict[str, int]:
 
 def write(job: Job, machine: Machine, folder: Path, ranks: Iterable[int]) -> None:
     """Write the given ranks' files into `folder`."""
-    forms = Forms(job.torch)
     groups = named_groups(job, families(machine))
     times = clocks(job)
     for rank in ranks:
         place = machine.places[rank]
-        recording = Recording(
-            job,
-            rank,
-            forms,
-            groups[rank],
-            streams(job, place),
-            rank % HOST,
-            4000 + rank,
-            times[rank // HOST],
-            FIRST_STEP,
-            Random(f"{job.seed}-{rank}-write"),
-        )
-        lines = Writer(recording, place, window(job, place)).write()
-        head = json.dumps(header(job, rank, groups[rank]))[:-1]
-        text = f'{head}, "traceEvents": [\n' + ",\n".join(lines) + "\n]}"
-        path = folder / f"node{rank // HOST}_{4000 + rank}.{1730000000 + rank}.pt.trace.json"
-        if job.has("gzip"):
-            with gzip.open(f"{path}.gz", "wt", compresslevel=1) as out:
-                out.write(text)
-        else:
-            path.write_text(text)
+        for number, (begin, end, first) in enumerate(windows(job, rank, place)):
+            recording = Recording(
+                job,
+                rank,
+                Forms(job.torch, job.has("rocm")),
+                groups[rank],
+                streams(job, place),
+                rank % job.per_host,
+                4000 + rank,
+                times[rank // job.per_host],
+                first,
+                number * GAP_STEPS * (end - begin) * 2 // job.steps,
+                Random(f"{job.seed}-{rank}-{number}-write"),
+            )
+            lines = Writer(recording, place, (begin, end)).write()
+            put(job, rank, number, header(job, rank, groups[rank]), lines, folder)
+
+
+def put(job: Job, rank: int, number: int, head: dict, lines: list[str], folder: Path) -> None:
+    """Write one file, with the metadata before or after the events."""
+    events = '"traceEvents": [\n' + ",\n".join(lines) + "\n]"
+    if job.has("rank_in_name"):
+        del head["distributedInfo"]
+    metadata = json.dumps(head)[1:-1]
+    text = f"{{{events}, {metadata}}}" if job.has("late_info") else f"{{{metadata}, {events}}}"
+    name = f"node{rank // job.per_host}_{4000 + rank}.{1730000000 + rank + number}.pt.trace.json"
+    if job.has("rank_in_name"):
+        name = f"rank{rank}.{number}.pt.trace.json"
+    if job.has("gzip"):
+        with gzip.open(folder / f"{name}.gz", "wt", compresslevel=1) as out:
+            out.write(text)
+    else:
+        (folder / name).write_text(text)

@@ -112,7 +112,7 @@ class Forms:
             ]
         return found
 
-    def record_only(self, group: Group, rank: int) -> list[tuple[str, str]]:
+    def record_only(self, group: Group, rank: int, asynchronous: bool) -> list[tuple[str, str]]:
         """Keys that stand on the record only."""
         found = []
         if self.torch >= (2, 4) and not self.nccl2:
@@ -122,7 +122,7 @@ class Forms:
         if self.torch >= (2, 5):
             found.append(("Rank", str(rank)))
         if self.torch >= (2, 12) and not self.nccl2:
-            found.append(("Is asynchronized op", "true"))
+            found.append(("Is asynchronized op", str(asynchronous).lower()))
         return found
 
     def sequence(self, number: int, comms: int) -> list[tuple[str, str]]:

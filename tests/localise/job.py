@@ -1,6 +1,6 @@
 """One made-up job: its layout, style, torch version and costs, drawn from a seed."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from tests.localise.layout import Layout
@@ -54,7 +54,9 @@ class Job:
     queue: int = 100
     """GPU operations that a host can be ahead."""
     experts: bool = False
-    hybrid: bool = False
+    documents: bool = False
+    """Whether attention's work differs between micro-batches and replicas."""
+    per_host: int = 8
     traits: frozenset[str] = field(default_factory=frozenset)
     """Habits of the recording: gpu_only, graphs, no_steps, shapes, gzip, …"""
 
@@ -68,7 +70,12 @@ class Job:
         return trait in self.traits
 
 
-VERSIONS: tuple[Version, ...] = ((2, 2), (2, 4), (2, 5), (2, 9), (2, 12), (2, 15))
+VERSIONS: tuple[Version, ...] = (
+    *((2, 1), (2, 2), (2, 3), (2, 4), (2, 5), (2, 6)),
+    *((2, 8), (2, 9), (2, 12), (2, 13), (2, 15)),
+)
+WORLDS = ((8, 16, 32, 64, 128, 256, 512), (30, 30, 20, 12, 4, 2, 1))
+"""Numbers of ranks and how often they are drawn."""
 STYLES = ("megatron", "titan", "deepspeed", "ddp")
 
 
@@ -77,9 +84,9 @@ def draw(seed: int, world: int | None = None) -> Job:
     random = Random(seed * 7919 + 11)
     torch = random.choice(VERSIONS)
     style = random.choices(STYLES, (5, 4, 2, 1))[0]
-    sizes = draw_sizes(random, style, world or random.choices((8, 16, 32), (5, 4, 2))[0])
+    sizes = draw_sizes(random, style, world or random.choices(*WORLDS)[0])
     layout = Layout(tuple(draw_order(random, sizes)))
-    stages, large = layout.size("pp"), layout.world > 64
+    stages, large = layout.size("pp"), layout.world > 32
     chunks = 2 if stages > 1 and style != "deepspeed" and random.random() < 0.25 and not large else 1
     schedule = "1f1b" if style == "deepspeed" or random.random() < 0.75 else "gpipe"
     micro = (
@@ -96,7 +103,7 @@ def draw(seed: int, world: int | None = None) -> Job:
         schedule=schedule,
         chunks=chunks,
         micro=micro,
-        layers=random.choice((2, 3)) if not large else 2,
+        layers=2 if large else random.choice((2, 3)),
         steps=random.choice((3, 4)) if large else random.choice((3, 4, 5)),
         coarse=large or random.random() < 0.5,
         costs=draw_costs(random),
@@ -106,20 +113,55 @@ def draw(seed: int, world: int | None = None) -> Job:
         device_sync=style == "megatron" and batched and random.random() < 0.4,
         end_sync=random.random() < 0.7,
         lazy=style in {"megatron", "deepspeed"} or torch < (2, 12),
+        experts=style == "megatron" and layout.size("dpi") > 1 and random.random() < 0.3,
+        documents=random.random() < 0.1,
+        per_host=4 if layout.world <= 16 else 8,
         queue=random.choice((40, 100, 300)),
         sequence_parallel=random.random() < 0.6,
-        traits=frozenset(
-            name
-            for name, odds in (
-                ("gzip", 0.3),
-                ("shapes", 0.5),
-                ("flows", 0.4),
-                ("offsets", 0.8),
-                ("lost_args", 0.5),
-            )
-            if random.random() < odds
-        ),
+        traits=draw_traits(random, torch, stages),
     )
+
+
+HABITS = {
+    "gzip": 0.3,
+    "shapes": 0.5,
+    "flows": 0.3,
+    "offsets": 0.8,
+    "lost_args": 0.5,
+    "nested": 0.5,
+    "ragged": 0.12,
+    "no_steps": 0.1,
+    "captures": 0.08,
+    "gpu_only": 0.07,
+    "no_runtime": 0.02,
+    "graphs": 0.3,
+    "lane": 0.08,
+    "cuda_sync": 0.25,
+    "rocm": 0.1,
+    "python_gc": 0.4,
+    "rank_in_name": 0.06,
+    "late_info": 0.2,
+    "tight": 0.3,
+}
+"""Habits of recordings and how often they are drawn, where a job can have them."""
+
+
+def draw_traits(random: Random, torch: Version, stages: int) -> frozenset[str]:
+    """Habits that go together."""
+    found = {name for name, odds in HABITS.items() if random.random() < odds}
+    if stages > 1 or "gpu_only" in found:
+        found.discard("graphs")
+    if torch < (2, 4):
+        found -= {"rocm", "cuda_sync"}
+    if torch < (2, 9):
+        found -= {"lane"}
+    if "gpu_only" not in found:
+        found -= {"no_runtime"}
+    if torch >= (2, 3) and "gpu_only" not in found:
+        found -= {"rank_in_name"}
+    if "ragged" in found:
+        found -= {"captures"}
+    return frozenset(found)
 
 
 def draw_sizes(random: Random, style: str, world: int) -> dict[str, int]:
@@ -129,11 +171,15 @@ def draw_sizes(random: Random, style: str, world: int) -> dict[str, int]:
         return sizes | {"dpi": world}
     left = world
     wanted = {"tp": (1, 2, 4), "pp": (1, 2, 4), "cp": (1, 1, 2)}
+    if world > 64:
+        wanted = {"tp": (4, 8), "pp": (2, 4, 8), "cp": (1, 2)}
     for axis, choices in ({"pp": (2, 4)} if style == "deepspeed" else wanted).items():
         fitting = [size for size in choices if left % size == 0 and size <= left]
         sizes[axis] = random.choice(fitting)
         left //= sizes[axis]
-    sizes["dpi"] = left
+    inner = random.choice([size for size in (2, 4, 8) if left % size == 0 and size < left] or [left])
+    sizes["dpi"] = inner if style in {"megatron", "titan"} and random.random() < 0.4 else left
+    sizes["dpo"] = left // sizes["dpi"]
     return sizes
 
 
@@ -162,8 +208,3 @@ def draw_costs(random: Random) -> Costs:
         noise=random.uniform(0.002, 0.012),
         channels=channels,
     )
-
-
-def with_world(job: Job, **changes: object) -> Job:
-    """The job with some fields changed."""
-    return replace(job, **changes)

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.localise.score import Outcome
 
@@ -16,8 +17,10 @@ def tables(outcomes: list[Outcome]) -> str:
         ("severity", lambda o: o.severity),
         ("form", lambda o: o.form),
         ("subset", lambda o: o.subset),
+        ("world", lambda o: f"{o.world:4}"),
     ):
         parts.append(table(title, outcomes, key))
+    parts.append(by_trait(outcomes))
     return "\n\n".join(parts)
 
 
@@ -32,9 +35,10 @@ def summary(outcomes: list[Outcome]) -> str:
         count = Counter(results)
         if results:
             lines.append(f"{name:9}" + "  ".join(f"{word} {count[word]}" for word in WORDS if count[word]))
-    errors = sorted(
-        abs(o.priced - o.slowdown) for o in outcomes if o.result == "right" and o.culprits and o.priced
-    )
+    errors = sorted(abs(o.priced - o.priced_truth) for o in outcomes if o.priced and o.priced_truth)
+    causes = [o.cause_right for o in outcomes if o.cause_right is not None]
+    if causes:
+        lines.append(f"cause right in {sum(causes)} of {len(causes)} right answers")
     if errors:
         lines.append(f"price error, points: {quantiles(errors)} of {len(errors)} right answers")
     return "\n".join(lines)
@@ -63,6 +67,12 @@ def table(title: str, outcomes: list[Outcome], key: Callable[[Outcome], str]) ->
         line += f"{votes.count('right') if any(votes) else '-':>12}{htas.count('right') if any(htas) else '-':>11}"
         lines.append(line)
     return "\n".join(lines)
+
+
+def by_trait(outcomes: list[Outcome]) -> str:
+    """A table by habit of the recording; a case stands in every line that fits it."""
+    some = [replace(o, fault=trait) for o in outcomes for trait in o.traits]
+    return table("habit", some, lambda o: o.fault)
 
 
 def failures(outcomes: list[Outcome]) -> str:

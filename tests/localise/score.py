@@ -26,6 +26,10 @@ class Outcome:
     suspects: tuple[int, ...] = ()
     candidates: tuple[int, ...] = ()
     priced: float | None = None
+    priced_truth: float | None = None
+    """The slowdown that the named ranks cause in truth."""
+    cause_right: bool | None = None
+    traits: tuple[str, ...] = ()
     result: str = ""
     error: str = ""
     vote: int | None = None
@@ -63,22 +67,47 @@ def begun(case: Case) -> Outcome:
         severity="none" if not case.culprits else severity(case.slowdown),
         slowdown=round(case.slowdown, 4),
         culprits=case.culprits,
+        traits=tuple(sorted(job.traits)),
     )
 
 
-def judge(outcome: Outcome, recorded: tuple[int, ...]) -> str:
-    """One word for tracekit's answer: right, inconclusive, refused, false_healthy, wrong, false_alarm, error."""
+UNEVEN = ("experts", "documents")
+"""Kinds in which an imbalance is the truth, though no rank is to blame."""
+CAUSES = {
+    "slow_compute": {"gpu_compute"},
+    "slow_host": {"cpu_launch"},
+    "pauses": {"host_stall"},
+    "late_data": {"dataloader"},
+    "long_stage": {"stage_imbalance"},
+    "slow_link": {"network"},
+    "intermittent": {"gpu_compute"},
+    "two": {"gpu_compute", "host_stall"},
+    "decoy": {"gpu_compute"},
+    "slow_node": {"gpu_compute"},
+}
+
+
+def judge(outcome: Outcome, case: Case) -> str:
+    """One word for tracekit's answer: one of `report.WORDS`.
+
+    A culprit that was not recorded may be named, or one of its tensor group, or the answer is left open; a job of
+    uneven data may be called imbalanced, as long as no rank is called slow.
+    """
     if outcome.error:
         return "refused" if "--mesh" in outcome.error else "error"
     named = outcome.verdict not in {"healthy", "inconclusive"} and bool(outcome.suspects)
-    if not outcome.culprits:
-        return "false_alarm" if named else "right"
-    hidden = not set(outcome.culprits) & set(recorded)
-    if named:
-        return "right" if outcome.suspects[0] in outcome.culprits else "wrong"
+    hidden = not set(outcome.culprits) & set(case.recorded)
     if outcome.verdict == "inconclusive":
-        return "right" if hidden else "inconclusive"
-    return "false_healthy"
+        return "right" if hidden and outcome.culprits else "inconclusive"
+    if not outcome.culprits:
+        uneven = case.job.documents or case.job.experts or outcome.fault in UNEVEN
+        return "false_alarm" if named and not (uneven and outcome.verdict == "imbalance") else "right"
+    if not named:
+        return "false_healthy" if outcome.verdict == "healthy" else "wrong"
+    accepted = set(outcome.culprits)
+    if hidden:
+        accepted |= {peer for rank in accepted for peer in case.job.layout.group(rank, ("tp",))}
+    return "right" if outcome.suspects[0] in accepted else "wrong"
 
 
 def judge_one(suspect: int | None, culprits: tuple[int, ...]) -> str:

@@ -1,5 +1,7 @@
 """What the frameworks do in a step: Megatron-LM, torchtitan (FSDP2), DeepSpeed's pipe, and plain DDP."""
 
+from random import Random
+
 from tests.localise.builder import Builder
 from tests.localise.calls import Call
 from tests.localise.faults import Faults
@@ -52,16 +54,20 @@ class Style:
         self.pending: list[int | None] = []
         self.sends: list[int] = []
         self.gathered: dict[tuple, int | None] = {}
+        self.routed = 0
 
     def one_step(self) -> None:
         """One training step."""
-        b = self.b
+        b, job = self.b, self.job
         b.thread = "main"
         b.pause(30 * US, "step")
+        self.extra("startup")
         b.pause(b.host(300 * US) + b.faults.stalls(b.rank, b.step, "late_data"), "data")
         b.kernel("elementwise", 40 * US)
+        b.stumble = b.faults.stalls(b.rank, b.step, "stumble")
         stall = b.faults.stalls(b.rank, b.step, "pauses")
         computed = 0
+        b.note = "graph" if job.has("graphs") else ""
         for item in self.plan:
             if item[0] == "X":
                 self.talk(item[1])
@@ -73,8 +79,14 @@ class Style:
             (self.forward if item[0] == "F" else self.backward)(item[1], item[2])
         if stall:
             b.pause(stall, "gc")
-        b.thread = "main"
+        b.thread, b.note = "main", ""
         self.finish()
+
+    def extra(self, kind: str) -> None:
+        """Host time that only some steps have."""
+        ns = self.b.faults.stalls(self.b.rank, self.b.step, kind)
+        if ns:
+            self.b.pause(ns, kind)
 
     def talk(self, messages: list[tuple]) -> None:
         """Exchange activations or gradients with neighbouring stages."""
@@ -109,8 +121,8 @@ class Style:
             b.kernel("elementwise", self.job.costs.layer * 0.01)
         for layer in range(self.layers(chunk)):
             self.params(chunk, layer, micro, "F")
-            self.half(0, 1.0, "F")
-            self.half(1, 1.0, "F")
+            self.half(0, self.documents(micro), "F")
+            (self.expert if self.moe(layer) else self.half)(1, 1.0, "F")
         if self.is_last(chunk):
             b.kernel("gemm", self.job.costs.layer * 0.98)
 
@@ -122,8 +134,8 @@ class Style:
             b.kernel("gemm", self.job.costs.layer * 1.96)
         for layer in reversed(range(self.layers(chunk))):
             self.params(chunk, layer, micro, "B")
-            self.half(1, 2.0, "B")
-            self.half(0, 2.0, "B")
+            (self.expert if self.moe(layer) else self.half)(1, 2.0, "B")
+            self.half(0, 2.0 * self.documents(micro), "B")
             self.grad(chunk, layer, micro)
         b.thread = "main"
 
@@ -144,10 +156,38 @@ class Style:
         if which == 0 and way == "B":
             b.collective("reduce_scatter", "cp", elements // 4, transfer * 0.6)
 
+    def moe(self, layer: int) -> bool:
+        """Whether a layer's feed-forward is a mixture of experts."""
+        return self.job.experts and layer % 2 == 0
+
+    def documents(self, micro: int) -> float:
+        """Factor on attention: documents of a replica's micro-batch are long or short."""
+        if not self.job.documents:
+            return 1.0
+        where = (self.b.coords["dpi"], self.b.coords["dpo"], self.b.step, micro)
+        return Random(f"{self.job.seed}-documents-{where}").uniform(0.7, 1.5)
+
+    def expert(self, which: int, scale: float, way: str) -> None:
+        """Experts: tokens go where the router sends them, and each rank's work follows its tokens."""
+        b, costs = self.b, self.job.costs
+        group = b.groups["ep"]
+        self.routed += 1
+        random = Random(f"{self.job.seed}-route-{group}-{b.step}-{self.routed}")
+        weights = [random.lognormvariate(0, 0.35) for _ in group]
+        mine = group.index(b.rank)
+        share = weights[mine] * len(group) / sum(weights)
+        sent = tuple(round(costs.message_elements * w / sum(weights)) for w in weights)
+        taken = tuple(sent[mine] for _ in group)
+        transfer = costs.layer * costs.tp_share * max(weights) * len(group) / sum(weights)
+        b.collective("all_to_all", "ep", 0, transfer, splits=(sent, taken))
+        b.kernel("gemm", costs.layer * 0.45 * scale * share)
+        b.collective("all_to_all", "ep", 0, transfer, splits=(taken, sent))
+        del which, way
+
     def params(self, chunk: int, layer: int, micro: int, way: str) -> None:
         """FSDP2: gather a layer's parameters one layer ahead, and wait for this layer's."""
         job = self.job
-        if job.style != "titan" or job.layout.size("dpi") == 1:
+        if job.style != "titan" or job.layout.size("dpi", "cp") == 1:
             return
         if job.stages > 1 and (way == "B" or micro != self.first["F", chunk]):
             return
@@ -176,11 +216,14 @@ class Style:
             self.pending.append(None)
             return
         side = "fsdp_scatter" if job.style == "titan" and job.torch > (2, 7) else None
-        self.pending.append(
-            self.b.collective(
-                op, family, job.costs.message_elements, job.costs.grad_layer, sync=False, side=side
+        elements, transfer = job.costs.message_elements, job.costs.grad_layer
+        self.pending.append(self.b.collective(op, family, elements, transfer, sync=False, side=side))
+        if job.style == "titan" and job.layout.size("dpo") > 1:
+            caller = side or f"nccl:{family}"
+            part = elements // job.layout.size("dpi", "cp")
+            self.pending.append(
+                self.b.collective("all_reduce", "replicate", part, transfer / 3, sync=False, caller=caller)
             )
-        )
 
     def finish(self) -> None:
         """Gradients, optimizer, and the end of the step."""
@@ -203,3 +246,4 @@ class Style:
             b.collective("all_gather", self.grads, job.costs.message_elements, job.costs.gather_layer)
         if job.end_sync:
             b.sync("compute", "cudaStreamSynchronize")
+        self.extra("checkpoint")

@@ -27,7 +27,7 @@ def vote(folder: Path) -> int | None:
     totals: dict[str, dict[int, float]] = defaultdict(dict)
     for path in sorted(folder.rglob("*.json*")):
         trace = load(path)
-        rank = trace["distributedInfo"]["rank"]
+        rank = trace["distributedInfo"]["rank"] if "distributedInfo" in trace else named(path)
         sums: dict[str, float] = defaultdict(float)
         for event in trace["traceEvents"]:
             if event.get("cat") == "kernel" and event["name"].startswith(COMMUNICATION):
@@ -35,6 +35,11 @@ def vote(folder: Path) -> int | None:
         for name, total in sums.items():
             totals[name][rank] = totals[name].get(rank, 0.0) + total
     return shortest(totals.values())
+
+
+def named(path: Path) -> int:
+    """The rank in a file's name."""
+    return int(path.name.split(".")[0].removeprefix("rank"))
 
 
 def shortest(totals: Iterable[dict[int, float]]) -> int | None:

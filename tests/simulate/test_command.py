@@ -1,5 +1,6 @@
 """`reftrain simulate` as users call it: figures, files, refusals with field and remedy."""
 
+import gzip
 import json
 import sys
 
@@ -54,6 +55,19 @@ def test_time_of_a_step_is_accounted_for(command):
     for row in answer["pipeline_ranks"]:
         parts = [value for name, value in row.items() if name.endswith("_ms")]
         assert sum(parts) == pytest.approx(answer["step_ms"][0], rel=0.02)
+
+
+def test_a_form_that_the_host_tells_has_its_rows(command, tmp_path):
+    """A job too large for rows of the host has them where kernels name no peer."""
+    arguments = ["--preset", "8b", "--mesh", "pp=2,dp=64", "--set", "model.layers=2", "--micro-batches", "2"]
+    for form, told in (("2.5-batched", True), ("2.13", False)):
+        run = tmp_path / form
+        code, *_ = command(
+            *arguments, "--trace-form", form, "--ranks", "0", "--steps", "1", "--out", str(run)
+        )
+        trace = gzip.decompress((run / "trace" / "rank0.json.gz").read_bytes())
+        assert (code, b"record_param_comms" in trace, b"Seq" in trace) == (0, told, not told)
+    assert command(*SMALL, "--trace-form", "1.0")[0] == 2
 
 
 def test_out_writes_a_run_folder_and_says_so(command, tmp_path):

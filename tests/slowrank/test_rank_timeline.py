@@ -38,6 +38,14 @@ def test_operations_ending_during_another_wait_delay_nobody(post_us, own_us, kep
     assert found[kind == POST].all()
 
 
+def test_a_post_after_the_last_wait_answers_that_wait():
+    """A ends at 100 µs and B at 120 µs; what is posted at 130 µs answers B."""
+    wall = np.array([0.0, 5.0, 100.0, 120.0, 130.0]) * US
+    kind = np.array([POST, POST, NEED, NEED, POST])
+    found = _really_needed(kind, np.zeros(5), wall, wall[[0, 1, 0, 1, 4]], np.arange(5))
+    assert found.tolist() == [True, True, False, True, True]
+
+
 def test_a_collective_queued_behind_lateness_was_ready_before():
     """Rank 1 comes 300 µs late to the first of two, half through its work; rank 0 works on meanwhile."""
     first = [

@@ -28,11 +28,14 @@ class Channel:
     inferred: bool = False  # nothing told the ends of its messages, but when they ended
 
 
-def channels_of(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64, tuple[Channel, ...]]:
+def channels_of(
+    ranks: Sequence[RankOps], groups: Sequence[Group], *, pipelined: bool = False
+) -> tuple[I64, tuple[Channel, ...]]:
     """The channel of every operation (-1: none), and all channels.
 
     Messages have a channel for each (source, destination), those whose ends were inferred channels of their own.
-    Collectives have one for each group. Where no group is known, the whole world counts as one.
+    Collectives have one for each group. Where no group is known, the whole world counts as one, and a kernel that may
+    be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
     """
     numbers: dict[tuple[object, ...], Channel] = {}
     members = {g.group: g.ranks for g in groups}
@@ -49,7 +52,7 @@ def channels_of(ranks: Sequence[RankOps], groups: Sequence[Group]) -> tuple[I64,
                 key, who = ("p2p", src, dst, op in MESSAGES, guessed), (src, dst)
             else:
                 key, who = ("group", group), members.get(group, everyone)
-            coalesced = op == "other" or (op == "send_recv" and not guessed)
+            coalesced = op == "other" or (op == "send_recv" and (pipelined or group != WORLD) and not guessed)
             if coalesced or len(who) < 2 or (group == WORLD and not anonymous and key[0] == "group"):
                 result.append(-1)  # alone, or its members are unknown: the list was cut
                 continue

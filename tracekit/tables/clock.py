@@ -154,10 +154,14 @@ def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int]
 
 
 def common_collectives(ops: Operations) -> I64:
-    """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first."""
+    """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first.
+
+    Exchanges whose kernels were found to end together count as well.
+    """
     p2p = np.array([c.p2p for c in ops.channels] or [False])
-    usable = (ops.instance >= 0) & ~p2p[np.maximum(ops.channel, 0)] & ~np.isin(ops.op.astype(str), ROOTED)
-    rows = np.flatnonzero(usable)
+    kinds = ops.op.astype(str)
+    counts = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
+    rows = np.flatnonzero((ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED))
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
     return np.stack([rows[:-1][together], rows[1:][together]], axis=1)

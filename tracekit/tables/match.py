@@ -56,16 +56,19 @@ class Operations:
 def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     """The operations of all ranks, joined into instances; `groups` are the process groups of the run."""
     ordered = sorted(ranks, key=lambda r: r.rank)
-    return _joined(ordered, groups, {r.rank: own_progress(r) for r in ordered})
+    return _joined(ordered, groups, {r.rank: own_progress(r) for r in ordered}, pipelined=False)
 
 
 def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
-    """`ops` joined anew, after something was learnt of the operations of `ranks`; their times are those of `ops`."""
-    return _joined(sorted(ranks, key=lambda r: r.rank), groups, ops.progress)
+    """`ops` joined anew, after something was learnt of the operations of `ranks`; their times are those of `ops`.
+
+    The job is known to be a pipeline, so that no kernel which may carry a message counts as a collective.
+    """
+    return _joined(sorted(ranks, key=lambda r: r.rank), groups, ops.progress, pipelined=True)
 
 
 def _joined(
-    ordered: Sequence[RankOps], groups: Sequence[Group], progress: Mapping[int, Progress]
+    ordered: Sequence[RankOps], groups: Sequence[Group], progress: Mapping[int, Progress], *, pipelined: bool
 ) -> Operations:
     """The operations of `ordered` ranks, joined into instances."""
     counts = [len(r.start) for r in ordered]
@@ -77,7 +80,7 @@ def _joined(
     op = np.array([o for r in ordered for o in r.op], dtype=object)
     token = np.array([t for r in ordered for t in r.token], dtype=object)
     step, seq = _cat(r.step for r in ordered).astype(np.int32), _cat(r.seq for r in ordered)
-    channel, channels = channels_of(ordered, groups)
+    channel, channels = channels_of(ordered, groups, pipelined=pipelined)
     seq[np.isin(_cat(r.group for r in ordered), groups_with_one_counter(ordered))] = NO_SEQ
     issued = _cat(r.issued for r in ordered)
     message = _cat(np.full(len(r.start), -1) if r.message is None else r.message for r in ordered)

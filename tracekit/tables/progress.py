@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
 from tracekit.tables.readiness import UNKNOWN
-from tracekit.thresholds import RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 
 F64 = npt.NDArray[np.float64]
 
@@ -69,7 +69,8 @@ def _resumed(ops: RankOps) -> I64:
     """When compute resumed after each operation, ns: at its end, or at the begin of compute that covers just its end.
 
     A recorder that takes both times on the host shows compute that begins a little before the wait ends. Times of a
-    device need hardly any leniency, and a receive posted long ahead would be misread with it.
+    device need no leniency but for their rounding: with more, any message that ends just after another wait would pass
+    for the cause of that wait.
     """
     starts, ends = ops.busy
     if not len(starts):
@@ -77,6 +78,6 @@ def _resumed(ops: RankOps) -> I64:
     index = np.searchsorted(starts, ops.end, side="left") - 1
     begin = starts[np.maximum(index, 0)]
     covering = (index >= 0) & (ends[np.maximum(index, 0)] > ops.end) & (begin > ops.start)
-    share = 0.0 if ops.on_gpu else RESUME_SLACK_SHARE
-    slack = np.maximum(RESUME_SLACK_NS, (share * (ops.end - ops.start)).astype(np.int64))
+    lasted = (RESUME_SLACK_SHARE * (ops.end - ops.start)).astype(np.int64)
+    slack = DEVICE_ROUNDING_NS if ops.on_gpu else np.maximum(RESUME_SLACK_NS, lasted)
     return np.where(covering & (ops.end - begin <= slack), begin, ops.end)

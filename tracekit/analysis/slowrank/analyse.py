@@ -11,12 +11,14 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.measured import StepRange
-from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, world_of
+from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
+from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
-from tracekit.analysis.slowrank.verdict import Answer, decide
+from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
@@ -63,7 +65,7 @@ def opened(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
-    choice = choose(run, ops, mesh, order)
+    ops, choice = joined(run, ops, mesh, order)
     return build(run, ops, choice.mesh, steps), choice
 
 
@@ -109,7 +111,7 @@ def _doubts(case: Case) -> list[Quality]:
         rows.append(Quality("mismatched_operations", None, case.ops.mismatched, told))
     if case.ops.unmatched:
         rows.append(Quality("unmatched_operations", None, case.ops.unmatched, "no other rank recorded them"))
-    unread = (case.ops.op == "send_recv") & case.analysed
+    unread = (case.ops.op == "send_recv") & (case.ops.channel < 0) & case.analysed
     if unread.any():
         waited = ms(float(case.ops.exposed[unread].sum()))
         told = (

@@ -1,57 +1,89 @@
-"""When a group's collectives could have started: one after the other, and some before their recorded start.
+"""When operations could have started: one after the other on each stream, and some before their recorded start.
 
-Behind a late rank its peers' next collectives queue, and then seem to be posted when the late rank came.
+Behind a late rank its peers' next collectives queue, and then seem to be posted when the late rank came; so do messages
+behind the one before them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.tables.intervals import I64
+from tracekit.tables.operations import RankOps
 from tracekit.tables.steps import F64
+from tracekit.tables.waits import members_of_kernel
 from tracekit.thresholds import NO_WORK_NS, QUEUED_NS
 
 
 @dataclass(frozen=True)
 class CollectiveQueue:
-    """What the order of a group's collectives tells of when each could have started."""
+    """What the order of the operations on a stream tells of when each could have started."""
 
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
-    before: I64  # per instance: the instance that its group carries before it, -1 where there is none
+    wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
+    before: I64  # per instance: the one before it in its group and on its stream, -1 where there is none
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     """The queues of all groups; with `free`, a moment that is only guessed becomes the earliest one possible.
 
-    A collective that starts when the one before it in its group ends stood in the queue. The host's launches tell from
-    when it could start (tables.readiness). Where the trace has none, it was ready as far into the rank's own work as
-    into the work of the member that came last to it, which nothing held up.
+    An operation that starts when the one before it on its channel ends stood in the queue. The host's launches tell
+    from when it could start (tables.readiness). Where the trace has none, a collective was ready as far into the rank's
+    own work as into the work of the member that came last to it, which nothing held up.
     """
     ops, waits = run.ops, run.waits
-    rows = np.flatnonzero((ops.instance >= 0) & ~run.in_message)
-    rows = rows[np.lexsort((ops.start[rows], ops.rank[rows], ops.channel[rows]))]
-    this, behind = rows[1:], rows[:-1]
-    same = (ops.channel[this] == ops.channel[behind]) & (ops.rank[this] == ops.rank[behind])
-    same &= ops.start[this] >= ops.end[behind]
-    this, behind = this[same], behind[same]
+    this, behind = _pairs(run)
     before = np.full(len(waits.first_row), -1, np.int64)
     np.maximum.at(before, ops.instance[this], ops.instance[behind])
     ready = ops.at_start.astype(np.float64)
     stood = ops.start[this] - ops.end[behind] <= QUEUED_NS
     told = stood & np.isfinite(ops.at_ready[this])
     ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
-    guessed = stood & ~told & (free | (waits.wait[behind] > 0))
+    _in_order(ready, this[told], behind[told])
+    wall = ops.start.astype(np.float64)
+    wall[this[told]] = np.minimum(_per_rank(run, lambda r: r.ready)[this[told]], wall[this[told]])
+    _in_order(wall, this[told], behind[told])
+    guessed = stood & ~told & ~run.in_message[this] & (free | (waits.wait[behind] > 0))
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
-        return CollectiveQueue(ready, before)
+        return CollectiveQueue(ready, wall, before)
     begin, own = _own(run, this)
     moment = begin + own * _share_of_last(run)[ops.instance[this]]
     known = np.isfinite(moment)
     low, high = ops.at_start[behind].astype(np.float64), ready[this]
     ready[this] = np.where(known, np.clip(moment, low, high), high)
-    return CollectiveQueue(ready, before)
+    return CollectiveQueue(ready, wall, before)
+
+
+def _pairs(run: Measured) -> tuple[I64, I64]:
+    """Matched operations, and for each the one before it on its channel and stream, which had ended when it began.
+
+    Two communicators may have the same members: their kernels run on two streams, and neither queues behind the other.
+    """
+    ops = run.ops
+    stream = _per_rank(run, lambda r: r.stream)
+    rows = np.flatnonzero((ops.instance >= 0) & (members_of_kernel(ops) == 1))
+    rows = rows[np.lexsort((ops.start[rows], stream[rows], ops.rank[rows], ops.channel[rows]))]
+    this, behind = rows[1:], rows[:-1]
+    same = (ops.channel[this] == ops.channel[behind]) & (ops.rank[this] == ops.rank[behind])
+    same &= (stream[this] == stream[behind]) & (ops.start[this] + QUEUED_NS >= ops.end[behind])
+    return this[same], behind[same]
+
+
+def _in_order(ready: F64, this: I64, behind: I64) -> None:
+    """Lets no operation of `this` be ready before the one `behind` it on its stream was; pairs in order of start."""
+    for i, j in zip(this.tolist(), behind.tolist(), strict=True):
+        ready[i] = max(ready[i], ready[j])
+
+
+def _per_rank(run: Measured, of: Callable[[RankOps], I64 | None]) -> I64:
+    """What `of` tells of each operation, over all ranks; −1 where the trace does not tell."""
+    told = ((run.ops.per_rank[r], of(run.ops.per_rank[r])) for r in run.ops.ranks)
+    parts = [np.full(len(r.start), -1, np.int64) if values is None else values for r, values in told]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _since_the_first(at_start: I64, this: I64, behind: I64) -> F64:

@@ -1,7 +1,7 @@
 """The mesh that an analysis works on: the user's, else the process groups', else a manifest's, else one flat group."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,14 +43,18 @@ def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
 
 
 def choose(
-    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+    run: Run,
+    ops: Operations,
+    sizes: dict[str, int] | None,
+    order: Sequence[str] | None,
+    lines: Collection[tuple[int, ...]] = (),
 ) -> MeshChoice:
-    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's.
+    """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
 
     Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
     """
     world = world_of(run, ops)
-    uses = group_uses(run, ops)
+    uses = group_uses(run, ops, lines)
     if sizes is not None:
         return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
     hinted = _hinted(run, world)
@@ -76,8 +80,11 @@ def choose(
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
-def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
-    """Process groups with the calls that the traces show; messages that no group of their own carries form one."""
+def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = ()) -> list[GroupUse]:
+    """Process groups with the calls that the traces show; messages that no group of their own carries form one.
+
+    `lines` are the pipelines along which the ends of messages were inferred.
+    """
     calls: dict[int, Counter[int]] = defaultdict(Counter)
     kinds: dict[int, set[str]] = defaultdict(set)
     exposed: dict[int, list[bool]] = defaultdict(list)
@@ -90,7 +97,7 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
         )
         before: dict[int, str] = {}
         for op, group, src, dst, waited in rows:
-            if op in MESSAGES:
+            if op in MESSAGES or (src >= 0 and dst >= 0):
                 pairs[min(src, dst), max(src, dst)] += 1
             elif group != WORLD:
                 calls[group][rank] += 1
@@ -99,7 +106,7 @@ def group_uses(run: Run, ops: Operations) -> list[GroupUse]:
                 changes[group].append(before.get(group, op) != op)
                 before[group] = op
     whole = len(world_of(run, ops))
-    p2p = _carriers([g.ranks for g in run.groups], pairs)
+    p2p = _carriers([g.ranks for g in run.groups], pairs, lines)
     uses = [
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
@@ -131,16 +138,19 @@ def _share(flags: list[bool]) -> float:
 
 
 def _carriers(
-    groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]]
+    groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]], lines: Collection[tuple[int, ...]]
 ) -> dict[tuple[int, ...], int]:
-    """Members → messages that they carry: a pair belongs to the smallest group or chain that holds it."""
+    """Members → messages that they carry: a pair belongs to the smallest group, line or chain that holds it."""
     homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    for ranks in {*groups, *_components(set(pairs))}:
+    inside = {(a, b) for line in lines for a in line for b in line}
+    for ranks in {*groups, *lines, *_components(set(pairs) - inside)}:
         for r in ranks:
             homes[r].add(ranks)
     result: Counter[tuple[int, ...]] = Counter()
     for (a, b), count in pairs.items():
         result[min(homes[a] & homes[b], key=lambda g: (len(g), g))] += count
+    for line in lines:  # some of its ranks may lack a trace
+        result[line] = max(result[line], 1)
     return dict(result)
 
 

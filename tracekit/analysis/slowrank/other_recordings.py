@@ -56,7 +56,7 @@ def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int
     apart: list[tuple[int, int]] = []
     together: list[tuple[int, int]] = []
     both = common_collectives(ops)
-    named = np.array([c.group >= 0 for c in ops.channels] or [False])
+    named = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
     both = both[named[ops.channel[both[:, 0]]]]
     pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
     order = np.argsort(place.reshape(-1), kind="stable")

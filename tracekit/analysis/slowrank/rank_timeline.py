@@ -97,6 +97,7 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     moved = np.flatnonzero(queue.ready[rows] < reading[: len(rows)])
     wall[moved] = np.interp(queue.ready[rows][moved], reading[recorded], wall[recorded])
     reading[moved] = queue.ready[rows][moved]
+    wall[: len(rows)] = np.minimum(wall[: len(rows)], queue.wall[rows])
     order = np.lexsort((kind, wall))
     event, kind, reading = event[order], kind[order], reading[order]
     posted = ops.start[event].astype(np.float64)
@@ -108,8 +109,8 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
     """Whether each event counts: not the end of an operation while the rank stood still for another one.
 
     An operation held nobody up if it ended while another one was outstanding, no work was done until that one ended,
-    and nothing was posted in answer. As a need it would hold the rank up wherever the other one comes sooner.
-    `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
+    and nothing was posted in answer before that. As a need it would hold the rank up wherever the other one comes
+    sooner. `posted` is when the operation of each event was posted; all times ns, events in order. The messages of one
     `kernel` hold the rank up together.
     """
     kept = np.ones(len(kind), bool)
@@ -120,7 +121,8 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
             continue
         idle = following >= 0 and reading[following] - reading[i] <= NO_WORK_NS
         together = following >= 0 and kernel[following] == kernel[i]
-        if idle and not together and posted[following] <= wall[i] and answer - wall[i] > ANSWER_NS:
+        answered = answer - wall[i] <= ANSWER_NS and (following < 0 or answer <= wall[following])
+        if idle and not together and posted[following] <= wall[i] and not answered:
             kept[i] = False
         else:
             following = i

@@ -1,0 +1,101 @@
+"""The operations of all ranks joined across them, and the mesh; messages without a peer find theirs by both.
+
+Which ranks may exchange messages follows from the mesh, and the mesh may follow from the messages.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, group_uses, world_of
+from tracekit.errors import MeshError
+from tracekit.mesh import Mesh, infer
+from tracekit.store import Run
+from tracekit.tables.clock import align
+from tracekit.tables.match import Operations, rematch
+from tracekit.tables.neighbours import linked
+from tracekit.tables.open_messages import open_kernels, with_links
+from tracekit.thresholds import AXIS_RIVAL, CLOCK_DOUBTS
+
+PIPELINE = "pp"
+
+
+def joined(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Operations, MeshChoice]:
+    """`ops` with the messages that found their peers, and the mesh; `sizes` and `order` are the user's.
+
+    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    """
+    if not (ops.op == "send_recv").any():
+        return ops, choose(run, ops, sizes, order)
+    tried = [
+        _linked(run, ops, mesh, axis, sure=sure) for mesh, axis, sure in _candidates(run, ops, sizes, order)
+    ]
+    tried.sort(key=lambda t: -t.links)
+    alone = len(tried) == 1 or (tried and tried[1].links <= AXIS_RIVAL * tried[0].links)
+    if not alone or not (tried[0].links or tried[0].sure):
+        return ops, choose(run, ops, sizes, order)
+    best = tried[0]
+    return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
+
+
+class _Linked(NamedTuple):
+    """Operations whose open messages were linked along the lines of one axis, and how many were."""
+
+    ops: Operations
+    lines: set[tuple[int, ...]]
+    links: int
+    sure: bool  # that the axis is a pipeline
+
+
+def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> _Linked:
+    """`ops` with the links that are found along `axis`.
+
+    What was linked aligns clocks that share no collective, by which more may be linked.
+    """
+    lines = {mesh.line(r, [axis]) for r in mesh.coordinates}
+    pairs = [pair for line in lines for pair in _neighbours(mesh, axis, line)]
+    count = 0
+    ops = rematch(ops, list(ops.per_rank.values()), run.groups)
+    for _ in range(mesh.sizes[axis]):
+        clocks = align(ops)
+        doubt = CLOCK_DOUBTS * clocks.residual_ns
+        links = linked(open_kernels(ops, clocks), pairs, doubt, sure=sure)
+        if not links:
+            break
+        count += len(links)
+        ops = rematch(ops, with_links(ops, links), run.groups)
+    return _Linked(ops, lines, count, sure)
+
+
+def _candidates(
+    run: Run, ops: Operations, sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> list[tuple[Mesh, str, bool]]:
+    """(mesh, axis, whether it is surely a pipeline) along which messages may go, of which one is right.
+
+    Where the mesh has no pipeline, one of its axes may be one whose messages are open.
+    """
+    try:
+        choice = choose(run, ops, sizes, order)
+        mesh = None if choice.source == "flat_world" else choice.mesh
+    except MeshError:
+        mesh = _of_groups(run, ops, order)
+    if mesh is None or (sizes is not None and mesh.sizes[PIPELINE] == 1):
+        return []
+    if mesh.sizes[PIPELINE] > 1:
+        return [(mesh, PIPELINE, True)]
+    return [(mesh, axis, False) for axis in mesh.order if mesh.sizes[axis] > 1]
+
+
+def _of_groups(run: Run, ops: Operations, order: Sequence[str] | None) -> Mesh | None:
+    """The mesh that the groups alone tell, whose axes may have wrong names; None where they tell none."""
+    try:
+        return infer(group_uses(run, ops), world_of(run, ops), order).mesh
+    except MeshError:
+        return None
+
+
+def _neighbours(mesh: Mesh, axis: str, line: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Neighbours on a line along an axis, whose last rank may talk to the first: stages are interleaved."""
+    stages = sorted(line, key=lambda r: mesh.coords(r)[axis])
+    return [(a, b) for a, b in zip(stages, [*stages[1:], stages[0]], strict=True) if a != b]

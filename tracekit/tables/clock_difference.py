@@ -1,0 +1,79 @@
+"""How far the clocks of two ranks are apart that share no collective, from the ends of their messages' kernels.
+
+The kernels of messages between them end together, so one difference of ends occurs more often than any other. Clocks
+drift, so each step is taken by itself, and the differences of all steps must lie on one line.
+"""
+
+import numpy as np
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.open_messages import OpenKernels
+from tracekit.thresholds import (
+    CLOCK_CANDIDATES,
+    CLOCK_RIVAL,
+    COMMON_ENDS_LEAST,
+    MAX_CLOCK_RATE,
+    MAX_KERNELS_COMPARED,
+)
+
+
+def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 | None:
+    """What to add to times of `two` at each of its kernels to have them on the clock of `one`, ns.
+
+    None where nothing tells: too few kernels end together, or two differences would fit nearly as well.
+    """
+    if one.island == two.island:
+        return np.zeros(len(two.end), np.int64)
+    steps = np.intersect1d(one.step, two.step)
+    sides = [(one.end[one.step == s], two.end[two.step == s]) for s in steps.tolist()]
+    sides = [(a[:MAX_KERNELS_COMPARED], b[:MAX_KERNELS_COMPARED]) for a, b in sides]
+    if not sides:
+        return None
+    largest = max(range(len(sides)), key=lambda n: (min(len(sides[n][0]), len(sides[n][1])), -n))
+    tried = []
+    for candidate in _densest(*sides[largest], tolerance, CLOCK_CANDIDATES):
+        points = _followed(sides, largest, candidate, tolerance)
+        tried.append((sum(count for _, _, count in points), candidate, points))
+    tried.sort(key=lambda t: -t[0])
+    if not tried or tried[0][0] < COMMON_ENDS_LEAST:
+        return None
+    if len(tried) > 1 and tried[1][0] > CLOCK_RIVAL * tried[0][0]:
+        return None
+    when, difference = np.array([(w, d) for w, d, _ in tried[0][2]], np.float64).T
+    return np.asarray(np.rint(np.interp(two.end, when, difference)), np.int64)
+
+
+def _followed(
+    sides: list[tuple[I64, I64]], largest: int, difference: int, tolerance: int
+) -> list[tuple[int, int, int]]:
+    """(time of the second rank, difference, ends together) of each step in which `difference` goes on, in order."""
+    begin = int(sides[largest][1][0])
+    points = []
+    for a, b in sides:
+        room = tolerance + round(MAX_CLOCK_RATE * abs(int(b[0]) - begin))
+        apart = (a[:, None] - b[None, :]).reshape(-1)
+        near = np.sort(apart[np.abs(apart - difference) <= room])
+        found = _windows(near, tolerance)
+        if len(found):
+            at, count = max(found, key=lambda f: (f[1], -abs(f[0] - difference)))
+            points.append((int(b[len(b) // 2]), at, count))
+    return points
+
+
+def _densest(a: I64, b: I64, tolerance: int, most: int) -> list[int]:
+    """The differences at which most ends of `a` and `b` are together, ns; the best first, none near another."""
+    apart = np.sort((a[:, None] - b[None, :]).reshape(-1))
+    windows = sorted(_windows(apart, tolerance), key=lambda w: (-w[1], w[0]))
+    chosen: list[int] = []
+    for at, _ in windows:
+        if all(abs(at - other) > 2 * tolerance for other in chosen):
+            chosen.append(at)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def _windows(values: I64, width: int) -> list[tuple[int, int]]:
+    """(median, count) of the sorted `values` within `width` behind each of them."""
+    until = np.searchsorted(values, values + width, side="right")
+    return [(int(values[(n + u) // 2]), int(u - n)) for n, u in enumerate(until.tolist())]
