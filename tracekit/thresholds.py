@@ -557,3 +557,12 @@ PROVING_LEAD: Final = 3.0
 """A rank that came last by this factor more than ends differ shows who waited for it."""
 MOST_CLUSTERED: Final = 1024
 """Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
+
+# --- tables: steps told by operations that repeat ---
+
+WHOLE_REPEATS: Final = 3
+"""Repetitions that make a pattern: layers repeat inside a step, but a step's end breaks their pattern."""
+RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
+"""Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
+REPEATING_SHARE: Final = 0.6
+"""Share of a rank's operations that must repeat: the first step of a program often runs something more."""
