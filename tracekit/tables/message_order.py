@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
+from tracekit.tables.step_marks import I32
 from tracekit.thresholds import MAX_MESSAGES_ALIGNED, TIE_NS
 
 Tokens = npt.NDArray[np.object_]
@@ -17,7 +18,7 @@ UNKNOWN_SIZE = "/-1"
 """End of the token of a message whose size the trace does not tell."""
 
 
-def by_size(sides: Sequence[I64], keys: list[I64], step: I64, token: Tokens, end: I64) -> list[I64]:
+def by_size(sides: Sequence[I64], keys: list[I64], step: I32, token: Tokens, end: I64) -> list[I64]:
     """`keys` of both `sides` of a channel, mended in each step in which messages of equal keys differ in size.
 
     `sides` are rows in order of issue; `step`, `token` and `end` (ns) are by row. Messages whose size is unknown, and
