@@ -87,6 +87,11 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     if not steps.numbers:
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
         told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
+        if not steps.labelled:
+            raise InputError(
+                "the traces mark no steps, and neither one window nor operations that repeat are common to all ranks; "
+                "call step() of the profiler after every step"
+            )
         raise InputError(
             f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
         )
