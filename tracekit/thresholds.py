@@ -223,11 +223,15 @@ SAME_POLL_NS: Final = 1_000_000
 
 ENDS_LEAST: Final = 4
 """Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
-ENDS_MISFIT: Final = 0.5
+ENDS_MISFIT: Final = 0.15
 """Median miss of a common line, of the median time between ends. Ranks of one job: 0.002 on GPUs, up to 0.12 on Gloo.
 
-Ranks of two jobs that have the same layout: 0.5 to 3, because the differences of their steps add up.
+Ranks of two jobs that have the same layout: 0.2 to 3, because the differences of their steps add up.
 """
+ENDS_TAIL: Final = 2.0
+"""The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+ENDS_DRIFT: Final = 0.01
+"""Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12
 """Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
 
@@ -344,10 +348,19 @@ CLOCK_RIVAL: Final = 0.8
 MAX_KERNELS_COMPARED: Final = 512
 """Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
+MAX_MESSAGES_ALIGNED: Final = 1024
+"""Messages of a step whose sizes are compared all with all on one channel; a stage sends some tens."""
+
+TIE_NS: Final = 1_000_000
+"""Of two ways to join messages by size, ends that differ by this much more count half as much."""
+
 # --- slowrank: who is named ---
 
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+
+LEAST_MATCHED: Final = 0.1
+"""Matched share of the exposed communication below which nobody is called healthy: hardly any wait was seen."""
 
 CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""

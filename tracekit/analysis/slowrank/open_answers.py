@@ -1,0 +1,62 @@
+"""Answers that leave it open who is slow, with the candidates and what would decide."""
+
+from dataclasses import replace
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Suspect
+from tracekit.units import ms
+
+
+def unseen_answer(case: Case, unseen: Unseen) -> Answer:
+    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy."""
+    to_decide = f"add the trace of rank {listed(unseen.ranks)}"
+    return Answer("inconclusive", "unknown", reason_of(case, unseen), to_decide=to_decide)
+
+
+def unproven_answer(case: Case, price: float) -> Answer:
+    """The step model does not reproduce the recorded steps well enough for the price that it gives."""
+    reason = (
+        f"an explanation costs {ms(price):.1f} ms a step, but the model of the recorded steps misses them by "
+        f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
+    )
+    open_ = undecided(case)
+    candidates = _candidates(case, open_) if open_ is not None else ()
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def open_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
+    candidates = _candidates(case, found)
+    first, matched = candidates[0], coverage(case).matched
+    share = f"{matched:.0%}" if matched is not None else "none"
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
+        "exposed communication could be matched between ranks"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def unread_answer(case: Case) -> Answer:
+    """Nobody works longer than the others, but hardly any wait was matched: a slow link would not show."""
+    matched = coverage(case).matched or 0.0
+    reason = (
+        f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
+        "between ranks, so that slow transfers and late ranks would not show"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+
+
+def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
+    """The ranks that may cost more than the threshold, each with its interval."""
+    made = []
+    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
+        cause, evidence = explain_rank(case, row, found.rows)
+        suspect = suspect_of(case, row, low, float(case.found.z[row]), cause, evidence)
+        made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
+    return tuple(made)
