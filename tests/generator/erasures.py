@@ -176,6 +176,23 @@ ERASURES: dict[str, Any] = {
 """By what is taken out or written otherwise."""
 
 
+def two_captures(folder: Path, steps: int = 3) -> None:
+    """Two files for each rank, with the first and with the last `steps` marked steps; what lies between is lost."""
+    for path in sorted(folder.rglob("*.json*")):
+        packed = path.suffix == ".gz"
+        document = json.loads(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
+        events = document["traceEvents"]
+        marks = [e for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
+        marks.sort(key=lambda e: e["ts"])
+        until, since = marks[steps - 1]["ts"] + marks[steps - 1]["dur"], marks[-steps]["ts"]
+        parts = [e for e in events if e["ts"] <= until], [e for e in events if e["ts"] >= since]
+        for number, part in enumerate(parts):
+            data = json.dumps(document | {"traceEvents": part}).encode()
+            name = path.with_name(f"capture{number}-{path.name}")
+            name.write_bytes(gzip.compress(data, 1, mtime=0) if packed else data)
+        path.unlink()
+
+
 def erase(folder: Path, what: str, seed: int = 0) -> None:
     """Rewrite every trace in `folder` without what the erasure takes out; whole files only."""
     for path in sorted(folder.rglob("*.json*")):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.accuracy.score import judge
 from tests.generator import Case, generate
-from tests.generator.erasures import ERASURES, erase
+from tests.generator.erasures import ERASURES, erase, two_captures
 from tests.generator.mesh import Mesh
 from tests.marks import quick_first
 from tracekit.analysis.slowrank.analyse import analyse
@@ -51,3 +51,16 @@ def test_without_marks_or_launches_nobody_else_is_blamed(tmp_path, shape, seed, 
     recorded = job(shape, seed, kind)
     with suppress(MeshError, InputError):
         assert judge(recorded.truth, without(recorded, what, tmp_path)) in ("right", "inconclusive")
+
+
+@pytest.mark.parametrize(("shape", "seed", "kind"), [*quick_first(1, FLAT), *quick_first(1, PIPED)])
+def test_two_captures_cost_what_one_costs(tmp_path, shape, seed, kind):
+    """The time between the captures is no step's: it neither hides the culprit nor changes its price."""
+    mesh = job(shape, seed, kind).job.mesh
+    case = generate(seed, kind=kind, mesh=mesh, steps=8, missing=set(), truncated={})
+    case.write(tmp_path)
+    two_captures(tmp_path)
+    answer = analyse(load([str(tmp_path)]))
+    assert judge(case.truth, answer) == "right"
+    assert answer.what_if.slowdown == pytest.approx(case.truth.slowdown, abs=0.05)
+    assert answer.what_if.step_ms == pytest.approx(answer.steps.median_ms, rel=0.1)
