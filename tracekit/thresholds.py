@@ -230,6 +230,8 @@ Ranks of two jobs that have the same layout: 0.2 to 3, because the differences o
 """
 ENDS_TAIL: Final = 2.0
 """The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+ENDS_SHIFTS: Final = 16
+"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12

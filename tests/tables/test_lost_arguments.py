@@ -78,3 +78,9 @@ def test_gaps_in_numbers_are_no_lost_calls():
     found = repaired(read(rows))
     assert found.seq.tolist() == [1, 2, -1, 9, 10, 11]
     assert np.all(found.group == 0)
+
+
+def test_operations_outside_every_step_are_left_alone():
+    rows = [comm(10 * i, 5, None, stream=3) for i in range(3)] + [comm(50, 5, 0, stream=3)]
+    rank = recorded(0, *rows)
+    assert repaired(rank).op == rank.op

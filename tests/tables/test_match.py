@@ -157,7 +157,7 @@ def test_messages_of_two_groups_between_two_ranks_stay_apart():
     assert partners(matched({0: here, 1: there}, pair, world)) == both((0, 1), (1, 0))
 
 
-def test_a_message_without_group_is_of_the_one_that_others_name():
+def test_a_message_takes_the_group_that_others_name():
     here = [send(0, 1, 0, 1) | {"group": 0}, send(2, 1, 0, 1) | {"group": 0}]
     there = [recv(0, 1, 0, 1), recv(2, 1, 0, 1) | {"group": 0}]
     assert partners(matched({0: here, 1: there}, PAIR)) == both((0, 0), (1, 1))

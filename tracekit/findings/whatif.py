@@ -17,8 +17,8 @@ class WhatIfAnswer:
     whose own work changes, none where all or only transfers do. lost_ms: recorded step less `without_ms`; operations
     that were not matched take what is usual of their message. lost_ms_low (without_ms_high): they keep their recorded
     length. lost_ms_high (without_ms_low): they may shrink to their transfer. slowdown: recorded step over `without_ms`.
-    share: of what `everybody` costs; None where that is nothing. proven: whether the effect is larger than the model's
-    residual.
+    share: of what `everybody` costs; None where that is nothing. proven: whether the whole interval is beyond the
+    model's residual.
     """
 
     question: str

@@ -45,4 +45,7 @@ def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
     text += f", slowdown {answer.slowdown:.3f}×"
     if answer.share is not None:
         text += f", {answer.share:7.1%} of the loss"
-    return text if answer.proven else f"{text}, within the model's error"
+    if answer.proven:
+        return text
+    doubt = "not proven" if answer.lost_ms_high > residual_ms else "within the model's error"
+    return f"{text}, {doubt}"

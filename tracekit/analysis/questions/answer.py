@@ -107,5 +107,5 @@ class _Pricing:
             question, meaning, ranks, ms(without), ms(step - high), ms(step - low),
             step / without if without > 0 else 1.0, ms(likely), ms(low), ms(high),
             saved.likely / self.all.likely if self.all.likely > 0 else None,
-            abs(likely) > self.case.residual_ns,
+            low > self.case.residual_ns or high < -self.case.residual_ns,
         )  # fmt: skip
