@@ -65,7 +65,7 @@ def opened(
     named = run.groups
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+        ranks, run = [repaired(r) for r in repeating], replace(run, quality=(*run.quality, _REPEATED))
     ops = match(ranks, run.groups)
     if run.groups == named and (others := strangers(ops)):
         run = run.without(
