@@ -11,10 +11,17 @@ from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import (
     most_ns,
+    seen_once,
     undecided,
     unread,
 )
-from tracekit.analysis.slowrank.open_answers import open_answer, unproven_answer, unread_answer, unseen_answer
+from tracekit.analysis.slowrank.open_answers import (
+    once_answer,
+    open_answer,
+    unproven_answer,
+    unread_answer,
+    unseen_answer,
+)
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.suspect_work import (
     by_role,
@@ -167,6 +174,9 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         return open_answer(case, open_)
+    once = seen_once(case)
+    if once is not None:
+        return once_answer(case, once)
     free = significant_rows(case, MIN_LOST_SHARE)
     if len(free):
         return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
