@@ -15,9 +15,10 @@ from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
+from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
-from tracekit.analysis.slowrank.verdict import Answer, decide
+from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.verdict import Answer
+from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.thresholds import DUMP_DOUBT, DUMP_LITTLE
 
 _FORMAT = "flight_recorder"

@@ -1,7 +1,7 @@
 """The verdict: the dearest significant explanation of a slow step, or that nobody is to blame."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,43 +9,29 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, signif
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import (
-    Undecided,
-    coverage,
-    most_ns,
-    undecided,
-    what_would_decide,
-)
-from tracekit.analysis.slowrank.explain import explain
+from tracekit.analysis.slowrank.evidence_gaps import most_ns, undecided
+from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.statistics import confidence
-from tracekit.analysis.slowrank.suspect_work import (
-    by_role,
-    features_of,
-    late_loaders,
-    only_attention,
-    peers_of,
+from tracekit.analysis.slowrank.suspect_work import by_role, late_loaders, only_attention
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.undecided_answers import (
+    one_step_answer,
+    open_answer,
+    unproven_answer,
+    unseen_answer,
 )
-from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of, waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
-from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
-from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE, STEP_SHARE
+from tracekit.findings import Evidence, Suspect
+from tracekit.thresholds import (
+    LEVELLING_GAIN,
+    MIN_LOST_SHARE,
+    RANKS_LISTED,
+    ROLE_SHARE,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.units import ms
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A verdict with its suspects; `gain` is the time that the step would save without their slowness, ns."""
-
-    verdict: Verdict
-    cause: Cause | None
-    reason: str
-    suspects: tuple[Suspect, ...] = ()
-    path: tuple[PathLevel, ...] = ()
-    gain: float = 0.0
-    candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
-    to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
 
 
 def decide(case: Case) -> Answer:
@@ -56,6 +42,8 @@ def decide(case: Case) -> Answer:
         )
         return Answer("inconclusive", "unknown", reason)
     ranks = slow_ranks(case)
+    if ranks and not costs_in_others(case, np.array(ranks.rows), ranks.gain):
+        ranks = None
     stage = long_stage(case)
     link = slow_link(case)
     prices = {
@@ -66,11 +54,11 @@ def decide(case: Case) -> Answer:
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
     if unseen.known >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
-        return _unseen_answer(case, unseen)
+        return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return _nobody(case, unseen)
     if prices[best] < case.residual_ns:
-        return _unproven_answer(case, prices[best])
+        return unproven_answer(case, prices[best])
     if best == "link" and link:
         return _link_answer(case, link)
     if best == "stage" and stage:
@@ -91,8 +79,8 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         return _uneven_answer(case, found.gain)
     suspects = []
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
-        cause, evidence = _explain(case, row, found.rows)
-        suspects.append(_suspect(case, row, lost, z, cause, evidence))
+        cause, evidence = explain_rank(case, row, found.rows)
+        suspects.append(suspect_of(case, row, lost, z, cause, evidence))
     suspects = _with_bounds(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
@@ -131,23 +119,33 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
     suspects = tuple(
-        _suspect(case, row, lost, z, "stage_imbalance", evidence)
+        suspect_of(case, row, lost, z, "stage_imbalance", evidence)
         for row, lost, z in zip(found.rows, found.lost, found.z, strict=True)
     )
     reason = (
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); no rank of it is slower than its peers"
+        f"{ms(others):.1f} ms a step); {_beside_each_other(ranks)}"
     )
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _beside_each_other(ranks: Sequence[int]) -> str:
+    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    if len(ranks) >= STAGE_TELLING_PEERS:
+        return "no rank of it is slower than its peers"
+    if len(ranks) > 1:
+        both = " and ".join(str(r) for r in sorted(ranks))
+        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
+    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
 
 
 def _loader_answer(case: Case, found: Hypothesis, rows: Sequence[int]) -> Answer:
     """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
     suspects = []
     for row in rows:
-        _, evidence = _explain(case, row, found.rows, other_stages=True)
-        suspects.append(_suspect(case, row, found.gain, found.z[0], "dataloader", evidence))
+        _, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(suspect_of(case, row, found.gain, found.z[0], "dataloader", evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = (
         f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
@@ -161,7 +159,7 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     (row,) = CAUSES["network"].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
     suspects = tuple(
-        _suspect(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True)
+        suspect_of(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True)
         for r in link.ranks
         if r in case.steps.ranks
     )
@@ -174,24 +172,24 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     return Answer("slow_link", "network", reason, suspects, path, link.gain)
 
 
-def _unseen_answer(case: Case, unseen: Unseen) -> Answer:
-    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy."""
-    to_decide = f"add the trace of rank {listed(unseen.ranks)}"
-    return Answer("inconclusive", "unknown", reason_of(case, unseen), to_decide=to_decide)
-
-
 def _nobody(case: Case, unseen: Unseen) -> Answer:
     """No explanation costs enough: the job is healthy, the data is uneven, or ranks without a trace leave it open."""
     step = case.step_ns
     if unseen.undecided >= MIN_LOST_SHARE * step:
-        return _unseen_answer(case, unseen)
+        return unseen_answer(case, unseen)
     uneven = uneven_data(case)
     if uneven:
         return _uneven_answer(case, uneven)
+    once = in_one_step(case)
+    if once is not None and not others_prove_health(case, once):
+        return one_step_answer(case, once)
     open_ = undecided(case)
     if open_ is not None:
-        return _open_answer(case, open_)
+        return open_answer(case, open_)
     free = significant_rows(case, MIN_LOST_SHARE)
+    if once is not None:
+        accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
+        return Answer("healthy", None, f"{told(case, once)}: {accident}")
     if len(free):
         return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
@@ -219,76 +217,9 @@ def _costs_nothing(case: Case, row: int) -> str:
     )
 
 
-def _unproven_answer(case: Case, price: float) -> Answer:
-    """The step model does not reproduce the recorded steps well enough for the price that it gives."""
-    reason = (
-        f"an explanation costs {ms(price):.1f} ms a step, but the model of the recorded steps misses them by "
-        f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
-    )
-    open_ = undecided(case)
-    candidates = _candidates(case, open_) if open_ is not None else ()
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
-
-
-def _open_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
-    candidates = _candidates(case, found)
-    first, matched = candidates[0], coverage(case).matched
-    share = f"{matched:.0%}" if matched is not None else "none"
-    longer = ms(float(case.found.mean[found.rows[0]]))
-    reason = (
-        f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
-        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
-        "exposed communication could be matched between ranks"
-    )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
-
-
-def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
-    """The ranks that may cost more than the threshold, each with its interval."""
-    made = []
-    for row, low, high in zip(found.rows, found.low, found.high, strict=True):
-        cause, evidence = _explain(case, row, found.rows)
-        suspect = _suspect(case, row, low, float(case.found.z[row]), cause, evidence)
-        made.append(replace(suspect, lost_ms_low=ms(low), lost_ms_high=ms(high)))
-    return tuple(made)
-
-
 def _uneven_answer(case: Case, gain: float) -> Answer:
     reason = (
         f"work is dealt unevenly and the longest rank changes: {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms "
         "a step go into waiting, no rank is slow throughout"
     )
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
-
-
-def _explain(
-    case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
-) -> tuple[Cause, tuple[Evidence, ...]]:
-    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages."""
-    mine = features_of(case, row)
-    peers = peers_of(case, row, suspects, other_stages=other_stages)
-    return explain(mine, peers) if mine is not None else ("unknown", ())
-
-
-def _suspect(
-    case: Case,
-    row: int,
-    lost: float,
-    z: float,
-    cause: Cause,
-    evidence: tuple[Evidence, ...],
-    *,
-    every: bool = False,
-) -> Suspect:
-    """The suspect in `row`, which costs `lost` ns a step; with `every` all steps are named, else the slow ones."""
-    rank = case.steps.ranks[row]
-    value = np.nan_to_num(case.found.value[row], nan=0.0)
-    slow = [
-        n
-        for n, v in zip(case.steps.numbers, value, strict=True)
-        if every or v >= STEP_SHARE * max(value.max(), 0.0)
-    ]
-    host = next((r.host for r in case.run.ranks if r.rank == rank), None)
-    sure = confidence(z, len(case.steps.ranks))
-    return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)

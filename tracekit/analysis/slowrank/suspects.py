@@ -1,0 +1,60 @@
+"""What a verdict consists of: the answer, and one suspect with its cause and evidence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.explain import explain
+from tracekit.analysis.slowrank.statistics import confidence
+from tracekit.analysis.slowrank.suspect_work import features_of, peers_of
+from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.thresholds import STEP_SHARE
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A verdict with its suspects; `gain` is the time that the step would save without their slowness, ns."""
+
+    verdict: Verdict
+    cause: Cause | None
+    reason: str
+    suspects: tuple[Suspect, ...] = ()
+    path: tuple[PathLevel, ...] = ()
+    gain: float = 0.0
+    candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict
+    to_decide: str | None = None  # of an inconclusive verdict: what to record or to add
+
+
+def explain_rank(
+    case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
+) -> tuple[Cause, tuple[Evidence, ...]]:
+    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages."""
+    mine = features_of(case, row)
+    peers = peers_of(case, row, suspects, other_stages=other_stages)
+    return explain(mine, peers) if mine is not None else ("unknown", ())
+
+
+def suspect_of(
+    case: Case,
+    row: int,
+    lost: float,
+    z: float,
+    cause: Cause,
+    evidence: tuple[Evidence, ...],
+    *,
+    every: bool = False,
+) -> Suspect:
+    """The suspect in `row`, which costs `lost` ns a step; with `every` all steps are named, else the slow ones."""
+    rank = case.steps.ranks[row]
+    value = np.nan_to_num(case.found.value[row], nan=0.0)
+    slow = [
+        n
+        for n, v in zip(case.steps.numbers, value, strict=True)
+        if every or v >= STEP_SHARE * max(value.max(), 0.0)
+    ]
+    host = next((r.host for r in case.run.ranks if r.rank == rank), None)
+    sure = confidence(z, len(case.steps.ranks))
+    return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
