@@ -223,11 +223,17 @@ SAME_POLL_NS: Final = 1_000_000
 
 ENDS_LEAST: Final = 4
 """Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
-ENDS_MISFIT: Final = 0.5
+ENDS_MISFIT: Final = 0.15
 """Median miss of a common line, of the median time between ends. Ranks of one job: 0.002 on GPUs, up to 0.12 on Gloo.
 
-Ranks of two jobs that have the same layout: 0.5 to 3, because the differences of their steps add up.
+Ranks of two jobs that have the same layout: 0.2 to 3, because the differences of their steps add up.
 """
+ENDS_TAIL: Final = 2.0
+"""The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+ENDS_SHIFTS: Final = 16
+"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
+ENDS_DRIFT: Final = 0.01
+"""Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12
 """Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
 
@@ -291,6 +297,12 @@ HELD_LEAST: Final = 2
 PROVEN_EAGER_SHARE: Final = 0.05
 """Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
 
+ALWAYS_BUFFERED_BYTES: Final = 1 << 14
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+
+NEVER_BUFFERED_BYTES: Final = 1 << 27
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
+
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""
 
@@ -344,10 +356,19 @@ CLOCK_RIVAL: Final = 0.8
 MAX_KERNELS_COMPARED: Final = 512
 """Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
+MAX_MESSAGES_ALIGNED: Final = 1024
+"""Messages of a step whose sizes are compared all with all on one channel; a stage sends some tens."""
+
+TIE_NS: Final = 1_000_000
+"""Of two ways to join messages by size, ends that differ by this much more count half as much."""
+
 # --- slowrank: who is named ---
 
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+
+LEAST_MATCHED: Final = 0.1
+"""Matched share of the exposed communication below which nobody is called healthy: hardly any wait was seen."""
 
 CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
@@ -562,3 +583,12 @@ PROVING_LEAD: Final = 3.0
 """A rank that came last by this factor more than ends differ shows who waited for it."""
 MOST_CLUSTERED: Final = 1024
 """Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
+
+# --- tables: steps told by operations that repeat ---
+
+WHOLE_REPEATS: Final = 3
+"""Repetitions that make a pattern: layers repeat inside a step, but a step's end breaks their pattern."""
+RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
+"""Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
+REPEATING_SHARE: Final = 0.6
+"""Share of a rank's operations that must repeat: the first step of a program often runs something more."""

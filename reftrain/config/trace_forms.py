@@ -30,12 +30,13 @@ _NCCL2_NAMES: Final = {
 class TraceForm:
     """What one version of torch writes of communication.
 
-    keys: arguments of a call. spelt: those that have another name. titles: `nccl:send 0->1`, with ranks in the group.
-    records_messages: a send or receive has a record on the host. lists_groups: `distributedInfo.pg_config`. batched:
-    messages are issued by batch_isend_irecv, whose kernel has no arguments. ended: the title of a batch ends with its
-    call. bogus_id: such a kernel has its correlation as `External id`. nccl2: the backend of 2.15 (other names, one Seq
-    for all calls of a group, kernels of batches with arguments but without peers), recorded with shapes, so that inputs
-    of calls name the peer. old_kernels: `ncclKernel_…`. on_host: a trace without kernels can have this form.
+    keys: arguments of a call. spelt: those that have another name. titles: `nccl:all_reduce`, and `nccl:send 0->1` with
+    ranks in the group. records_messages: a send or receive has a record and a title. lists_groups: there is a
+    `distributedInfo.pg_config`. batched: messages are issued by batch_isend_irecv, whose kernel has no arguments.
+    ended: the title of a batch ends with its call. bogus_id: such a kernel has its correlation as `External id`. nccl2:
+    the backend of 2.15 (other names, one Seq for all calls of a group, kernels of batches with arguments but without
+    peers), recorded with shapes, so that inputs of calls name the peer. old_kernels: `ncclKernel_…`. on_host: a trace
+    without kernels can have this form.
     """
 
     keys: frozenset[str]
@@ -77,7 +78,7 @@ def title_of(values: Mapping[str, Any], own: int) -> str | None:
 
 FORMS: Final[Mapping[str, TraceForm]] = {
     "2.1": TraceForm(
-        frozenset(), titles=False, records_messages=False, lists_groups=False, old_kernels=True, on_host=False
+        frozenset(), records_messages=False, lists_groups=False, old_kernels=True, on_host=False
     ),
     "2.2": TraceForm(_V22, _OLD_NAMES, lists_groups=False, on_host=False),
     "2.3": TraceForm(_V23, on_host=False),

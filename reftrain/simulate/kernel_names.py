@@ -77,7 +77,7 @@ RECORDER_NAMES: Final = {
     "_reduce_scatter_base": "nccl:_reduce_scatter_base",
     "allreduce": "nccl:all_reduce",
 }
-"""The same in flight-recorder dumps."""
+"""The same in flight-recorder dumps, and in titles of calls up to torch 2.14."""
 
 OPS: Final = {
     "all_gather": "_allgather_base",

@@ -15,7 +15,7 @@ import numpy as np
 from reftrain.config.trace_forms import TraceForm
 from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.grid import F64, I64
-from reftrain.simulate.kernel_names import COLLECTIVES, kernel_names
+from reftrain.simulate.kernel_names import COLLECTIVES, RECORDER_NAMES, kernel_names
 from reftrain.simulate.program import Kind, Op, Program
 
 Detail = Literal["kernels", "collectives"]
@@ -209,8 +209,9 @@ class Template:
             self._host_row("cpu_op", operator, row, (-busy, 0.0), [ids, *inputs])
             args = [ids, Word("host_args", op), seq]
             self._host_row("cpu_op", "record_param_comms", row, (-0.9 * busy, -0.1 * busy), args)
-        if form.titles and message:
-            self._host_row("user_annotation", Word("title", op), row, (-0.8 * busy, -0.15 * busy), [])
+        if form.titles and (form.records_messages or not message):
+            title = Word("title", op) if message else RECORDER_NAMES[op.label]
+            self._host_row("user_annotation", title, row, (-0.8 * busy, -0.15 * busy), [])
         args = [f'{ids},"cbid":430,"correlation":{link}']
         self._host_row("cuda_runtime", "cudaLaunchKernelExC", row, (-0.5 * busy, -0.2 * busy), args)
 

@@ -12,7 +12,7 @@ def test_fixes_are_priced_alone_and_together(tracekit, slow):
     done = tracekit("whatif", folder, "--fix", f"rank={culprit}", "--fix", "op=reduce_scatter, axis=tp")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("WHAT IF  ")
-    labels = re.findall(r"^  (\S+) +[\d.]+ ms(?: \(down to [\d.]+\))?, slowdown", done.out, re.MULTILINE)
+    labels = re.findall(r"^  (\S+) +[\d.]+ ms(?: \([\d.]+ to [\d.]+\))?, slowdown", done.out, re.MULTILINE)
     assert labels == [f"rank={culprit}", "op=reduce_scatter", "axis=tp", "together"]
 
 

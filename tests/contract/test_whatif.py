@@ -64,11 +64,14 @@ def test_answers_are_whole_and_agree_with_themselves(told):
     for answer in [*document["answers"], *([document["together"]] if document["together"] else [])]:
         typed(answer, ANSWER)
         step = document["step_ms"]
-        assert answer["without_ms"] == answer["without_ms_high"] >= answer["without_ms_low"] > 0
-        assert answer["lost_ms"] == answer["lost_ms_low"] <= answer["lost_ms_high"] < step
+        assert answer["without_ms_high"] >= answer["without_ms"] >= answer["without_ms_low"] > 0
+        assert answer["lost_ms_low"] <= answer["lost_ms"] <= answer["lost_ms_high"] < step
+        for mine, other in (("low", "high"), ("high", "low")):
+            assert answer[f"lost_ms_{mine}"] == pytest.approx(step - answer[f"without_ms_{other}"], abs=1e-3)
         assert answer["lost_ms"] == pytest.approx(step - answer["without_ms"], abs=1e-3)
         assert answer["slowdown"] == pytest.approx(step / answer["without_ms"], abs=1e-3)
-        assert answer["proven"] == (abs(answer["lost_ms"]) > document["residual_ms"])
+        beyond = max(answer["lost_ms_low"], -answer["lost_ms_high"])
+        assert answer["proven"] == (beyond > document["residual_ms"])
         assert answer["ranks"] == sorted(answer["ranks"])
 
 

@@ -82,8 +82,8 @@ def draw_fault(
     if kind in ("slow_compute", "intermittent", "launch_bound", "pauses"):
         if peers < 2:
             return None
-        # One pause in a whole recording could befall anybody; a rank that pauses does so in two steps at least.
-        some = max(1 + (kind == "pauses"), round(len(captured) * rng.uniform(0.3, 0.5)))
+        # One long step in a whole recording could befall anybody; a fault strikes in two steps at least.
+        some = max(2, round(len(captured) * rng.uniform(0.3, 0.5)))
         steps = tuple(sorted(int(s) for s in rng.choice(captured, some, replace=False)))
         once = kind == "intermittent" or (kind == "pauses" and rng.random() < 0.3)
         return Fault(kind, (rank,), steps if once else None)

@@ -7,6 +7,7 @@ python -m tests.localise --only 17 --keep /tmp/case17       one case again, its 
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -18,6 +19,9 @@ from tests.localise.hta_baseline import MOST_RANKS, available, stragglers
 from tests.localise.report import failures, tables
 from tests.localise.score import Outcome, begun, judge_one
 from tests.localise.vote import vote
+
+LONGEST_S = 600
+"""Time for one case, its simulations and all who answer."""
 
 
 def one(
@@ -70,32 +74,48 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def bounded(seed: int, chosen: argparse.Namespace, *, hta: bool) -> Outcome:
+    """One case within its time."""
+    signal.signal(signal.SIGALRM, expired)
+    signal.alarm(LONGEST_S)
+    try:
+        return one(seed, chosen.keep, chosen.kind, chosen.world, hta=hta)
+    finally:
+        signal.alarm(0)
+
+
+def expired(*_: object) -> None:
+    """Ends a case that takes too long."""
+    raise TimeoutError(f"longer than {LONGEST_S} s")
+
+
 def main() -> int:
-    """Run all cases and print the tables."""
+    """Run all cases, print what is not right as it comes, and then the tables."""
     chosen = options()
     seeds = [chosen.only] if chosen.only is not None else range(chosen.seed, chosen.seed + chosen.cases)
-    outcomes = []
     hta = available() and not chosen.no_hta
     if not hta and not chosen.no_hta:
         print("HTA is not installed (pip install '.[hta]'): its column is empty", file=sys.stderr)
+    outcomes: list[Outcome] = []
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        futures = {
-            pool.submit(one, seed, chosen.keep, chosen.kind, chosen.world, hta=hta): seed for seed in seeds
-        }
+        futures = {pool.submit(bounded, seed, chosen, hta=hta): seed for seed in seeds}
         for future in as_completed(futures):
-            try:
-                outcomes.append(future.result())
-            except Exception as problem:  # noqa: BLE001
-                print(f"seed {futures[future]}: {problem!r}", file=sys.stderr)
+            problem = future.exception()
+            if problem is not None:
+                print(f"seed {futures[future]}: not made: {problem!r}", flush=True)
                 continue
-            if sys.stderr.isatty():
-                print(f"\r{len(outcomes)} of {len(seeds)}", end="", file=sys.stderr)
-    outcomes.sort(key=lambda o: o.seed)
-    print(failures(outcomes))
-    print(tables(outcomes))
-    if chosen.json:
-        Path(chosen.json).write_text(json.dumps([o.row() for o in outcomes], indent=1))
+            outcomes.append(future.result())
+            told(outcomes[-1:], chosen.json, outcomes)
+    print(tables(sorted(outcomes, key=lambda o: o.seed)))
     return 0
+
+
+def told(new: list[Outcome], path: str | None, outcomes: list[Outcome]) -> None:
+    """Print a new outcome that is not right, and keep the file of all outcomes whole."""
+    if failures(new):
+        print(failures(new), flush=True)
+    if path:
+        Path(path).write_text(json.dumps([o.row() for o in sorted(outcomes, key=lambda o: o.seed)], indent=1))
 
 
 if __name__ == "__main__":

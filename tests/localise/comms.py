@@ -64,7 +64,7 @@ def messages(w: "Writer", call: Messages, start: int, stop: int, op: Op) -> None
         return
     forms, part = w.forms, call.parts[0]
     common, only = message_args(w, part, group, number)
-    external = message_record(w, part, start, stop, common + only)
+    external = message_record(w, part, group, (start, stop), common + only)
     title = forms.message_title(part, group, w.r.rank)
     w.cpu("user_annotation", title, start + 6000, stop - 4000, "main")
     launch = w.launch("cudaLaunchKernelExC", stop - 14000, stop - 6000, "main", external)
@@ -81,11 +81,12 @@ def message_args(w: "Writer", part: Part, group: Group, number: int) -> tuple[Ar
     return common, forms.record_only(group, group.ranks.index(part.peer), asynchronous=True)
 
 
-def message_record(w: "Writer", part: Part, start: int, stop: int, args: Args) -> int:
+def message_record(w: "Writer", part: Part, group: Group, times: tuple[int, int], args: Args) -> int:
     """c10d::send or recv_ around the record; the record's External id, or the op's before 2.2."""
+    start, stop = times
     inputs = ""
     if w.job.has("shapes"):
-        peer = w.r.groups.get("pp", w.r.groups["world"]).ranks.index(part.peer)
+        peer = group.ranks.index(part.peer)
         inputs = f'"Concrete Inputs": ["", "", "{peer}", "0"], "Input Dims": [[], [], [], []]'
     outer = w.cpu("cpu_op", "c10d::send" if part.send else "c10d::recv_", start, stop, "main", inputs)
     if w.forms.torch < (2, 2):
@@ -114,7 +115,7 @@ def batch(w: "Writer", call: Messages, start: int, stop: int, op: Op, group: Gro
     at = start
     for part in call.parts:
         common, only = message_args(w, part, group, number)
-        message_record(w, part, at, at + slot - 1000, common + only)
+        message_record(w, part, group, (at, at + slot - 1000), common + only)
         at += slot
     late = stop if w.forms.torch >= ENDED_FROM else stop + w.r.random.choice((0, 10**5, 10**7, 10**8))
     w.cpu("user_annotation", "nccl:coalesced", at, late, "main")

@@ -226,7 +226,7 @@ class Writer:
         elif call.what == "data":
             name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
             self.cpu("user_annotation", name, start, stop, call.thread)
-        elif call.what == "gc" and self.job.has("python_gc"):
+        elif call.what in {"gc", "pauses"} and self.job.has("python_gc"):
             self.cpu("python_function", "Python GC", start, stop, call.thread)
 
     def steps(self) -> None:

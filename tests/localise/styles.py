@@ -67,7 +67,9 @@ class Style:
         b.stumble = b.faults.stalls(b.rank, b.step, "stumble")
         stall = b.faults.stalls(b.rank, b.step, "pauses")
         computed = 0
-        b.note = "graph" if job.has("graphs") else ""
+        if job.has("graphs"):
+            self.extra("pauses")
+            b.note, stall = "graph", 0
         for item in self.plan:
             if item[0] == "X":
                 self.talk(item[1])
@@ -95,8 +97,9 @@ class Style:
         coords = dict(b.coords)
         resolved = [(send, job.layout.rank(coords | {"pp": peer})) for send, peer, _ in messages]
         batched = job.batched and not (job.style == "titan" and job.torch > (2, 11) and len(resolved) == 1)
-        family = "world" if job.style == "deepspeed" else "pp"
-        handles = b.exchange(resolved, batched=batched, family=family)
+        handles = []
+        for some in [resolved] if batched else [[message] for message in resolved]:
+            handles += b.exchange(some, batched=batched, family=self.family(*some[0]))
         for handle, message in zip(handles, [resolved] if batched else [[m] for m in resolved], strict=True):
             if job.wait_sends or any(not send for send, _ in message):
                 b.wait(handle)
@@ -104,6 +107,15 @@ class Style:
                 self.sends.append(handle)
         if job.device_sync:
             b.sync()
+
+    def family(self, send: bool, peer: int) -> str:
+        """The group of a message: DeepSpeed's is the world, as is one way of Megatron's two overlapped stages."""
+        job = self.job
+        if job.style == "deepspeed":
+            return "world"
+        source = self.b.stage if send else job.layout.coords(peer)["pp"]
+        one_way = job.style == "megatron" and not job.batched and job.stages == 2
+        return "world" if one_way and source == 0 else "pp"
 
     def layers(self, chunk: int) -> int:
         """Layers of this rank's chunk; the last has one less, and the head instead."""

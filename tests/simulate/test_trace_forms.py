@@ -66,6 +66,9 @@ def test_rows_hold_what_the_version_writes(folders, form):
         bool(made.keys) and (made.nccl2 or not made.batched)
     )
     assert bool(titles) == made.titles
+    single = made.titles and made.records_messages and not made.batched
+    assert any(t.startswith(("nccl:send ", "nccl:recv ")) for t in titles) == single
+    assert ("nccl:_all_gather_base" in titles) == made.titles
     assert ("nccl:coalesced" in titles) == (made.batched and not made.nccl2)
     assert all("ncclKernel" in k["name"] for k in kernels) == made.old_kernels
 

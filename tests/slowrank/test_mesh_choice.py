@@ -8,9 +8,9 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
-from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
+from tracekit.analysis.slowrank.mesh_choice import _contradiction, choose, group_uses, world_of
 from tracekit.errors import MeshError, UsageError
-from tracekit.mesh import parse_mesh
+from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
 from tracekit.tables.match import match
@@ -146,3 +146,18 @@ def test_the_remedy_has_as_many_ranks_as_the_job(world):
     told = mesh_remedy(world)
     assert f"all {world} ranks" in told
     assert prod(parse_mesh(told.rsplit(" ", 1)[1]).values()) == world
+
+
+def test_shards_and_replicas_are_parts_of_one_axis():
+    """HSDP divides data parallelism twice; either part alone would leave the axis unexplained."""
+    mesh = from_sizes({"tp": 2, "cp": 1, "pp": 1, "dp": 8}, ("tp", "cp", "pp", "dp"))
+    shards = [GroupUse(tuple(range(at, at + 8, 2)), ("mesh_dp_shard",), 5) for at in (0, 1, 8, 9)]
+    replicas = [GroupUse((at, at + 8), ("mesh_dp_replicate",), 5) for at in range(8)]
+    assert _contradiction(mesh, [*shards, *replicas]) is None
+    assert _contradiction(mesh, shards) is shards[0]
+    bare = [replace(use, descs=()) for use in (*shards, *replicas)]
+    assert _contradiction(mesh, bare) is bare[0]
+    assert _contradiction(mesh, bare, inferred=True) is None
+    wider = [GroupUse(tuple(range(at, at + 4)), (), 5) for at in range(0, 16, 4)]
+    assert _contradiction(mesh, [*shards, *replicas, *wider], inferred=True) is wider[0]
+    assert _contradiction(mesh, [GroupUse((0, 14), (), 5), GroupUse((0, 99), (), 5)]).ranks == (0, 99)

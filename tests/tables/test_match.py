@@ -147,3 +147,34 @@ def test_one_counter_for_all_calls_is_no_key():
     found = partners(matched(rows, world))
     assert [(0, 1), (1, 2), (2, 1)] in found
     assert [(0, 2), (1, 3), (2, 2)] in found
+
+
+def test_messages_of_two_groups_between_two_ranks_stay_apart():
+    """The receiver asks for the message of the second group first."""
+    pair, world = group(0, 0, 1), group(1, 0, 1, 2)
+    here = [send(0, 1, 0, 1) | {"group": 0}, send(2, 1, 0, 1) | {"group": 1}]
+    there = [recv(0, 3, 0, 1) | {"group": 1}, recv(4, 1, 0, 1) | {"group": 0}]
+    assert partners(matched({0: here, 1: there}, pair, world)) == both((0, 1), (1, 0))
+
+
+def test_a_message_takes_the_group_that_others_name():
+    here = [send(0, 1, 0, 1) | {"group": 0}, send(2, 1, 0, 1) | {"group": 0}]
+    there = [recv(0, 1, 0, 1), recv(2, 1, 0, 1) | {"group": 0}]
+    assert partners(matched({0: here, 1: there}, PAIR)) == both((0, 0), (1, 1))
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4])
+def test_sizes_tell_which_message_of_a_step_was_lost(lost):
+    sizes = [64, 32, 16, 64, 8]
+    rows = [(3.0 * i + 1, n) for i, n in enumerate(sizes)]
+    here = [step(0, 0, 20), *(send(t, 1, 0, 1, nelems=n) for t, n in rows)]
+    there = [step(0, 0, 20), *(recv(t, 1, 0, 1, nelems=n) for i, (t, n) in enumerate(rows) if i != lost)]
+    kept = [i for i in range(len(sizes)) if i != lost]
+    ops = matched({0: here, 1: there}, PAIR)
+    assert partners(ops) == both(*((i, place) for place, i in enumerate(kept)))
+    assert (ops.unmatched, ops.mismatched) == (1, 0)
+
+
+def test_messages_of_different_sizes_are_never_one():
+    ops = matched({0: [send(0, 1, 0, 1, nelems=64)], 1: [recv(0, 1, 0, 1, nelems=32)]}, PAIR)
+    assert (partners(ops), ops.unmatched) == ([], 2)

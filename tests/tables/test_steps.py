@@ -88,3 +88,18 @@ def test_backlog_of_an_earlier_step_belongs_to_no_step():
     issued = issue_times(launch, stream, begin, start)
     assert issued.tolist() == [-1, 0, 2, 40, 3, 50]
     assert label(issued, {7: (1, 60)}).tolist() == [NO_STEP, NO_STEP, 7, 7, 7, 7]
+
+
+def test_time_between_two_captures_belongs_to_no_step():
+    """Steps 0 to 2 and 50 to 52 were recorded: step 50 lasts no longer than the others."""
+    late = [r | {"ts": r["ts"] + 10_000_000} for r in steady(range(50, 53))]
+    found = measure(matched({0: [*steady(range(3)), *late], 1: [*steady(range(3)), *late]}, PAIR))
+    assert found.numbers == (0, 1, 2, 50, 51, 52)
+    assert found.wall == pytest.approx(np.full((2, 6), 240_000))
+    assert found.own == pytest.approx(np.full((2, 6), 200_000))
+
+
+def test_calls_between_captures_belong_to_no_step():
+    spans = {3: (0, 10), 4: (10, 20), 50: (100, 110)}
+    times = np.array([5, 15, 21, 99, 105, 111])
+    assert label(times, spans).tolist() == [3, 4, NO_STEP, NO_STEP, 50, NO_STEP]

@@ -90,8 +90,8 @@ def test_what_was_not_matched_makes_an_interval(tmp_path):
     found = tracekit.whatif(run, ["rank=1"], {"tp": 2, "cp": 1, "pp": 1, "dp": 2})
     (one,) = found.answers
     assert found.coverage.matched < 1
-    assert one.lost_ms == one.lost_ms_low < one.lost_ms_high
-    assert one.without_ms == one.without_ms_high > one.without_ms_low
+    assert one.lost_ms_low <= one.lost_ms < one.lost_ms_high
+    assert one.without_ms_high >= one.without_ms > one.without_ms_low
     assert one.lost_ms_high == pytest.approx(2 * (SLOW_MS - STEP_MS), rel=0.1)  # its axes: two layers each
 
 
@@ -176,5 +176,20 @@ def test_the_text_shows_an_interval_that_is_wide(tmp_path):
     found = tracekit.whatif(run, ["rank=1"], {"tp": 2, "cp": 1, "pp": 1, "dp": 2})
     (one,) = found.answers
     text = whatif_text(found)
-    assert f"{one.without_ms:.1f} ms (down to {one.without_ms_low:.1f}), slowdown" in text
+    assert (
+        f"{one.without_ms:.1f} ms ({one.without_ms_low:.1f} to {one.without_ms_high:.1f}), slowdown" in text
+    )
     assert "of the exposed communication (" in text
+
+
+def test_what_rests_on_unmatched_waits_is_not_proven(tmp_path):
+    """Nothing is matched: all of the slow rank's excess may have been waited for, or nothing."""
+    run = job(tmp_path, grid(tp=2, dp=4), slow={1: 1.3}, jitter=0)
+    found = tracekit.whatif(
+        unnamed(unnamed(run, "dp"), "tp"), ["rank=1"], {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
+    )
+    (one,) = found.answers
+    assert (found.coverage.matched, one.proven) == (0, False)
+    assert one.lost_ms_low == pytest.approx(0, abs=0.01)
+    assert one.lost_ms_high == pytest.approx(2 * (SLOW_MS - STEP_MS), rel=0.05)
+    assert "not proven" in whatif_text(found)

@@ -14,10 +14,11 @@ class WhatIfAnswer:
     """One question, and the mean step time if what it asks for were typical.
 
     question: `rank=5`, `axis=tp`, …; `everybody` and `worst_ranks` are S and M_W of the OSDI'25 paper. ranks: those
-    whose own work changes, none where all or only transfers do. without_ms and lost_ms: every operation that was not
-    matched keeps its recorded length; the other end of the interval lets all of them shrink to their transfer.
-    slowdown: recorded step over `without_ms`. share: of what `everybody` costs; None where that is nothing. proven:
-    whether the effect is larger than the model's residual.
+    whose own work changes, none where all or only transfers do. lost_ms: recorded step less `without_ms`; operations
+    that were not matched take what is usual of their message. lost_ms_low (without_ms_high): they keep their recorded
+    length. lost_ms_high (without_ms_low): they may shrink to their transfer. slowdown: recorded step over `without_ms`.
+    share: of what `everybody` costs; None where that is nothing. proven: whether the whole interval is beyond the
+    model's residual.
     """
 
     question: str

@@ -41,8 +41,11 @@ def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:
     """The step without, the slowdown and the share of the loss, with the interval where it is not tight."""
     text = f"{answer.without_ms:9.1f} ms"
     if answer.lost_ms_high - answer.lost_ms_low > max(TIGHT_INTERVAL * answer.lost_ms_low, residual_ms):
-        text += f" (down to {answer.without_ms_low:.1f})"
+        text += f" ({answer.without_ms_low:.1f} to {answer.without_ms_high:.1f})"
     text += f", slowdown {answer.slowdown:.3f}×"
     if answer.share is not None:
         text += f", {answer.share:7.1%} of the loss"
-    return text if answer.proven else f"{text}, within the model's error"
+    if answer.proven:
+        return text
+    doubt = "not proven" if answer.lost_ms_high > residual_ms else "within the model's error"
+    return f"{text}, {doubt}"

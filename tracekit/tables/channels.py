@@ -33,7 +33,8 @@ def channels_of(
 ) -> tuple[I64, tuple[Channel, ...]]:
     """The channel of every operation (-1: none), and all channels.
 
-    Messages have a channel for each (source, destination), those whose ends were inferred channels of their own.
+    Messages have a channel for each (group, source, destination), those whose ends were inferred channels of their
+    own; a message that does not name its group is of the one that others between its ends name.
     Collectives have one for each group. Where no group is known, the whole world counts as one, and a kernel that may
     be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
     """
@@ -42,6 +43,7 @@ def channels_of(
     everyone = tuple(r.rank for r in ranks)
     anonymous = not any(len(g.ranks) > 1 for g in groups)
     result: list[int] = []
+    carriers = _carriers(ranks)
     for r in ranks:
         inferred = (r.message >= 0).tolist() if r.message is not None else [False] * len(r.op)
         rows = zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True)
@@ -49,7 +51,9 @@ def channels_of(
             key: tuple[object, ...]
             who: tuple[int, ...]
             if op in MESSAGES or guessed:
-                key, who = ("p2p", src, dst, op in MESSAGES, guessed), (src, dst)
+                carrier = group if group != WORLD else carriers.get((src, dst), WORLD)
+                carrier = WORLD if guessed else carrier
+                key, who = ("p2p", src, dst, carrier, op in MESSAGES, guessed), (src, dst)
             else:
                 key, who = ("group", group), members.get(group, everyone)
             coalesced = op == "other" or (op == "send_recv" and (pipelined or group != WORLD) and not guessed)
@@ -60,6 +64,16 @@ def channels_of(
             channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed))
             result.append(channel.number)
     return np.asarray(result, np.int64), tuple(numbers.values())
+
+
+def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:
+    """(source, destination) → the one group that messages between them name; WORLD where they name several."""
+    found: dict[tuple[int, int], int] = {}
+    for r in ranks:
+        for op, group, src, dst in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), strict=True):
+            if op in MESSAGES and group != WORLD and found.setdefault((src, dst), group) != group:
+                found[src, dst] = WORLD
+    return found
 
 
 def groups_with_one_counter(ranks: Sequence[RankOps]) -> list[int]:

@@ -144,26 +144,27 @@ def _message_delays(
     return delays
 
 
-def common_ends(
-    ops: Operations, origin: dict[int, int], *, named: bool = False
-) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either.
-
-    Exchanges whose kernels were found to end together count as well. With `named`, only collectives whose group the
-    traces name: elsewhere the matching itself is a guess.
-    """
-    left_out = np.array([c.p2p or (named and c.group < 0) for c in ops.channels] or [False])
-    kinds = ops.op.astype(str)
-    counts = ~left_out[np.maximum(ops.channel, 0)] | ((kinds == "send_recv") & (not named))
-    usable = (ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED)
-    rows = np.flatnonzero(usable)
-    rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
+def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
-    for a, b in zip(rows[:-1][together].tolist(), rows[1:][together].tolist(), strict=True):
+    for a, b in common_collectives(ops).tolist():
         one, two = int(ops.rank[a]), int(ops.rank[b])
         pairs[one, two].append((int(ops.end[a]) - origin[one], int(ops.end[b]) - origin[two]))
     return pairs
+
+
+def common_collectives(ops: Operations) -> I64:
+    """Operations of neighbouring members of the same collective, shape (pairs, 2), the lower rank first.
+
+    Exchanges whose kernels were found to end together count as well.
+    """
+    p2p = np.array([c.p2p for c in ops.channels] or [False])
+    kinds = ops.op.astype(str)
+    counts = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
+    rows = np.flatnonzero((ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED))
+    rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
+    together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
+    return np.stack([rows[:-1][together], rows[1:][together]], axis=1)
 
 
 def line_through(shift: F64, when: F64) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from tracekit.store import Group
 from tracekit.tables.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.tables.instance_keys import instance_keys
 from tracekit.tables.intervals import I64
+from tracekit.tables.message_order import UNKNOWN_SIZE, by_size
 from tracekit.tables.operations import RankOps
 from tracekit.tables.progress import Progress, own_progress
 
@@ -133,9 +134,10 @@ def _instances(
             keys = [message[s] for s in present]
         else:
             keys = instance_keys(present, known.p2p, step, seq, end, token)
+            keys = by_size(present, keys, step, token, end) if known.p2p else keys
         joined, all_rows = np.concatenate(keys), np.concatenate(present)
         unique, place, counts = np.unique(joined, return_inverse=True, return_counts=True)
-        agreed = _agreement(place, len(unique), token[all_rows])
+        agreed = _agreement(place, len(unique), token[all_rows], whole=known.p2p)
         mismatched += int((counts[place] >= 2)[~agreed[place]].sum())
         good = (counts >= 2) & agreed
         number = np.full(len(unique), -1, np.int64)
@@ -145,13 +147,17 @@ def _instances(
     return instance, mismatched
 
 
-def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_]) -> Mask:
+def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole: bool) -> Mask:
     """Whether all operations of each of `count` instances are of one kind.
 
-    `place` is the instance of each operation. Element counts may differ: all_to_all, uneven shards.
+    `place` is the instance of each operation. Element counts may differ: all_to_all, uneven shards. Those of messages
+    (`whole`) must agree where they are known.
     """
-    kinds = {t: i for i, t in enumerate(sorted({str(t).split("/", 1)[0] for t in tokens}))}
-    code = np.array([kinds[str(t).split("/", 1)[0]] for t in tokens], np.int64)
+    told = [str(t) for t in tokens]
+    if not whole or any(t.endswith(UNKNOWN_SIZE) for t in told):
+        told = [t.split("/", 1)[0] for t in told]
+    kinds = {t: i for i, t in enumerate(sorted(set(told)))}
+    code = np.array([kinds[t] for t in told], np.int64)
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(low, place, code)
     np.maximum.at(high, place, code)

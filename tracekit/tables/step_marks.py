@@ -37,13 +37,16 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
 def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
     """The step of each time (ns); NO_STEP before the first and after the last.
 
-    Time between two steps belongs to the earlier one.
+    Time between two steps belongs to the earlier one, but to none if steps between them were not recorded.
     """
     if not steps:
         return np.full(len(times), NO_STEP, np.int32)
     numbers = sorted(steps, key=lambda s: steps[s][0])
     index = np.searchsorted([steps[s][0] for s in numbers], times, side="right") - 1
-    inside = (index >= 0) & (times <= steps[numbers[-1]][1])
+    upto = np.array([steps[n][1] for n in numbers])
+    followed = np.flatnonzero(np.diff(numbers) == 1)
+    upto[followed] = np.iinfo(np.int64).max
+    inside = (index >= 0) & (times <= upto[np.maximum(index, 0)])
     return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 

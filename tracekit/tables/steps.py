@@ -99,10 +99,16 @@ def _operations(
     return np.array([[int((s == n).sum()) for n in numbers] for s in steps], np.int64).reshape(len(steps), -1)
 
 
+def _after_a_gap(steps: dict[int, tuple[int, int]], number: int) -> bool:
+    """Whether marked steps (number → span) stand before the step `number`, but not the one just before it."""
+    return number in steps and number - 1 not in steps and min(steps) < number
+
+
 def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -> tuple[float, float, float]:
     """(own time, wall time, own-time reading at the begin) of one rank's step, ns.
 
-    A step lasts from the last end of the step before it to its own last end.
+    A step lasts from the last end of the step before it to its own last end; the first one of a second capture, from
+    its begin on the host.
     """
     where = ops.of(rank)
     labels = step[where]
@@ -116,6 +122,8 @@ def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -
         first = max(source.steps[number][0], source.window[0])
     else:
         first = int(ops.start[where][rows[0]])
+    if _after_a_gap(source.steps, number):
+        first = max(first, source.steps[number][0])
     first = min(first, int(ops.start[where][rows].min()) if not len(before) else first)
     reading = progress.at(np.array([first, last], np.int64))
     return float(reading[1] - reading[0]), float(last - first), float(reading[0])

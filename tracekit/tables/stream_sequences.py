@@ -87,6 +87,8 @@ def _streams(rank: RankOps) -> list[_Stream]:
     found = []
     for stream in np.unique(rank.stream[rows]).tolist():
         mine = rows[rank.stream[rows] == stream]
+        if (rank.group[rank.stream == stream] != NO_GROUP).any():
+            continue  # it carries named groups as well, so what is unnamed on it need not be one group's
         steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]

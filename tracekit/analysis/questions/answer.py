@@ -98,11 +98,14 @@ class _Pricing:
     def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
         """The share of the model's step that is saved, taken from the recorded step."""
         base, step = self.engine.base_ns, self.case.step_ns
-        least, most = (step * min(v / base, MOST_GAIN) if base > 0 else 0.0 for v in (saved.low, saved.high))
-        without = step - least
+        likely, low, high = (
+            step * min(v / base, MOST_GAIN) if base > 0 else 0.0
+            for v in (saved.likely, saved.low, saved.high)
+        )
+        without = step - likely
         return WhatIfAnswer(
-            question, meaning, ranks, ms(without), ms(step - most), ms(without), step / without if without > 0 else 1.0,
-            ms(least), ms(least), ms(most),
-            saved.low / self.all.low if self.all.low > 0 else None,
-            abs(least) > self.case.residual_ns,
+            question, meaning, ranks, ms(without), ms(step - high), ms(step - low),
+            step / without if without > 0 else 1.0, ms(likely), ms(low), ms(high),
+            saved.likely / self.all.likely if self.all.likely > 0 else None,
+            low > self.case.residual_ns or high < -self.case.residual_ns,
         )  # fmt: skip

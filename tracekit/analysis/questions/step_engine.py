@@ -5,6 +5,7 @@ those of the other stages, a transfer where it takes the median of the same mess
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import Final
@@ -114,15 +115,27 @@ class StepEngine:
     # -- pricing
     def _priced(self, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None, *, capped: bool) -> Saved:
         """What own times `own` and typical transfers of `fixed` instances save; less work saves at most itself."""
-        low = self.base_ns - self._step_ns(self.model, own, fixed, usual)
+        likely = self.base_ns - self._step_ns(self.model, own, fixed, usual)
         free = self.case.free_model
         if not isinstance(free, StepModel) or coverage(self.case).matched == 1:
-            return Saved(low, low)
+            return Saved(likely, likely, likely)
+        low = self._pinned.recorded_ns - self._step_ns(self._pinned, own, fixed, usual)
         high = self.base_ns - self._step_ns(free, own, fixed, usual)
         if capped:
             less = np.maximum(self.case.steps.own - own, 0.0)
             high = min(high, float(np.nansum(less)) / max(less.shape[1], 1))
-        return Saved(low, max(low, high))
+        return Saved(likely, min(low, likely), max(high, likely))
+
+    @cached_property
+    def _pinned(self) -> StepModel:
+        """The model in which every operation that was not matched with all members keeps its recorded length."""
+        ops, waits = self.case.ops, self.case.waits
+        alone = np.array(self.model.fixed, np.float64)
+        lonely = ops.instance < 0
+        alone[lonely] = (ops.end - ops.start)[lonely]
+        transfer = np.array(self.model.transfer, np.float64)
+        transfer[~waits.complete] = waits.transfer[~waits.complete]
+        return replace(self.model, fixed=alone.tolist(), transfer=transfer.tolist())
 
     def _step_ns(
         self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None

@@ -92,9 +92,9 @@ class TableEngine:
         low = self.base_ns - self._step_ns(pinned)
         open_ = met_absent_ranks(self.case, self.timeline)
         if not open_.any():
-            return Saved(low, low)
+            return Saved(low, low, low)
         free = np.where(open_[:, None], np.minimum(work, self._shortest[:, None]), pinned)
-        return Saved(low, max(low, self.base_ns - self._step_ns(free)))
+        return Saved(low, low, max(low, self.base_ns - self._step_ns(free)))
 
     def _step_ns(self, work: F64) -> float:
         return float(self.timeline.step_ns(work).mean())

@@ -6,6 +6,8 @@ tells where in DP → PP → CP → TP it is.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -22,8 +24,10 @@ from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
+from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
+from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
 
@@ -55,18 +59,26 @@ def opened(
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
     ranks: list[RankOps] = []
     for i, record in enumerate(run.ranks):
-        ranks.append(read_rank(run, record.rank))
+        ranks.append(repaired(read_rank(run, record.rank)))
         if progress:
             progress(i + 1, len(run.ranks))
+    named = run.groups
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
+    if repeating := with_repeating_steps(ranks, run.groups):
+        ranks, run = [repaired(r) for r in repeating], replace(run, quality=(*run.quality, _REPEATED))
     ops = match(ranks, run.groups)
-    if others := strangers(ops):
+    if run.groups == named and (others := strangers(ops)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
     return build(run, ops, choice.mesh, steps), choice
+
+
+_REPEATED: Final = Quality(
+    "no_step_marks", None, 0, "the traces mark no steps: each repetition of the operations counts as one"
+)
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:

@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds import MIN_LOST_SHARE
+from tracekit.thresholds import LEAST_MATCHED, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,14 @@ def coverage(case: Case) -> Coverage:
         str(name): _share(exposed[axis == name], whole[axis == name]) for name in sorted(set(axis.tolist()))
     }
     return Coverage(_share(exposed, whole), {n: s for n, s in shares.items() if s is not None})
+
+
+def unread(case: Case) -> bool:
+    """Whether so little of the communication was matched that nothing can be said of it, healthy or not."""
+    exposed = float(np.where(case.analysed, case.ops.exposed, 0).sum())
+    spent = case.step_ns * case.steps.wall.size
+    matched = coverage(case).matched
+    return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
 
 
 def _whole(case: Case) -> npt.NDArray[np.bool_]:

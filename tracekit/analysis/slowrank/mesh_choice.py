@@ -11,7 +11,7 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
-from tracekit.mesh.group_descriptions import is_foreign
+from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
 from tracekit.tables.channels import WORLD
@@ -70,7 +70,7 @@ def choose(
         raise
     if hinted is not None and found.mesh.sizes != hinted.sizes and _contradiction(hinted, uses) is None:
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
-    wrong = _contradiction(found.mesh, uses)
+    wrong = _contradiction(found.mesh, uses, inferred=True)
     if wrong is not None:
         raise MeshError(
             f"process group {_shown(wrong)} fits no mesh with the other groups; {mesh_remedy(len(world))}"
@@ -196,24 +196,53 @@ def _shown(use: GroupUse) -> str:
     return f"[{members}]" + (f" ({', '.join(use.descs)})" if use.descs else "")
 
 
-def _contradiction(mesh: Mesh, uses: Sequence[GroupUse]) -> GroupUse | None:
+def _contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = False) -> GroupUse | None:
     """The first group in use that is no line, plane or block of the mesh; None where all fit.
 
     The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
-    share the embedding.
+    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do; unless the mesh is
+    `inferred` from the groups, their descriptions must name that axis.
     """
+    parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
     for use in uses:
         busy = use.collectives or use.p2p
         if not busy or len(use.ranks) < 2 or is_foreign(use.descs) or mesh.dims_of(use.ranks) is not None:
             continue
-        first, last = mesh.coordinates.get(use.ranks[0]), mesh.coordinates.get(use.ranks[-1])
-        if first is None or last is None:
+        if any(r not in mesh.coordinates for r in use.ranks):
             return use
-        along = [d for d, a, b in zip(mesh.order, first, last, strict=True) if a != b]
-        line = mesh.line(use.ranks[0], along)
-        if len(use.ranks) != 2 or len(along) != 1 or use.ranks != (line[0], line[-1]):
+        axis, values = _part(mesh, use, inferred=inferred)
+        if values == [0, mesh.sizes.get(axis, 0) - 1]:
+            continue
+        if not values:
             return use
+        parts[axis].append((use, values))
+    for axis, found in parts.items():
+        whole = DisjointSets(range(mesh.sizes[axis]))
+        for _, values in found:
+            for value in values:
+                whole.join(values[0], value)
+        if any(whole.find(value) for value in range(mesh.sizes[axis])):
+            return found[0][0]
     return None
+
+
+def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]:
+    """(axis, indices on it) of a group that is part of the line or block that its description names; else none."""
+    columns = [sorted(set(c)) for c in zip(*(mesh.coordinates[r] for r in use.ranks), strict=True)]
+    along = {axis for axis, values in zip(mesh.order, columns, strict=True) if len(values) > 1}
+    partial = [
+        (axis, values)
+        for axis, values in zip(mesh.order, columns, strict=True)
+        if 1 < len(values) < mesh.sizes[axis]
+    ]
+    full = int(np.prod([len(values) for values in columns])) == len(use.ranks)
+    hints = hinted_dims(use.descs)
+    if not full or len(partial) != 1:
+        return "", []
+    axis, values = partial[0]
+    ends = values == [0, mesh.sizes[axis] - 1]
+    told = along == hints or (along == {axis} and (ends or (inferred and not hints)))
+    return (axis, values) if told else ("", [])
 
 
 def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:

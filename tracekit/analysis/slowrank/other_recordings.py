@@ -12,9 +12,10 @@ import numpy as np
 
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import InputError
-from tracekit.tables.clock import common_ends, line_through
+from tracekit.tables.clock import F64, common_collectives, line_through
+from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.thresholds import ENDS_LEAST, ENDS_MISFIT, RANKS_LISTED
+from tracekit.thresholds import ENDS_DRIFT, ENDS_LEAST, ENDS_MISFIT, ENDS_SHIFTS, ENDS_TAIL, RANKS_LISTED
 
 
 def strangers(ops: Operations) -> tuple[int, ...]:
@@ -48,24 +49,48 @@ def strangers(ops: Operations) -> tuple[int, ...]:
 
 
 def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Pairs of ranks whose common ends fit no line, and pairs whose ends fit one or are too few to tell."""
+    """Pairs of ranks whose common ends fit no line, and pairs whose ends fit one or are too few to tell.
+
+    Only collectives whose group the traces name count: elsewhere the matching itself is a guess.
+    """
     apart: list[tuple[int, int]] = []
     together: list[tuple[int, int]] = []
-    origin = {r: int(ops.start[ops.first[r]]) if len(ops.per_rank[r].start) else 0 for r in ops.ranks}
-    for pair, ends in sorted(common_ends(ops, origin, named=True).items()):
-        (apart if _misfit(ends) else together).append(pair)
+    both = common_collectives(ops)
+    named = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
+    both = both[named[ops.channel[both[:, 0]]]]
+    pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
+    order = np.argsort(place.reshape(-1), kind="stable")
+    bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
+    for number, (a, b) in enumerate(pairs.tolist()):
+        mine = both[order[bounds[number] : bounds[number + 1]]]
+        shortest = (ops.end - ops.start)[mine].min(axis=1)
+        (apart if _misfit(ops.end[mine], float(np.median(shortest))) else together).append((a, b))
     return apart, together
 
 
-def _misfit(ends: Sequence[tuple[int, int]]) -> bool:
-    """Whether the ends on two ranks (ns) miss every common line by more than operations are apart."""
+def _misfit(ends: I64, shortest: float) -> bool:
+    """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could draw; ns.
+
+    Operations that were numbered differently, because a window began elsewhere, fit after a shift: they are no proof.
+    Members may leave one after the other, but hardly by more than the operation takes: `shortest` is the usual time of
+    the member that came last.
+    """
     if len(ends) < ENDS_LEAST:
         return False
-    mine, theirs = np.array(ends, np.float64).T
+    mine, theirs = (ends - ends[0]).astype(np.float64).T
+    most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS)
+    return not any(
+        _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], shortest)
+        for s in sorted(range(-most, most + 1), key=abs)
+    )
+
+
+def _fits(mine: F64, theirs: F64, shortest: float) -> bool:
+    """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns."""
     shift, rate = line_through(theirs - mine, theirs)
     missed = float(np.median(np.abs(theirs - mine - shift - rate * theirs)))
     apart = float(np.median(np.diff(np.sort(theirs))))
-    return missed > ENDS_MISFIT * apart
+    return abs(rate) <= ENDS_DRIFT and missed <= max(ENDS_MISFIT * apart, ENDS_TAIL * shortest)
 
 
 def _shown(ranks: Sequence[int]) -> str:

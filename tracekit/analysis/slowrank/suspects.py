@@ -1,4 +1,4 @@
-"""What a verdict consists of: the answer, and one suspect with its cause and evidence."""
+"""An answer and its suspects: what each rank costs, why, and in which steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

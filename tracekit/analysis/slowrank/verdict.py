@@ -9,17 +9,18 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, signif
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import most_ns, undecided
+from tracekit.analysis.slowrank.evidence_gaps import most_ns, undecided, unread
+from tracekit.analysis.slowrank.open_answers import (
+    one_step_answer,
+    open_answer,
+    unproven_answer,
+    unread_answer,
+    unseen_answer,
+)
 from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.suspect_work import by_role, late_loaders, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
-from tracekit.analysis.slowrank.undecided_answers import (
-    one_step_answer,
-    open_answer,
-    unproven_answer,
-    unseen_answer,
-)
 from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -186,12 +187,14 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         return open_answer(case, open_)
-    free = significant_rows(case, MIN_LOST_SHARE)
-    if once is not None:
+    if once is not None and not unread(case):
         accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
         return Answer("healthy", None, f"{told(case, once)}: {accident}")
+    free = significant_rows(case, MIN_LOST_SHARE)
     if len(free):
         return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
+    if unread(case):
+        return unread_answer(case)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "

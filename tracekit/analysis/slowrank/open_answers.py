@@ -1,4 +1,4 @@
-"""Answers that leave the verdict open, and say what would decide it."""
+"""Answers that leave it open who is slow, with the candidates and what would decide."""
 
 from dataclasses import replace
 
@@ -80,6 +80,16 @@ def open_answer(case: Case, found: Undecided) -> Answer:
         "exposed communication could be matched between ranks"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def unread_answer(case: Case) -> Answer:
+    """Nobody works longer than the others, but hardly any wait was matched: a slow link would not show."""
+    matched = coverage(case).matched or 0.0
+    reason = (
+        f"no rank works longer than its peers, but only {matched:.0%} of the exposed communication could be matched "
+        "between ranks, so that slow transfers and late ranks would not show"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
 
 
 def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:

@@ -1,0 +1,1 @@
+"""Inputs that once killed a reader or fooled an answer, smallest form first."""

@@ -1,0 +1,86 @@
+"""Arguments that some kernels lost are told by their stream, by other steps, and by the numbers around them."""
+
+import numpy as np
+
+from tests.tables.rows import comm, gemm, recorded, row, step
+from tracekit.tables.lost_arguments import repaired
+
+RCCL = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def read(rows):
+    return recorded(0, *rows)
+
+
+def steady(lost=(), *, groups=(0, 1, 0), stream=7, steps=3, name=None, count=True):
+    """Rows of steps of one collective for each of `groups`; the calls numbered in `lost` have no arguments."""
+    rows, at, call = [], 0.0, 0
+    calls = dict.fromkeys(groups, 0)
+    for number in range(steps):
+        begin = at
+        for group in groups:
+            calls[group] += 1
+            more = {"seq": calls[group]} if count else {}
+            op = "allreduce" if group else "_allgather_base"
+            told = comm(at + 10, 5, group, op, stream=stream, **more)
+            kernel = name or "ncclDevKernel_AllReduce" if group else name or "ncclDevKernel_AllGather"
+            silent = row("kernel", kernel, at + 10, 5, stream=stream)
+            rows += [gemm(at, 10), silent if call in lost else told]
+            at, call = at + 20, call + 1
+        rows.append(step(number, begin, at - begin))
+    return rows
+
+
+def test_one_group_a_stream_tells_the_group():
+    whole, found = read(steady(groups=(0, 0))), repaired(read(steady({1, 4}, groups=(0, 0))))
+    assert found.group.tolist() == whole.group.tolist()
+    assert found.seq.tolist() == whole.seq.tolist()
+
+
+def test_other_steps_tell_the_group_on_a_shared_stream():
+    whole, found = read(steady()), repaired(read(steady({1, 3, 8})))
+    assert found.group.tolist() == whole.group.tolist() == [0, 1, 0] * 3
+    assert found.op == whole.op
+    assert found.seq.tolist() == whole.seq.tolist()
+
+
+def test_other_steps_tell_what_rccl_ran():
+    found = repaired(read(steady({1, 3}, name=RCCL)))
+    assert found.op == ("all_gather", "all_reduce", "all_gather") * 3
+
+
+def test_without_steps_only_the_stream_tells():
+    def unmarked(*args, **more):
+        return read([r for r in steady(*args, **more) if not r["name"].startswith("ProfilerStep")])
+
+    assert repaired(unmarked({1, 4}, groups=(0, 0))).group.tolist() == [0] * 6
+    assert repaired(unmarked({1, 4})).group.tolist() == [0, -1, 0, 0, -1, 0, 0, 1, 0]
+
+
+def test_what_no_step_tells_stays_unknown():
+    """The second call is lost in every step: nothing tells its group, and uncounted ones beside it are not trusted."""
+    found = repaired(read(steady({1, 4, 7}, count=False)))
+    assert (found.group == -1).all()
+    counted = repaired(read(steady({1, 4, 7})))
+    assert counted.group.tolist() == [0, -1, 0] * 3
+
+
+def test_whole_recordings_stay_as_they_are():
+    whole = read(steady())
+    assert repaired(whole) is whole
+
+
+def test_gaps_in_numbers_are_no_lost_calls():
+    rows = steady({2}, groups=(0, 0))
+    for event in rows:
+        if event.get("seq", 0) > len(("one", "two")):
+            event["seq"] += 5
+    found = repaired(read(rows))
+    assert found.seq.tolist() == [1, 2, -1, 9, 10, 11]
+    assert np.all(found.group == 0)
+
+
+def test_operations_outside_every_step_are_left_alone():
+    rows = [comm(10 * i, 5, None, stream=3) for i in range(3)] + [comm(50, 5, 0, stream=3)]
+    rank = recorded(0, *rows)
+    assert repaired(rank).op == rank.op

@@ -1,0 +1,95 @@
+"""Repairs collectives whose kernels lost their arguments, by the others on their stream and by other steps.
+
+Up to about torch 2.12 arguments go missing at random. Where the host was not recorded, the stream tells the group if
+all its other collectives are of one group, and the same place in other steps tells group and kind if those agree.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.operation_names import UNDIRECTED
+from tracekit.tables.operations import RankOps
+from tracekit.tables.step_marks import I32, NO_STEP
+
+UNKNOWN = -1
+OTHER = "other"
+"""Kind of a kernel whose name tells none, as RCCL's."""
+
+
+def repaired(rank: RankOps) -> RankOps:
+    """`rank` with groups, kinds and sequence numbers filled in, as far as anything tells them."""
+    message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
+    if rank.stream is None or not (~message & (rank.group == UNKNOWN)).any():
+        return rank
+    group, op, token = rank.group.copy(), list(rank.op), list(rank.token)
+    streams = np.unique(rank.stream[~message & (rank.stream != UNKNOWN) & (rank.group != UNKNOWN)])
+    for stream in streams.tolist():
+        rows = np.flatnonzero((rank.stream == stream) & ~message)
+        places = _places(rank.step, rows)
+        _fill_kinds(op, token, places)
+        _fill_groups(group, op, rows, places)
+        _withdraw_open_steps(group, rank, rows)
+    seq = rank.seq.copy()
+    for number in np.unique(group[group != rank.group]).tolist():
+        _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
+    return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq)
+
+
+def _places(step: I32, rows: I64) -> list[I64]:
+    """The rows at each place of the steps that run as many operations of a stream as most steps do."""
+    steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]
+    if not steps:
+        return []
+    usual = Counter(len(s) for s in steps).most_common(1)[0][0]
+    return list(np.array([s for s in steps if len(s) == usual], np.int64).reshape(-1, usual).T)
+
+
+def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
+    """Takes over kinds that no name tells from the same place of other steps, where these agree."""
+    for place in places:
+        told = {op[row] for row in place.tolist() if op[row] != OTHER}
+        if len(told) == 1:
+            like = next(row for row in place.tolist() if op[row] != OTHER)
+            for row in place.tolist():
+                if op[row] == OTHER:
+                    op[row], token[row] = op[like], token[like]
+
+
+def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> None:
+    """Takes over the group of the same place of other steps, else the only one of the stream if it runs such kinds."""
+    for place in places:
+        here = np.unique(group[place][group[place] != UNKNOWN])
+        if len(here) == 1:
+            group[place] = here[0]
+    told = rows[group[rows] != UNKNOWN]
+    kinds = {op[row] for row in told.tolist()}
+    if len(np.unique(group[told])) == 1:
+        group[[row for row in rows.tolist() if op[row] in kinds]] = group[told[0]]
+
+
+def _withdraw_open_steps(group: I32, rank: RankOps, rows: I64) -> None:
+    """Forgets the groups of uncounted operations that share stream and step with one whose group stays unknown.
+
+    Those without a sequence number are matched by order, and an operation that is missing shifts all behind it.
+    """
+    open_ = np.unique(rank.step[rows][group[rows] == UNKNOWN])
+    shifted = rows[np.isin(rank.step[rows], open_) & (rank.seq[rows] == UNKNOWN)]
+    group[shifted] = UNKNOWN
+
+
+def _fill_sequence(seq: I64, rows: I64) -> None:
+    """Counts on through missing numbers, where exactly as many are missing as the ones around them leave room for."""
+    known = np.flatnonzero(seq[rows] != UNKNOWN)
+    if not len(known):
+        return
+    numbers = seq[rows]
+    exact = np.diff(numbers[known]) == np.diff(known)
+    for here, there in zip(known[:-1][exact].tolist(), known[1:][exact].tolist(), strict=True):
+        numbers[here:there] = numbers[here] + np.arange(there - here)
+    if exact.all():
+        numbers[: known[0]] = numbers[known[0]] - np.arange(known[0], 0, -1)
+        numbers[known[-1] :] = numbers[known[-1]] + np.arange(len(rows) - known[-1])
+    seq[rows] = numbers
