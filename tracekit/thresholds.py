@@ -230,6 +230,8 @@ Ranks of two jobs that have the same layout: 0.2 to 3, because the differences o
 """
 ENDS_TAIL: Final = 2.0
 """The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+ENDS_SHIFTS: Final = 16
+"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12
@@ -294,6 +296,12 @@ HELD_LEAST: Final = 2
 
 PROVEN_EAGER_SHARE: Final = 0.05
 """Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
+
+ALWAYS_BUFFERED_BYTES: Final = 1 << 14
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+
+NEVER_BUFFERED_BYTES: Final = 1 << 27
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
 
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""

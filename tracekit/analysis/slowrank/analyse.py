@@ -62,11 +62,12 @@ def opened(
         ranks.append(repaired(read_rank(run, record.rank)))
         if progress:
             progress(i + 1, len(run.ranks))
+    named = run.groups
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+        ranks, run = [repaired(r) for r in repeating], replace(run, quality=(*run.quality, _REPEATED))
     ops = match(ranks, run.groups)
-    if others := strangers(ops):
+    if run.groups == named and (others := strangers(ops)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
