@@ -297,6 +297,12 @@ HELD_LEAST: Final = 2
 PROVEN_EAGER_SHARE: Final = 0.05
 """Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
 
+ALWAYS_BUFFERED_BYTES: Final = 1 << 14
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+
+NEVER_BUFFERED_BYTES: Final = 1 << 27
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
+
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""
 
