@@ -230,6 +230,8 @@ Ranks of two jobs that have the same layout: 0.2 to 3, because the differences o
 """
 ENDS_TAIL: Final = 2.0
 """The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+ENDS_SHIFTS: Final = 16
+"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12
@@ -294,6 +296,12 @@ HELD_LEAST: Final = 2
 
 PROVEN_EAGER_SHARE: Final = 0.05
 """Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
+
+ALWAYS_BUFFERED_BYTES: Final = 1 << 14
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+
+NEVER_BUFFERED_BYTES: Final = 1 << 27
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
 
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""
@@ -566,8 +574,8 @@ MOST_CLUSTERED: Final = 1024
 
 # --- tables: steps told by operations that repeat ---
 
-WHOLE_REPEATS: Final = 3
-"""Repetitions that make a pattern: layers repeat inside a step, but a step's end breaks their pattern."""
+WHOLE_REPEATS: Final = 2
+"""Repetitions that make a pattern, of most of a recording: the end of a step breaks the pattern of its layers."""
 RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
 """Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
 REPEATING_SHARE: Final = 0.6

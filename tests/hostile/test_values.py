@@ -1,10 +1,12 @@
 """A number that no job has costs its value, never the process and never the answer."""
 
 import json
+import random
 
 import pytest
 
 from tests.hostile.job import DAMAGED, answer, documents, write
+from tracekit.ingest.kineto import event_array
 
 HUGE = (-(2**63), -1, 2**31 - 1, 2**31, 10**9, 2**62, 2**63 - 1, 2**64, 10**40)
 ARGUMENTS = (
@@ -98,3 +100,16 @@ def test_a_file_of_nothing_but_nulls_is_rejected(tmp_path):
     found = answer(write(tmp_path, traces))
     assert [r.rank for r in found.ranks.rejected] == [DAMAGED]
     assert {s.rank for s in found.suspects} <= {6}
+
+
+@pytest.mark.parametrize("window", [400, 3000, 1 << 20])
+def test_null_in_front_of_a_block_is_skipped(tmp_path, monkeypatch, window):
+    monkeypatch.setattr(event_array, "WINDOW", window)
+    monkeypatch.setattr(event_array, "SMALL", 100)
+    traces = documents()
+    draw = random.Random(5).random
+    listed = traces[DAMAGED]["traceEvents"]
+    traces[DAMAGED]["traceEvents"] = [e for x in listed for e in ([None, x] if draw() < 0.2 else [x])]
+    found = answer(write(tmp_path, traces))
+    assert found.ranks.rejected == ()
+    assert [s.rank for s in found.suspects] == [6]

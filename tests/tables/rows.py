@@ -11,6 +11,7 @@ from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps, rank_ops
 
 Row = dict[str, Any]
+LARGE = 1 << 20  # elements of a message: 4 MiB, which may go to a buffer or not
 
 
 def row(cat: str, name: str, begin: float, us: float, **more: Any) -> Row:
@@ -37,12 +38,12 @@ def comm(begin: float, us: float, group: int | None, op: str = "allreduce", **mo
 
 def send(begin: float, us: float, src: int, dst: int, **more: Any) -> Row:
     """A message as its sender sees it."""
-    return comm(begin, us, None, "send", src_rank=src, dst_rank=dst, **more)
+    return comm(begin, us, None, "send", **({"src_rank": src, "dst_rank": dst, "nelems": LARGE} | more))
 
 
 def recv(begin: float, us: float, src: int, dst: int, **more: Any) -> Row:
     """A message as its receiver sees it."""
-    return comm(begin, us, None, "recv", src_rank=src, dst_rank=dst, **more)
+    return comm(begin, us, None, "recv", **({"src_rank": src, "dst_rank": dst, "nelems": LARGE} | more))
 
 
 def record(begin: float, us: float, op: str, **more: Any) -> Row:

@@ -1,10 +1,12 @@
 """A batched kernel waits for the last peer of all its messages; the rest is transfer, for each of them."""
 
+import numpy as np
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, group, launch, matched, record, title
+from tracekit.tables.buffered_sends import buffered_sends
 from tracekit.tables.clock import align
-from tracekit.tables.waits import eager_sends, measure_waits
+from tracekit.tables.waits import measure_waits
 
 WORLD = group(0, 0, 1, 2)
 US = 1000
@@ -36,7 +38,7 @@ def exchange():
 @pytest.mark.parametrize("eager", [False, True])
 def test_the_latest_peer_ends_the_wait_of_all(eager):
     ops = exchange()
-    waits = measure_waits(ops, align(ops), eager=eager)
+    waits = measure_waits(ops, align(ops), eager=np.full(len(ops.start), eager))
     mine = (ops.rank == 1) & (ops.channel >= 0) & (ops.op != "all_reduce")
     assert waits.held[mine].tolist() == [80 * US] * 3
     assert sorted(waits.wait[mine].tolist()) == [0, 0, 80 * US]
@@ -44,11 +46,11 @@ def test_the_latest_peer_ends_the_wait_of_all(eager):
 
 def test_each_message_transfers_for_what_is_left():
     ops = exchange()
-    waits = measure_waits(ops, align(ops), eager=False)
+    waits = measure_waits(ops, align(ops), eager=np.full(len(ops.start), False))
     sent = (ops.rank != 1) & (ops.op == "send")
     assert waits.transfer[ops.instance[sent]].tolist() == [10 * US] * 2
 
 
 def test_sends_inside_exchanges_do_not_tell_eagerness():
     ops = exchange()
-    assert not eager_sends(ops, align(ops))
+    assert not buffered_sends(ops, align(ops)).eager.any()

@@ -49,6 +49,17 @@ def test_other_steps_tell_what_rccl_ran():
     assert found.op == ("all_gather", "all_reduce", "all_gather") * 3
 
 
+def test_without_steps_only_the_stream_tells():
+    def unmarked(*args, **more):
+        return read([r for r in steady(*args, **more) if not r["name"].startswith("ProfilerStep")])
+
+    assert repaired(unmarked({1, 4}, groups=(0, 0))).group.tolist() == [0] * 6
+    assert repaired(unmarked({1, 4})).group.tolist() == [0, -1, 0, 0, -1, 0, 0, 1, 0]
+    uncounted = unmarked({1, 4}, count=False)
+    assert repaired(uncounted, final=False).group.tolist() == [0, -1, 0, 0, -1, 0, 0, 1, 0]
+    assert (repaired(uncounted).group == -1).all()  # by order alone, all behind a lost call would be shifted
+
+
 def test_what_no_step_tells_stays_unknown():
     """The second call is lost in every step: nothing tells its group, and uncounted ones beside it are not trusted."""
     found = repaired(read(steady({1, 4, 7}, count=False)))
@@ -70,3 +81,9 @@ def test_gaps_in_numbers_are_no_lost_calls():
     found = repaired(read(rows))
     assert found.seq.tolist() == [1, 2, -1, 9, 10, 11]
     assert np.all(found.group == 0)
+
+
+def test_operations_outside_every_step_are_left_alone():
+    rows = [comm(10 * i, 5, None, stream=3) for i in range(3)] + [comm(50, 5, 0, stream=3)]
+    rank = recorded(0, *rows)
+    assert repaired(rank).op == rank.op

@@ -71,7 +71,7 @@ def test_messages_know_both_ends():
     ops = recorded(1, send(0, 1, 1, 2), recv(2, 1, 0, 1), gemm(0, 1))
     assert ops.op == ("send", "recv")
     assert list(zip(ops.src.tolist(), ops.dst.tolist(), strict=True)) == [(1, 2), (0, 1)]
-    assert ops.token[0] == ops.token[1] == "p2p/Float/1024"
+    assert ops.token[0] == ops.token[1] == "p2p/Float/1048576"
 
 
 def test_messages_that_name_nobody_stay_undirected():

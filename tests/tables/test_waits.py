@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted
+from tracekit.tables.buffered_sends import buffered_sends
 from tracekit.tables.clock import align
-from tracekit.tables.waits import eager_sends, measure_waits
+from tracekit.tables.waits import measure_waits
 
 TRIO = group(0, 0, 1, 2)
 
 
 def waits_of(ops, *, eager=False):
-    return measure_waits(ops, align(ops), eager=eager)
+    return measure_waits(ops, align(ops), eager=np.full(len(ops.start), eager))
 
 
 def trio(shift=0.0):
@@ -87,7 +88,7 @@ def test_a_sender_that_only_fills_a_buffer_never_waits():
     here = [send(1000.0 * i + 100, 5, 0, 1) for i in range(10)]
     there = [recv(1000.0 * i + 20 * i, max(110 - 20 * i, 5), 0, 1) for i in range(10)]
     ops = matched({0: here, 1: there}, group(0, 0, 1))
-    assert eager_sends(ops, align(ops))
+    assert buffered_sends(ops, align(ops)).eager.any()
     sends = ops.op == "send"
     assert waits_of(ops, eager=True).wait[sends].tolist() == [0] * 10
 
@@ -96,7 +97,7 @@ def test_senders_that_wait_are_no_eager_ones():
     here = [send(1000.0 * i, 10 + 100 * (i % 3), 0, 1) for i in range(9)]
     there = [recv(1000.0 * i + 100 * (i % 3), 10, 0, 1) for i in range(9)]
     ops = matched({0: here, 1: there}, group(0, 0, 1))
-    assert not eager_sends(ops, align(ops))
+    assert not buffered_sends(ops, align(ops)).eager.any()
 
 
 @pytest.mark.parametrize(("posted", "eager"), [(480.0, False), (-20.0, True)])
@@ -109,11 +110,11 @@ def test_the_few_sends_held_up_tell_whether_sends_wait(posted, eager):
         late = posted if held else -15.0 * (i % 7)
         there += [recv(at + 100 + late, (500 if held else 5) - late, 0, 1), comm(at + 790, 30, 0)]
     ops = matched({0: here, 1: shifted(there, 1e6)}, group(0, 0, 1))
-    assert eager_sends(ops, align(ops)) is eager
+    assert bool(buffered_sends(ops, align(ops)).eager.any()) is eager
 
 
 def test_without_messages_nothing_is_eager():
-    assert not eager_sends(trio(), align(trio()))
+    assert not buffered_sends(trio(), align(trio())).eager.any()
 
 
 def test_between_islands_a_message_is_not_timed():

@@ -9,23 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.tables.buffered_sends import Mask, linked, members_of_kernel
 from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
-from tracekit.thresholds import (
-    BUFFERED_RECEIVE,
-    EAGER_SHARE,
-    EAGER_SPREAD,
-    HELD_END_SHARE,
-    HELD_LEAST,
-    HELD_MAJORITY,
-    HELD_RECEIVE_SHARE,
-    LONG_SEND,
-    LONG_TAIL_PERCENTILE,
-    PROVEN_EAGER_SHARE,
-)
+from tracekit.thresholds import BUFFERED_RECEIVE
 
 
 @dataclass(frozen=True)
@@ -49,66 +39,8 @@ class Waits:
     first_row: I64  # per instance: index of its first operation
 
 
-def eager_sends(ops: Operations, clocks: Clocks) -> bool:
-    """Whether sends return without waiting for their receiver.
-
-    Sends that hardly vary while receives do went to a buffer, unless the few long ones ended together with a receive
-    that was posted late: those waited for it.
-    """
-    duration = ops.end - ops.start
-    p2p = ops.instance >= 0
-    lone = p2p & (members_of_kernel(ops) == 1)
-    sends, receives = duration[lone & (ops.op == "send")], duration[lone & (ops.op == "recv")]
-    if not len(sends) or not len(receives):
-        return bool(p2p.any()) and _ended_before_receive(ops, clocks)
-    longest, usual = np.percentile(sends, LONG_TAIL_PERCENTILE), np.median(sends)
-    steady = longest <= EAGER_SPREAD * usual
-    shorter = longest <= EAGER_SHARE * np.percentile(receives, LONG_TAIL_PERCENTILE)
-    return bool(steady and shorter) and not _held_until_received(ops, clocks, LONG_SEND * float(usual))
-
-
-def members_of_kernel(ops: Operations) -> I64:
-    """For each operation how many its kernel carries."""
-    counts = np.bincount(ops.kernel, minlength=1)
-    return np.asarray(counts[ops.kernel], np.int64)
-
-
-def _ended_before_receive(ops: Operations, clocks: Clocks) -> bool:
-    """Whether enough sends ended before their receive was posted, beyond the doubt about clocks: none waited then."""
-    sends, receives = message_ends(ops)
-    linked = _linked(ops, clocks, sends, receives)
-    sends, receives = sends[linked], receives[linked]
-    ahead = (aligned(ops, clocks, ops.start)[receives] - aligned(ops, clocks, ops.end)[sends]).astype(
-        np.float64
-    )
-    doubt = np.array([clocks.doubt.get(int(r), 0.0) for r in ops.rank], np.float64)
-    proven = int(np.count_nonzero(ahead > doubt[sends] + doubt[receives] + clocks.residual_ns))
-    return proven >= max(HELD_LEAST, PROVEN_EAGER_SHARE * len(sends))
-
-
-def _held_until_received(ops: Operations, clocks: Clocks, usual: float) -> bool:
-    """Whether most sends that last longer than `usual` (ns) end with a receive that was posted late."""
-    sends, receives = message_ends(ops)
-    linked = _linked(ops, clocks, sends, receives)
-    sends, receives = sends[linked], receives[linked]
-    lasted = (ops.end - ops.start)[sends]
-    end = aligned(ops, clocks, ops.end)
-    late = (ops.end - ops.start)[receives] <= HELD_RECEIVE_SHARE * lasted
-    together = np.abs(end[sends] - end[receives]) <= HELD_END_SHARE * lasted
-    long = lasted > usual
-    held = int(np.count_nonzero(long & late & together))
-    return held >= max(HELD_LEAST, HELD_MAJORITY * int(np.count_nonzero(long)))
-
-
-def _linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> npt.NDArray[np.bool_]:
-    """Whether the two ends of each message have a common clock."""
-    island = {rank: clocks.island[rank] for rank in ops.ranks}
-    at = np.array([island[rank] for rank in ops.rank.tolist()], np.int64)
-    return np.asarray(at[sends] == at[receives], bool)
-
-
-def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
-    """Waits and transfers of all instances; `eager` as from `eager_sends`."""
+def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
+    """Waits and transfers of all instances; `eager` by operation, as from `buffered_sends`."""
     rows = np.flatnonzero(ops.instance >= 0)
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     number = ops.instance[rows]
@@ -135,34 +67,34 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: bool) -> Waits:
     return waits
 
 
-def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: bool) -> None:
+def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: Mask) -> None:
     """Overwrites in `waits` what durations alone cannot tell of sends and receives."""
     send, receive = message_ends(ops)
     if not len(send):
         return
     duration = ops.end - ops.start
     quickest = int(np.min(duration[ops.op == "recv"]))
-    linked = _linked(ops, clocks, send, receive)
-    apart = send[~linked]
+    known = linked(ops, clocks, send, receive)
+    apart = send[~known]
     waits.timed[ops.instance[apart]] = False
-    if eager:
-        waits.wait[apart] = waits.held[apart] = 0
-        waits.last[ops.instance[apart]] = apart
-    send, receive = send[linked], receive[linked]
+    apart = apart[eager[apart]]
+    waits.wait[apart] = waits.held[apart] = 0
+    waits.last[ops.instance[apart]] = apart
+    send, receive = send[known], receive[known]
     instance, taken = ops.instance[send], duration[receive]
     begin = aligned(ops, clocks, ops.start)
     lead = begin[send] - begin[receive]  # how much earlier the receive was posted
     waits.wait[receive] = np.minimum(np.maximum(lead, 0), taken)
-    waits.wait[send] = 0 if eager else np.minimum(np.maximum(-lead, 0), duration[send])
+    free = eager[send]
+    waits.wait[send] = np.where(free, 0, np.minimum(np.maximum(-lead, 0), duration[send]))
     _share_in_batches(ops, waits, np.concatenate([receive, send]))
     waits.transfer[instance] = waits.delivery[instance] = taken - waits.held[receive]
-    if eager:
-        # sent before it was asked for: only a receive that still had to wait tells how long the message took
-        early = lead <= 0
-        waits.timed[instance[early]] = taken[early] > BUFFERED_RECEIVE * quickest
-        waits.delivery[instance[early]] = (taken - lead)[early]
+    # sent before it was asked for: only a receive that still had to wait tells how long the message took
+    early = free & (lead <= 0)
+    waits.timed[instance[early]] = taken[early] > BUFFERED_RECEIVE * quickest
+    waits.delivery[instance[early]] = (taken - lead)[early]
     waits.timed[instance] &= (waits.held[receive] == np.maximum(lead, 0)) | ~_batched(ops)[receive]
-    waits.last[instance] = send if eager else np.where(lead > 0, send, receive)
+    waits.last[instance] = np.where(free | (lead > 0), send, receive)
 
 
 def _batched(ops: Operations) -> npt.NDArray[np.bool_]:

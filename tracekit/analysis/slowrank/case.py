@@ -36,4 +36,6 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
     """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
     measured = measure_run(run, ops, mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
-    return Case(m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.eager, model=model, found=rank_excess(m))
+    return Case(
+        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, found=rank_excess(m)
+    )

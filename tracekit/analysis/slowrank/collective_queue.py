@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.measured import Measured
+from tracekit.tables.buffered_sends import members_of_kernel
 from tracekit.tables.intervals import I64
 from tracekit.tables.operations import RankOps
 from tracekit.tables.steps import F64
-from tracekit.tables.waits import members_of_kernel
 from tracekit.thresholds import NO_WORK_NS, QUEUED_NS
 
 

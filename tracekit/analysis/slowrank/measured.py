@@ -11,12 +11,13 @@ from tracekit.analysis.slowrank.mesh_choice import world_of
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
 from tracekit.store import Run
+from tracekit.tables.buffered_sends import Buffered, buffered_sends
 from tracekit.tables.channels import Channel
 from tracekit.tables.clock import Clocks, align
 from tracekit.tables.match import Operations
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.steps import Steps, measure
-from tracekit.tables.waits import Waits, eager_sends, measure_waits
+from tracekit.tables.waits import Waits, measure_waits
 
 StepRange = tuple[int | None, int | None]
 """A half-open range of step numbers; None is an open end."""
@@ -35,7 +36,7 @@ class Measured:
     steps: Steps
     clocks: Clocks
     mesh: Mesh
-    eager: bool  # sends return without waiting for their receiver
+    buffered: Buffered  # which sends return without waiting for their receiver
 
     @property
     def step_ns(self) -> float:
@@ -96,11 +97,11 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
             f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
         )
     clocks = align(ops)
-    eager = eager_sends(ops, clocks)
-    waits = measure_waits(ops, clocks, eager=eager)
+    buffered = buffered_sends(ops, clocks)
+    waits = measure_waits(ops, clocks, eager=buffered.eager)
     if len(steps.numbers) == 1:
         steps = _with_late_start(ops, steps, clocks)
-    return Measured(run, ops, waits, steps, clocks, mesh, eager)
+    return Measured(run, ops, waits, steps, clocks, mesh, buffered)
 
 
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:

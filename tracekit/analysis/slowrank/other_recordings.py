@@ -12,10 +12,10 @@ import numpy as np
 
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import InputError
-from tracekit.tables.clock import common_collectives, line_through
+from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.thresholds import ENDS_DRIFT, ENDS_LEAST, ENDS_MISFIT, ENDS_TAIL, RANKS_LISTED
+from tracekit.thresholds import ENDS_DRIFT, ENDS_LEAST, ENDS_MISFIT, ENDS_SHIFTS, ENDS_TAIL, RANKS_LISTED
 
 
 def strangers(ops: Operations) -> tuple[int, ...]:
@@ -71,18 +71,26 @@ def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int
 def _misfit(ends: I64, shortest: float) -> bool:
     """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could draw; ns.
 
+    Operations that were numbered differently, because a window began elsewhere, fit after a shift: they are no proof.
     Members may leave one after the other, but hardly by more than the operation takes: `shortest` is the usual time of
     the member that came last.
     """
     if len(ends) < ENDS_LEAST:
         return False
     mine, theirs = (ends - ends[0]).astype(np.float64).T
+    most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS)
+    return not any(
+        _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], shortest)
+        for s in sorted(range(-most, most + 1), key=abs)
+    )
+
+
+def _fits(mine: F64, theirs: F64, shortest: float) -> bool:
+    """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns."""
     shift, rate = line_through(theirs - mine, theirs)
-    if abs(rate) > ENDS_DRIFT:
-        return True
     missed = float(np.median(np.abs(theirs - mine - shift - rate * theirs)))
     apart = float(np.median(np.diff(np.sort(theirs))))
-    return missed > ENDS_MISFIT * apart and missed > ENDS_TAIL * shortest
+    return abs(rate) <= ENDS_DRIFT and missed <= max(ENDS_MISFIT * apart, ENDS_TAIL * shortest)
 
 
 def _shown(ranks: Sequence[int]) -> str:

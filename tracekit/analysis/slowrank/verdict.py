@@ -10,6 +10,8 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import (
+    coverage,
+    least_ns,
     most_ns,
     undecided,
     unread,
@@ -93,11 +95,13 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
 
 def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:
     """The suspects with the least and the most that each may cost, given what could not be matched."""
-    beyond = max(most_ns(case, np.array(found.rows)) - found.gain, 0.0)
+    rows = np.array(found.rows)
+    beyond = max(most_ns(case, rows) - found.gain, 0.0)
+    unsure = max(found.gain - least_ns(case, rows), 0.0) if coverage(case).matched != 1 else 0.0
     return [
         replace(
             s,
-            lost_ms_low=ms(lost),
+            lost_ms_low=ms(max(lost - unsure, 0.0)),
             lost_ms_high=ms(max(lost, min(lost + beyond, float(case.found.mean[row])))),
         )
         for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)

@@ -218,8 +218,9 @@ def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
 def model_of(run: Measured, *, free: bool = False) -> StepModel:
     """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
 
-    With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, and
-    collectives that stood in a queue could have started with the one before them.
+    With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
+    do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
+    have started with the one before them.
     """
     ops, waits = run.ops, run.waits
     usual = _shortest(run) if free else _usual_transfer(run)
@@ -227,9 +228,9 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     fixed = np.where(ops.instance < 0, np.minimum(duration - waits.held, usual), -1.0)
     transfer = waits.transfer.astype(np.float64)
     transfer[~waits.complete] = np.minimum(transfer, usual[waits.first_row])[~waits.complete]
-    if run.eager:
-        sends = ops.op == "send"
-        fixed[sends] = (duration - waits.held)[sends]
+    alone = (ops.op == "send") & (run.buffered.eager | (run.buffered.unsure & free))
+    lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
+    fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
     runs = []
     for columns in runs_of(run):

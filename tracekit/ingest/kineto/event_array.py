@@ -67,7 +67,8 @@ class EventBuffer:
         while self._ready():
             end = min(len(self._buffer), self._at + self._window)
             cut = self._lines.last_end(self._buffer, self._at, end)
-            if cut is not None:
+            # pyarrow.json dereferences nothing where its first row is `null`: only an object may come first
+            if cut is not None and self._buffer[self._at : self._at + 1] == b"{":
                 batch = self._fast(cut)
                 if batch is not None and batch.num_rows:
                     yield batch

@@ -1,0 +1,166 @@
+"""Which sends go to a buffer (eager) and so wait for nobody, and which wait for their receiver (rendezvous).
+
+It follows from a message's size, and from times: a send that ended before its receive was posted did not wait for it.
+NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; one job
+may have messages of both kinds, so each size is decided by itself, and each pair of ranks where it shows otherwise.
+Other libraries have other sizes, so that only times tell.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.clock import Clocks, aligned
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.messages import message_ends
+from tracekit.thresholds import (
+    ALWAYS_BUFFERED_BYTES,
+    EAGER_SHARE,
+    EAGER_SPREAD,
+    HELD_END_SHARE,
+    HELD_LEAST,
+    HELD_MAJORITY,
+    HELD_RECEIVE_SHARE,
+    LONG_SEND,
+    LONG_TAIL_PERCENTILE,
+    NEVER_BUFFERED_BYTES,
+    PROVEN_EAGER_SHARE,
+)
+
+Mask = npt.NDArray[np.bool_]
+_BYTES = ((8, r"long|double|int64|float64|uint64"), (2, r"half|bfloat16|float16|int16|short"),
+          (1, r"byte|char|bool|int8|uint8|float8"), (4, r"float|int"))  # fmt: skip
+_WIDTHS = tuple((width, re.compile(pattern, re.IGNORECASE)) for width, pattern in _BYTES)
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Per operation (as in Operations); false where it is no message that was seen on both ranks."""
+
+    eager: Mask  # the message's send returned without waiting for its receiver
+    unsure: Mask  # nothing proves whether it would have waited
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """Messages seen on both ranks; one entry a message, times in ns."""
+
+    send: I64  # rows
+    receive: I64
+    sent: I64  # durations
+    received: I64
+    alone: Mask  # neither kernel carries another message
+    proven: Mask  # the send ended before its receive was posted, beyond the doubt about clocks
+    late: Mask  # the receive was posted in the last part of the send, and both ended together
+
+    def of(self, chosen: Mask) -> "_Messages":
+        """The chosen ones."""
+        return _Messages(
+            self.send[chosen], self.receive[chosen], self.sent[chosen], self.received[chosen],
+            self.alone[chosen], self.proven[chosen], self.late[chosen],
+        )  # fmt: skip
+
+
+def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
+    """Which messages went to a buffer."""
+    eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
+    messages = _messages(ops, clocks)
+    token = ops.token[messages.send].astype(str)
+    channel = ops.channel[messages.send]
+    on_gpu = any(r.on_gpu for r in ops.per_rank.values())
+    goes, open_ = messages.proven.copy(), np.zeros(len(token), bool)
+    for kind in np.unique(token).tolist():
+        alike = token == kind
+        size = bytes_of(kind) if on_gpu else -1
+        if 0 <= size <= ALWAYS_BUFFERED_BYTES:
+            goes[alike] = True
+            continue
+        if size > NEVER_BUFFERED_BYTES:
+            continue
+        usual = _went(messages.of(alike))
+        for c in np.unique(channel[alike]).tolist():
+            here = alike & (channel == c)
+            chosen = messages.of(here)
+            told = _shown(chosen)
+            goes[here] |= usual if told is None else told
+            open_[here] = told is None and _shown(messages.of(alike)) is None
+    for rows in (messages.send, messages.receive):
+        eager[rows], unsure[rows] = goes, open_ & ~goes
+    return Buffered(eager, unsure)
+
+
+def bytes_of(token: str) -> int:
+    """The size of a message in bytes from its token (kind, dtype, elements); -1 where it is unknown."""
+    dtype, _, count = token.partition("/")[2].rpartition("/")
+    width = next((width for width, pattern in _WIDTHS if pattern.search(dtype)), 0)
+    return width * int(count) if width and count.isdigit() else -1
+
+
+def members_of_kernel(ops: Operations) -> I64:
+    """For each operation how many its kernel carries."""
+    counts = np.bincount(ops.kernel, minlength=1)
+    return np.asarray(counts[ops.kernel], np.int64)
+
+
+def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
+    """Whether the two ends of each message have a common clock."""
+    island = {rank: clocks.island[rank] for rank in ops.ranks}
+    at = np.array([island[rank] for rank in ops.rank.tolist()], np.int64)
+    return np.asarray(at[sends] == at[receives], bool)
+
+
+def _messages(ops: Operations, clocks: Clocks) -> _Messages:
+    """All messages of `ops` that were seen on both ranks."""
+    send, receive = message_ends(ops)
+    start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
+    doubt = np.array([clocks.doubt.get(int(r), 0.0) for r in ops.rank], np.float64)
+    sent, received = (ops.end - ops.start)[send], (ops.end - ops.start)[receive]
+    timed = linked(ops, clocks, send, receive)
+    ahead = (start[receive] - end[send]).astype(np.float64)
+    together = np.abs(end[send] - end[receive]) <= HELD_END_SHARE * sent
+    lone = members_of_kernel(ops) == 1
+    return _Messages(
+        send, receive, sent, received, lone[send] & lone[receive],
+        timed & (ahead > doubt[send] + doubt[receive] + clocks.residual_ns),
+        timed & together & (received <= HELD_RECEIVE_SHARE * sent),
+    )  # fmt: skip
+
+
+def _went(messages: _Messages) -> bool:
+    """Whether messages of one size went to buffers.
+
+    Sends that hardly vary while receives do went to a buffer, unless the few long ones ended together with a receive
+    that was posted late: those waited for it. Where kernels carry several messages, enough sends must have ended before
+    their receive was posted.
+    """
+    lone = messages.of(messages.alone)
+    if not len(lone.send):
+        return _proven(messages)
+    longest, usual = np.percentile(lone.sent, LONG_TAIL_PERCENTILE), float(np.median(lone.sent))
+    steady = longest <= EAGER_SPREAD * usual
+    shorter = longest <= EAGER_SHARE * np.percentile(lone.received, LONG_TAIL_PERCENTILE)
+    return bool(steady and shorter) and not _held(messages, LONG_SEND * usual)
+
+
+def _shown(messages: _Messages) -> bool | None:
+    """Whether messages went to buffers as far as their times prove it: true, false, or None."""
+    if _proven(messages):
+        return True
+    usual = float(np.median(messages.received)) if len(messages.send) else 0.0
+    return False if _held(messages, usual) else None
+
+
+def _proven(messages: _Messages) -> bool:
+    """Whether enough sends ended before their receive was posted."""
+    least = max(HELD_LEAST, PROVEN_EAGER_SHARE * len(messages.send))
+    return int(np.count_nonzero(messages.proven)) >= least
+
+
+def _held(messages: _Messages, usual: float) -> bool:
+    """Whether most sends that last longer than `usual` (ns) end with a receive that was posted late."""
+    long = messages.sent > usual
+    held = int(np.count_nonzero(long & messages.late))
+    return held >= max(HELD_LEAST, HELD_MAJORITY * int(np.count_nonzero(long)))
