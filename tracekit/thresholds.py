@@ -574,8 +574,8 @@ MOST_CLUSTERED: Final = 1024
 
 # --- tables: steps told by operations that repeat ---
 
-WHOLE_REPEATS: Final = 3
-"""Repetitions that make a pattern: layers repeat inside a step, but a step's end breaks their pattern."""
+WHOLE_REPEATS: Final = 2
+"""Repetitions that make a pattern, of most of a recording: the end of a step breaks the pattern of its layers."""
 RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
 """Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
 REPEATING_SHARE: Final = 0.6
