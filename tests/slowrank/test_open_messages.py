@@ -1,10 +1,14 @@
 """Messages whose peer nothing tells are counted, with the time that compute stood still for them."""
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
 
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, prepared
 from tests.tables.rows import bare, events
+from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.evidence_gaps import least_ns, most_ns
 
 
 def test_messages_without_a_peer_are_counted(tmp_path):
@@ -17,3 +21,17 @@ def test_messages_without_a_peer_are_counted(tmp_path):
     found = {q.kind: q for q in analyse(run).quality}
     assert found["messages_without_peer"].count == 2
     assert "ms, waiting or not" in found["messages_without_peer"].detail
+
+
+def test_a_price_of_unmatched_waits_has_no_low_end(tmp_path):
+    """Without any group, all of the slow rank's excess may have been waited for, or nothing."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(unnamed(unnamed(job(tmp_path, mesh, slow={1: 1.3}, jitter=0), "dp"), "tp"), mesh)
+    assert least_ns(case, np.array([1])) == pytest.approx(0, abs=1e4)
+    assert most_ns(case, np.array([1])) > 1e6
+
+
+def test_a_price_of_matched_waits_has_one_end(tmp_path):
+    mesh = grid(tp=2, dp=4)
+    (suspect,) = analyse(job(tmp_path, mesh, slow={1: 1.3}, jitter=0)).suspects
+    assert suspect.lost_ms_low == suspect.lost_ms_per_step

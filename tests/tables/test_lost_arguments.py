@@ -55,6 +55,9 @@ def test_without_steps_only_the_stream_tells():
 
     assert repaired(unmarked({1, 4}, groups=(0, 0))).group.tolist() == [0] * 6
     assert repaired(unmarked({1, 4})).group.tolist() == [0, -1, 0, 0, -1, 0, 0, 1, 0]
+    uncounted = unmarked({1, 4}, count=False)
+    assert repaired(uncounted, final=False).group.tolist() == [0, -1, 0, 0, -1, 0, 0, 1, 0]
+    assert (repaired(uncounted).group == -1).all()  # by order alone, all behind a lost call would be shifted
 
 
 def test_what_no_step_tells_stays_unknown():

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.tables.rows import events
 from tracekit.analysis.what_if.operations import recording_of
 from tracekit.analysis.what_if.timeline import timeline_of
 from tracekit.ingest import load
@@ -66,3 +67,17 @@ def ingested(folder, rows):
 
 def timeline(folder, rows):
     return timeline_of(recording_of(ingested(folder, rows)))
+
+
+def unnamed(run, axis):
+    """The run whose operations along the outermost axis `axis` name neither their group nor their length."""
+    mine = {g.group for g in run.groups if any(axis in d for d in g.descs)}
+    for record in run.ranks:
+        path = run.folder / record.table
+        rows = pq.read_table(path).to_pylist()
+        numbers = [record.groups[r["group"]] if r["group"] is not None else None for r in rows]
+        for row, number in zip(rows, numbers, strict=True):
+            if number in mine:
+                row |= {"group": None, "in_nelems": 7, "out_nelems": 7, "seq": None}
+        pq.write_table(events(rows), path)
+    return run

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 import tracekit
@@ -11,8 +10,7 @@ from tests.generator import generate
 from tests.generator.mesh import Mesh
 from tests.ingest.sample import DATA, needs_data
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
-from tests.tables.rows import events
-from tests.what_if.tables import ingested, pipeline, replicas
+from tests.what_if.tables import ingested, pipeline, replicas, unnamed
 from tracekit.errors import UsageError
 from tracekit.ingest import load
 from tracekit.report.whatif_text import whatif_text
@@ -69,20 +67,6 @@ def test_a_long_stage_of_four(tmp_path):
     assert found["everybody"].lost_ms == pytest.approx(
         0.75 * long.lost_ms, rel=0.02
     )  # work that is spread, not gone
-
-
-def unnamed(run, axis):
-    """The run whose operations along the outermost axis `axis` name neither their group nor their length."""
-    mine = {g.group for g in run.groups if any(axis in d for d in g.descs)}
-    for record in run.ranks:
-        path = run.folder / record.table
-        rows = pq.read_table(path).to_pylist()
-        numbers = [record.groups[r["group"]] if r["group"] is not None else None for r in rows]
-        for row, number in zip(rows, numbers, strict=True):
-            if number in mine:
-                row |= {"group": None, "in_nelems": 7, "out_nelems": 7, "seq": None}
-        pq.write_table(events(rows), path)
-    return run
 
 
 def test_what_was_not_matched_makes_an_interval(tmp_path):

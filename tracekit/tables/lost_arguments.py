@@ -19,8 +19,11 @@ OTHER = "other"
 """Kind of a kernel whose name tells none, as RCCL's."""
 
 
-def repaired(rank: RankOps) -> RankOps:
-    """`rank` with groups, kinds and sequence numbers filled in, as far as anything tells them."""
+def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
+    """`rank` with groups, kinds and sequence numbers filled in, as far as anything tells them.
+
+    Unless it is `final`, steps may still be found in a recording without marks, and tell more.
+    """
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
     if rank.stream is None or not (~message & (rank.group == UNKNOWN)).any():
         return rank
@@ -31,7 +34,8 @@ def repaired(rank: RankOps) -> RankOps:
         places = _places(rank.step, rows)
         _fill_kinds(op, token, places)
         _fill_groups(group, op, rows, places)
-        _withdraw_open_steps(group, rank, rows)
+        if final or (rank.step != NO_STEP).any():
+            _withdraw_open_steps(group, rank, rows)
     seq = rank.seq.copy()
     for number in np.unique(group[group != rank.group]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))

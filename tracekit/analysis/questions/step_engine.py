@@ -5,7 +5,6 @@ those of the other stages, a transfer where it takes the median of the same mess
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import Final
@@ -18,7 +17,7 @@ from tracekit.analysis.questions.fixes import Fix
 from tracekit.analysis.questions.transfers import Transfers, transfers_of
 from tracekit.analysis.slowrank.candidates import typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.evidence_gaps import coverage, pinned_model
 from tracekit.analysis.slowrank.what_if import StepModel, Usual
 from tracekit.axes import DESCENT
 from tracekit.tables.steps import F64
@@ -128,14 +127,8 @@ class StepEngine:
 
     @cached_property
     def _pinned(self) -> StepModel:
-        """The model in which every operation that was not matched with all members keeps its recorded length."""
-        ops, waits = self.case.ops, self.case.waits
-        alone = np.array(self.model.fixed, np.float64)
-        lonely = ops.instance < 0
-        alone[lonely] = (ops.end - ops.start)[lonely]
-        transfer = np.array(self.model.transfer, np.float64)
-        transfer[~waits.complete] = waits.transfer[~waits.complete]
-        return replace(self.model, fixed=alone.tolist(), transfer=transfer.tolist())
+        pinned = pinned_model(self.case)
+        return pinned if isinstance(pinned, StepModel) else self.model
 
     def _step_ns(
         self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None

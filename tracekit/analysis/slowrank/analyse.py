@@ -59,13 +59,14 @@ def opened(
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
     ranks: list[RankOps] = []
     for i, record in enumerate(run.ranks):
-        ranks.append(repaired(read_rank(run, record.rank)))
+        ranks.append(repaired(read_rank(run, record.rank), final=False))
         if progress:
             progress(i + 1, len(run.ranks))
     named = run.groups
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = [repaired(r) for r in repeating], replace(run, quality=(*run.quality, _REPEATED))
+        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+    ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     if run.groups == named and (others := strangers(ops)):
         run = run.without(

@@ -4,13 +4,15 @@ An operation that was matched with nobody may be a transfer or a wait. The step 
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.operation_names import MESSAGES
@@ -69,6 +71,23 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     saved = case.model.recorded_ns - case.free_model.step_ns(target) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
     return min(max(saved, 0.0), excess)
+
+
+def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
+    model = pinned_model(case)
+    return max(model.recorded_ns - model.step_ns(typical_without(case, rows)), 0.0)
+
+
+def pinned_model(case: Case) -> StepModel | TableModel:
+    """The step model in which every operation that was not matched with all members keeps its recorded length."""
+    model, ops, waits = case.model, case.ops, case.waits
+    if not isinstance(model, StepModel):
+        return model
+    lonely = ops.instance < 0
+    fixed = np.where(lonely, ops.end - ops.start, np.array(model.fixed, np.float64))
+    transfer = np.where(waits.complete, np.array(model.transfer, np.float64), waits.transfer)
+    return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
 
 
 def undecided(case: Case) -> Undecided | None:
