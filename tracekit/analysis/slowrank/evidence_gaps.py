@@ -109,14 +109,15 @@ def seen_once(case: Case) -> Undecided | None:
 
 def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
     """`rows` with what each may cost, worst first; None where all of them together stay below the threshold."""
-    least = MIN_LOST_SHARE * case.step_ns
-    if not len(rows) or most_ns(case, rows) < least:
+    if not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return None
+    return bounds_of(case, rows)
+
+
+def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
+    """`rows` with what each may cost if it alone worked like its peers, worst first."""
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
-    low = [
-        max(case.model.recorded_ns - case.model.step_ns(typical_without(case, np.array([r]))), 0.0)
-        for r in kept
-    ]
+    low = [least_ns(case, np.array([r])) for r in kept]
     high = [max(most_ns(case, np.array([r])), at_least) for r, at_least in zip(kept, low, strict=True)]
     return Undecided(tuple(int(r) for r in kept), tuple(low), tuple(high))
 

@@ -9,7 +9,15 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, signif
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import coverage, least_ns, most_ns, seen_once, undecided, unread
+from tracekit.analysis.slowrank.evidence_gaps import (
+    bounds_of,
+    coverage,
+    least_ns,
+    most_ns,
+    seen_once,
+    undecided,
+    unread,
+)
 from tracekit.analysis.slowrank.open_answers import (
     once_answer,
     one_step_answer,
@@ -72,7 +80,12 @@ def decide(case: Case) -> Answer:
     if ranks is None:
         return _nobody(case, unseen)
     uneven = uneven_data(case)
-    return _uneven_answer(case, uneven) if uneven > LEVELLING_GAIN * ranks.gain else _rank_answer(case, ranks)
+    if uneven > LEVELLING_GAIN * ranks.gain:
+        return _uneven_answer(case, uneven)
+    rows = np.array(ranks.rows)
+    if coverage(case).matched != 1 and least_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+        return open_answer(case, bounds_of(case, rows))
+    return _rank_answer(case, ranks)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
