@@ -398,6 +398,18 @@ MOST_CONFIDENCE: Final = 0.999
 MOST_GAIN: Final = 0.99
 """A cure is never reported to save more than this share of the step: the rest must stay positive."""
 
+RECURRING_SHARE: Final = 0.25
+"""Share of its mean that an excess keeps without its longest step if it recurs: one that strikes twice keeps half."""
+
+OTHER_STEPS: Final = 3
+"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure."""
+
+OTHER_STEPS_OF_FIRST: Final = 2
+"""The same where the long step is the first one captured: there a profiler starts."""
+
+STAGE_TELLING_PEERS: Final = 3
+"""Ranks a stage from which they tell a long stage from a slow rank: of fewer, all may be slow, or one short of work."""
+
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
 
