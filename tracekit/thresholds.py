@@ -353,7 +353,7 @@ CLOCK_CANDIDATES: Final = 8
 CLOCK_RIVAL: Final = 0.8
 """Two clocks are compared only if the second-best difference explains less than this share of the best one's ends."""
 
-MAX_KERNELS_COMPARED: Final = 512
+MAX_KERNELS_COMPARED: Final = 128
 """Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
 MAX_MESSAGES_ALIGNED: Final = 1024
@@ -397,6 +397,18 @@ MOST_CONFIDENCE: Final = 0.999
 
 MOST_GAIN: Final = 0.99
 """A cure is never reported to save more than this share of the step: the rest must stay positive."""
+
+RECURRING_SHARE: Final = 0.25
+"""Share of its mean that an excess keeps without its longest step if it recurs: one that strikes twice keeps half."""
+
+OTHER_STEPS: Final = 3
+"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure."""
+
+OTHER_STEPS_OF_FIRST: Final = 2
+"""The same where the long step is the first one captured: there a profiler starts."""
+
+STAGE_TELLING_PEERS: Final = 3
+"""Ranks a stage from which they tell a long stage from a slow rank: of fewer, all may be slow, or one short of work."""
 
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""

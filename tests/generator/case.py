@@ -12,7 +12,7 @@ from tests.generator.engine import Durations, Times, simulate, step_bounds
 from tests.generator.kineto import write_case
 from tests.generator.mesh import Groups, Mesh, make_groups
 from tests.generator.program import SYNC, Program, build
-from tests.generator.spec import KINDS, Capture, Fault, Job, Truth
+from tests.generator.spec import KINDS, NOBODYS_KINDS, Capture, Fault, Job, Truth
 from tracekit.axes import AXES
 
 WEIGHTS = {
@@ -177,13 +177,20 @@ def _attempt(rng: np.random.Generator, request: _Request) -> Case | None:
     naming = request.capture.get("naming", str(rng.choice(["global", "local"])))
     groups = _groups_for(job, style, naming)
     fault = faults.slack(rng, job, groups) if kind == "healthy_slack" else None
-    if kind not in ("healthy", "healthy_slack"):
+    if kind in NOBODYS_KINDS:
+        fault = faults.nobodys(rng, kind, job, request.captured)
+    elif kind not in ("healthy", "healthy_slack"):
         fault = faults.draw_fault(rng, kind, job, groups, request.captured)
         if fault is None:
             return None
     base = _world(job, groups, request.seed)
     if fault is None:
         found = (base, base.run(base.durations), 1.0)
+    elif kind in NOBODYS_KINDS:
+        healthy, _ = _mean_step(base, base.run(base.durations), request.captured)
+        planted = faults.plant(fault, job, base.program, base.durations, healthy, request.seed)
+        times = base.run(planted)
+        found = (base, times, _mean_step(base, times, request.captured)[0] / healthy)
     else:
         found = _planted(rng, base, fault, request.captured, request.seed, cost)
         if found is None or (kind != "healthy_slack" and not cost[0] <= found[2] <= 2 * cost[1] - 1):
@@ -201,7 +208,7 @@ def _attempt(rng: np.random.Generator, request: _Request) -> Case | None:
 def _truth(request: _Request, fault: Fault | None, world: _World, times: Times, slowdown: float) -> Truth:
     """The truth about a simulated job; ranks with slack or longer documents are nobody's suspects."""
     kind = request.kind
-    named = fault is not None and kind not in ("healthy_slack", "doc_imbalance")
+    named = fault is not None and kind not in ("healthy_slack", "doc_imbalance", *NOBODYS_KINDS)
     suspects = frozenset(fault.ranks) if fault is not None and named else frozenset()
     verdict, cause = faults.VERDICTS[kind]
     variant = str(fault.detail.get("where", "")) if fault else ""

@@ -7,7 +7,7 @@ import numpy as np
 from tests.generator.engine import Durations
 from tests.generator.mesh import Groups
 from tests.generator.program import COMPUTE, LOAD, Program
-from tests.generator.spec import Fault, Job
+from tests.generator.spec import NOBODYS_KINDS, Fault, Job
 
 OUTLIER = (
     0.005  # share of a rank's compute in a step that one outlier may cost: more would be a fault of its own
@@ -24,6 +24,7 @@ VERDICTS = {
     "late_data": ("slow_rank", "dataloader"),
     "healthy": ("healthy", None),
     "healthy_slack": ("healthy", None),
+    **dict.fromkeys(NOBODYS_KINDS, ("healthy", None)),
 }
 
 
@@ -81,8 +82,8 @@ def draw_fault(
     if kind in ("slow_compute", "intermittent", "launch_bound", "pauses"):
         if peers < 2:
             return None
-        # One pause in a whole recording could befall anybody; a rank that pauses does so in two steps at least.
-        some = max(1 + (kind == "pauses"), round(len(captured) * rng.uniform(0.3, 0.5)))
+        # One long step in a whole recording could befall anybody; a fault strikes in two steps at least.
+        some = max(2, round(len(captured) * rng.uniform(0.3, 0.5)))
         steps = tuple(sorted(int(s) for s in rng.choice(captured, some, replace=False)))
         once = kind == "intermittent" or (kind == "pauses" and rng.random() < 0.3)
         return Fault(kind, (rank,), steps if once else None)
@@ -139,6 +140,21 @@ def _draw_stage(rng: np.random.Generator, job: Job) -> Fault | None:
     return Fault("long_stage", ranks, detail={"where": how, "stage": stage})
 
 
+def nobodys(rng: np.random.Generator, kind: str, job: Job, captured: tuple[int, ...]) -> Fault:
+    """What makes one captured step long and is nobody's fault; severity as a share of a step.
+
+    A profiler starts on one rank in the first step; all ranks write a checkpoint at one time; one rank works longer
+    throughout a step, or in one operation.
+    """
+    rank = int(rng.integers(job.mesh.world))
+    later = int(rng.choice(captured[1:]))
+    if kind == "start_up":
+        return Fault(kind, (rank,), captured[:1], 0.6)
+    if kind == "checkpoint":
+        return Fault(kind, tuple(range(job.mesh.world)), (later,), 0.8)
+    return Fault(kind, (rank,), (later,), 0.6 if kind == "long_step" else 0.4)
+
+
 def faulty_job(job: Job, fault: Fault) -> Job:
     """The job with the fault in its layout (a longer stage), or as it was where the fault is another."""
     if fault.detail.get("where") != "layers":
@@ -178,6 +194,10 @@ def plant(fault: Fault, job: Job, program: Program, times: Durations, step_ns: f
             out.work[rank] = np.where(
                 kind == LOAD, out.work[rank] + each * rng.uniform(0.8, 1.2, len(kind)), out.work[rank]
             )
+        elif fault.kind == "long_step":
+            out.work[rank] = np.where(on & (kind == COMPUTE), out.work[rank] * (1 + s), out.work[rank])
+        elif fault.kind in NOBODYS_KINDS:
+            out.host[rank] = out.host[rank] + _one_pause(rng, fault.kind, on, s * step_ns)
         elif fault.detail.get("where") == "head":
             head = np.isin(prog.label, ["head", "head_b", "loss"])
             out.work[rank] = np.where(head, out.work[rank] * (1 + s), out.work[rank])
@@ -196,6 +216,14 @@ def _pauses(rng: np.random.Generator, on: np.ndarray, step: np.ndarray, length: 
         where = where[: 1 + 2 * len(where) // 3]
         for index in rng.choice(where, int(rng.integers(1, 3)), replace=False):
             extra[index] += length * rng.uniform(0.6, 1.4)
+    return extra
+
+
+def _one_pause(rng: np.random.Generator, kind: str, on: np.ndarray, length: float) -> np.ndarray:
+    """Host time to add, ns, in the one struck step: at its begin, for a checkpoint at its end, or anywhere."""
+    extra, where = np.zeros(len(on)), np.flatnonzero(on)
+    place = {"start_up": 0.01, "checkpoint": 0.98}.get(kind, float(rng.uniform(0.2, 0.8)))
+    extra[where[int(place * len(where))]] = length * rng.uniform(0.8, 1.2)
     return extra
 
 

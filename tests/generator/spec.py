@@ -16,7 +16,9 @@ FAULT_KINDS = (
     "long_stage",
 )
 HEALTHY_KINDS = ("healthy", "healthy_slack")
-KINDS = FAULT_KINDS + HEALTHY_KINDS
+NOBODYS_KINDS = ("start_up", "checkpoint", "long_step", "long_operation")
+"""What makes steps long and is nobody's fault: drawn only where asked for."""
+KINDS = FAULT_KINDS + HEALTHY_KINDS + NOBODYS_KINDS
 
 
 @dataclass

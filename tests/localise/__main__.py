@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.localise.answer import ask
-from tests.localise.case import make, save
+from tests.localise.case import Case, make, save
 from tests.localise.hta_baseline import MOST_RANKS, available, stragglers
 from tests.localise.report import failures, tables
 from tests.localise.score import Outcome, begun, judge_one
@@ -40,23 +40,23 @@ def one(
         save(case, folder)
         ask(case, folder, outcome)
         outcome.vote = vote(folder)
-        outcome.vote_result = judge_one(outcome.vote, outcome.culprits)
+        outcome.vote_result = judge_one(outcome.vote, case)
         if hta and case.job.layout.world <= MOST_RANKS:
-            ask_hta(folder, outcome)
+            ask_hta(case, folder, outcome)
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
 
-def ask_hta(folder: Path, outcome: Outcome) -> None:
+def ask_hta(case: Case, folder: Path, outcome: Outcome) -> None:
     """Fill in HTA's answer; no answer is none of the words that count."""
     found = stragglers(folder)
     if isinstance(found, str):
         outcome.hta_result = "error"
         return
     outcome.hta = found
-    outcome.hta_result = judge_one(found[0] if found else None, outcome.culprits)
+    outcome.hta_result = judge_one(found[0] if found else None, case)
 
 
 def options() -> argparse.Namespace:

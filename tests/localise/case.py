@@ -9,7 +9,7 @@ from tests.localise.calls import Collective, Kernel, Messages
 from tests.localise.engine import Machine
 from tests.localise.faults import GUILTY, INNOCENT, Draw, Faults, draw_faults, possible
 from tests.localise.files import write
-from tests.localise.job import Job, draw
+from tests.localise.job import HUGE, Job, draw
 from tests.localise.styles import programs
 from tests.localise.subsets import draw_subset
 
@@ -108,7 +108,7 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
     job = draw(seed, world)
     kinds = INNOCENT if random.random() < INNOCENCE else GUILTY
     kind = kind or random.choice([name for name in kinds if possible(name, job)])
-    job = replace(job, documents=job.documents or kind == "documents")
+    job = replace(job, documents=kind == "documents" or (job.documents and kind in INNOCENT))
     calm = simulate(job, Faults())
     kind = "slow_compute" if kind == "slow_link" and not links(calm) else kind
     if job.has("tight") or kind == "slow_host":
@@ -116,7 +116,7 @@ def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
         calm = simulate(job, Faults())
     severity = random.choice((0.035, 0.05, 0.08, 0.12, 0.2, 0.4))
     machine, faults, slowdown = calm, Faults(), 1.0
-    for _ in range(TRIES):
+    for _ in range(TRIES if job.layout.world <= HUGE else 2):
         faults = draw_faults(
             Draw(job, Random(f"{seed}-fault"), severity, int(step_time(job, calm)), links(calm)), kind
         )

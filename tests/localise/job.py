@@ -76,6 +76,10 @@ VERSIONS: tuple[Version, ...] = (
 )
 WORLDS = ((8, 16, 32, 64, 128, 256, 512), (30, 30, 20, 12, 4, 2, 1))
 """Numbers of ranks and how often they are drawn."""
+HUGE = 128
+"""Ranks beyond which a job has as few micro-batches as it has stages."""
+UNEVEN = 0.1
+"""Share of jobs whose documents are of uneven length, where nobody is to blame anyway."""
 STYLES = ("megatron", "titan", "deepspeed", "ddp")
 
 
@@ -102,7 +106,7 @@ def draw(seed: int, world: int | None = None) -> Job:
         torch=torch,
         schedule=schedule,
         chunks=chunks,
-        micro=micro,
+        micro=min(micro, stages) if layout.world > HUGE else micro,
         layers=2 if large else random.choice((2, 3)),
         steps=random.choice((3, 4)) if large else random.choice((3, 4, 5)),
         coarse=large or random.random() < 0.5,
@@ -114,7 +118,7 @@ def draw(seed: int, world: int | None = None) -> Job:
         end_sync=random.random() < 0.7,
         lazy=style in {"megatron", "deepspeed"} or torch < (2, 12),
         experts=style == "megatron" and layout.size("dpi") > 1 and random.random() < 0.3,
-        documents=random.random() < 0.1,
+        documents=random.random() < UNEVEN,
         per_host=4 if layout.world <= 16 else 8,
         queue=random.choice((40, 100, 300)),
         sequence_parallel=random.random() < 0.6,

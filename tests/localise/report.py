@@ -39,6 +39,12 @@ def summary(outcomes: list[Outcome]) -> str:
     causes = [o.cause_right for o in outcomes if o.cause_right is not None]
     if causes:
         lines.append(f"cause right in {sum(causes)} of {len(causes)} right answers")
+    open_cases = [o for o in outcomes if o.result == "inconclusive" and o.culprits]
+    if open_cases:
+        first = sum(bool(set(o.candidates[:1]) & set(o.culprits)) for o in open_cases)
+        lines.append(
+            f"left open {len(open_cases)} cases with a culprit; the first candidate is one in {first}"
+        )
     if errors:
         lines.append(f"price error, points: {quantiles(errors)} of {len(errors)} right answers")
     return "\n".join(lines)

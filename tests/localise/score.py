@@ -104,16 +104,21 @@ def judge(outcome: Outcome, case: Case) -> str:
         return "false_alarm" if named and not (uneven and outcome.verdict == "imbalance") else "right"
     if not named:
         return "false_healthy" if outcome.verdict == "healthy" else "wrong"
-    accepted = set(outcome.culprits)
-    if hidden:
-        accepted |= {peer for rank in accepted for peer in case.job.layout.group(rank, ("tp",))}
-    return "right" if outcome.suspects[0] in accepted else "wrong"
+    return "right" if outcome.suspects[0] in accepted(case) else "wrong"
 
 
-def judge_one(suspect: int | None, culprits: tuple[int, ...]) -> str:
-    """One word for a baseline's answer."""
+def accepted(case: Case) -> set[int]:
+    """Ranks that one may name: the culprits, and their tensor groups where no culprit was recorded."""
+    found = set(case.culprits)
+    if not found & set(case.recorded):
+        found |= {peer for rank in case.culprits for peer in case.job.layout.group(rank, ("tp",))}
+    return found
+
+
+def judge_one(suspect: int | None, case: Case) -> str:
+    """One word for a baseline's answer, by the same measure."""
     if suspect is None:
-        return "false_healthy" if culprits else "right"
-    if not culprits:
+        return "false_healthy" if case.culprits else "right"
+    if not case.culprits:
         return "false_alarm"
-    return "right" if suspect in culprits else "wrong"
+    return "right" if suspect in accepted(case) else "wrong"

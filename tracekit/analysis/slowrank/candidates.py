@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.excess import recurs, typical
 from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.statistics import excess
 from tracekit.analysis.slowrank.table_model import TableModel
@@ -44,6 +44,11 @@ def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
 def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
     return _typical_without(case.steps.own, case.stages, rows)
+
+
+def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
+    """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
+    return case.model.recorded_ns - case.model.step_ns(own, usual=case.model.usual(_peers(case.stages, rows)))
 
 
 def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
@@ -121,6 +126,8 @@ def long_stage(case: Case) -> Hypothesis | None:
         return None
     worst = int(np.nanargmax(found.mean))
     if not found.z[worst] > Z_LIMIT:
+        return None
+    if len(steps.numbers) > 1 and not recurs(found.value, case.step_ns)[worst]:
         return None
     rows = groups[worst]
     ratio = (levels[worst] - found.value[worst]) / levels[worst]

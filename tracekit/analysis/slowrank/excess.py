@@ -4,12 +4,20 @@ Peers of a rank are the ranks that do the same work: same pipeline stage, any da
 """
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import binom, norm
 
 from tracekit.analysis.slowrank.measured import Measured, Rows
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
 from tracekit.tables.steps import F64
-from tracekit.thresholds import CANDIDATE_SHARE, LEAST_CHANCE, NOISE_FLOOR, ONE_STEP_P
+from tracekit.thresholds import (
+    CANDIDATE_SHARE,
+    LEAST_CHANCE,
+    MIN_LOST_SHARE,
+    NOISE_FLOOR,
+    ONE_STEP_P,
+    RECURRING_SHARE,
+)
 
 
 def typical(own: F64, groups: Rows) -> F64:
@@ -24,14 +32,14 @@ def typical(own: F64, groups: Rows) -> F64:
 def rank_excess(run: Measured) -> Excess:
     """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
-    An excess that one operation alone explains is an accident and not a slow rank: its z is 0.
+    An excess that one operation or one step alone explains is an accident and not a slow rank: its z is 0.
     """
     steps = run.steps
     found = excess(steps.own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
     many = len(steps.numbers)
     if many > 1:
         rest = (found.mean * many - _longest_single(run)) / (many - 1)
-        lasting = rest > CANDIDATE_SHARE * run.step_ns
+        lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
         return Excess(
             found.value, found.mean, found.sigma, np.where(lasting, found.z, np.minimum(found.z, 0.0))
         )
@@ -40,6 +48,28 @@ def rank_excess(run: Measured) -> Excess:
     return Excess(
         found.value, found.mean, found.sigma, z, float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
     )
+
+
+def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
+    """Whether the excess of each row of `value` (rows × steps, ns) is there without its longest step as well.
+
+    What is left must be worth a verdict of its own, or a fair share of the whole: peers differ a little in every step.
+    """
+    rest = without_longest(value)
+    known = np.isfinite(value)
+    mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > RECURRING_SHARE * mean)
+    return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
+
+
+def without_longest(value: F64) -> F64:
+    """Mean of each row of `value` without its largest entry, ns; 0 where it has no other entry. NaN is left out."""
+    known = np.isfinite(value)
+    rest = np.where(known, value, 0.0).sum(axis=1) - np.where(known, value, -np.inf).max(
+        axis=1, initial=-np.inf
+    )
+    count = known.sum(axis=1) - 1
+    return np.asarray(np.where(count > 0, rest / np.maximum(count, 1), 0.0), np.float64)
 
 
 def _longest_single(run: Measured) -> F64:

@@ -4,17 +4,57 @@ from dataclasses import replace
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
+from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
+from tracekit.thresholds import RANKS_LISTED
 from tracekit.units import ms
 
 
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
-    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy."""
+    """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
+
+    The ranks without a trace are the candidates. What each costs is known only as a bound: at most what the others
+    spend in its groups.
+    """
     to_decide = f"add the trace of rank {listed(unseen.ranks)}"
-    return Answer("inconclusive", "unknown", reason_of(case, unseen), to_decide=to_decide)
+    low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
+    steps, mesh = case.steps.numbers, case.mesh
+    candidates = tuple(
+        Suspect(
+            r,
+            None,
+            mesh.coords(r) if r in mesh.coordinates else {},
+            low,
+            0.0,
+            steps,
+            "unknown",
+            (),
+            0.0,
+            high,
+        )
+        for r in unseen.ranks[:RANKS_LISTED]
+    )
+    reason = reason_of(case, unseen)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+
+
+def one_step_answer(case: Case, found: OneStep) -> Answer:
+    """A rank was slow in one step, and too few other steps were recorded to tell whether that recurs."""
+    cause, evidence = explain_rank(case, found.row, (found.row,))
+    candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
+    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
+    costs = f"which costs {ms(found.gain):.1f} ms a step"
+    reason = f"{told(case, found)}, {costs}: one step does not tell a fault from chance"
+    return Answer(
+        "inconclusive",
+        "unknown",
+        reason,
+        candidates=(candidate,),
+        to_decide="record more steps: a fault recurs",
+    )
 
 
 def unproven_answer(case: Case, price: float) -> Answer:
@@ -50,6 +90,20 @@ def unread_answer(case: Case) -> Answer:
         "between ranks, so that slow transfers and late ranks would not show"
     )
     return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+
+
+def once_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers in the only step that there is."""
+    candidates = _candidates(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
+        "one step was recorded, and one step cannot tell a slow rank from an accident"
+    )
+    decide = (
+        "record three steps or more, and call the profiler's step() after each, so that the traces mark them"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
 def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:

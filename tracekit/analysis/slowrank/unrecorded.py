@@ -66,8 +66,9 @@ def waited_for_missing(case: Case) -> Unseen:
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
-    known = _worst(case, over)
-    named = _behind(case, over if known > 0 else undecided, missing)
+    known, named = _worst(case, over), _behind(case, over, missing)
+    if not named:  # one rank waits longer, but nobody makes all of its groups wait
+        known, named = 0.0, _behind(case, undecided, missing)
     return Unseen(known, _worst(case, undecided), named)
 
 

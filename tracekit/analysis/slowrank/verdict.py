@@ -9,26 +9,30 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, signif
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import (
-    coverage,
-    least_ns,
-    most_ns,
-    undecided,
-    unread,
+from tracekit.analysis.slowrank.evidence_gaps import coverage, least_ns, most_ns, seen_once, undecided, unread
+from tracekit.analysis.slowrank.open_answers import (
+    once_answer,
+    one_step_answer,
+    open_answer,
+    unproven_answer,
+    unread_answer,
+    unseen_answer,
 )
-from tracekit.analysis.slowrank.open_answers import open_answer, unproven_answer, unread_answer, unseen_answer
+from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.suspect_work import (
-    by_role,
-    late_loaders,
-    only_attention,
-)
+from tracekit.analysis.slowrank.suspect_work import by_role, late_loaders, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
-from tracekit.thresholds import LEVELLING_GAIN, MIN_LOST_SHARE, RANKS_LISTED, ROLE_SHARE
+from tracekit.thresholds import (
+    LEVELLING_GAIN,
+    MIN_LOST_SHARE,
+    RANKS_LISTED,
+    ROLE_SHARE,
+    STAGE_TELLING_PEERS,
+)
 from tracekit.units import ms
 
 
@@ -40,6 +44,8 @@ def decide(case: Case) -> Answer:
         )
         return Answer("inconclusive", "unknown", reason)
     ranks = slow_ranks(case)
+    if ranks and not costs_in_others(case, np.array(ranks.rows), ranks.gain):
+        ranks = None
     stage = long_stage(case)
     link = slow_link(case)
     prices = {
@@ -122,10 +128,20 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     )
     reason = (
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); no rank of it is slower than its peers"
+        f"{ms(others):.1f} ms a step); {_beside_each_other(ranks)}"
     )
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _beside_each_other(ranks: Sequence[int]) -> str:
+    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    if len(ranks) >= STAGE_TELLING_PEERS:
+        return "no rank of it is slower than its peers"
+    if len(ranks) > 1:
+        both = " and ".join(str(r) for r in sorted(ranks))
+        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
+    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
 
 
 def _loader_answer(case: Case, found: Hypothesis, rows: Sequence[int]) -> Answer:
@@ -168,9 +184,18 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     uneven = uneven_data(case)
     if uneven:
         return _uneven_answer(case, uneven)
+    once = in_one_step(case)
+    if once is not None and not others_prove_health(case, once):
+        return one_step_answer(case, once)
     open_ = undecided(case)
     if open_ is not None:
         return open_answer(case, open_)
+    alone = seen_once(case)
+    if alone is not None:
+        return once_answer(case, alone)
+    if once is not None and not unread(case):
+        accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
+        return Answer("healthy", None, f"{told(case, once)}: {accident}")
     free = significant_rows(case, MIN_LOST_SHARE)
     if len(free):
         return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))

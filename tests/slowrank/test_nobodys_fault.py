@@ -1,0 +1,63 @@
+"""What makes a step long and is nobody's fault blames nobody; what recurs is found."""
+
+import numpy as np
+import pytest
+
+from tests.accuracy.score import answer_case, mark
+from tests.generator import generate
+from tests.generator.mesh import Mesh
+from tests.generator.spec import NOBODYS_KINDS
+from tests.marks import quick_first
+from tests.slowrank.jobs import grid, job
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.excess import without_longest
+
+
+@pytest.mark.parametrize("kind", NOBODYS_KINDS)
+@pytest.mark.parametrize("seed", quick_first(1, [1, 2, 4]))
+def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
+    found = mark(seed, kind=kind, world=8, steps=5)
+    assert found.outcome == "right", found.answer
+
+
+def test_a_start_up_needs_two_other_steps():
+    assert mark(1, kind="start_up", world=8, steps=3).outcome == "right"
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_one_long_step_among_few_leaves_it_open(steps):
+    case = generate(2, kind="long_step", world=8, steps=steps)
+    finding = answer_case(case)
+    assert (finding.verdict, finding.suspects) == ("inconclusive", ())
+    (candidate,) = finding.candidates
+    assert candidate.lost_ms_low == 0.0
+    assert candidate.steps == (100 + finding.steps.analysed.index(candidate.steps[0]) + case.captured[0],)
+    assert finding.to_decide == "record more steps: a fault recurs"
+
+
+@pytest.mark.parametrize("seed", quick_first(1, [3, 5]))
+def test_an_intermittent_fault_recurs_and_is_found(seed):
+    found = mark(seed, kind="intermittent", world=8, steps=6)
+    assert found.outcome == "right", found.answer
+
+
+def test_the_longest_step_counts_for_nothing():
+    value = np.array([[1.0, 1.0, 10.0], [4.0, 4.0, 4.0], [np.nan, 5.0, np.nan], [np.nan] * 3])
+    assert without_longest(value).tolist() == [1.0, 4.0, 0.0, 0.0]
+
+
+FEW = [(1, 6, "is slow: nobody else"), (2, 3, "are both slow: two that")]
+
+
+@pytest.mark.parametrize(("ranks", "seed", "words"), FEW)
+def test_a_stage_of_few_ranks_says_both(ranks, seed, words):
+    mesh = Mesh(("tp", "cp", "pp", "dp"), {"tp": ranks, "cp": 1, "pp": 4, "dp": 1})
+    finding = answer_case(generate(seed, kind="long_stage", mesh=mesh, steps=4))
+    assert (finding.verdict, len(finding.suspects)) == ("imbalance", ranks)
+    assert words in finding.reason
+
+
+def test_a_missing_culprit_is_the_candidate(tmp_path):
+    finding = analyse(job(tmp_path, grid(tp=2, dp=4), slow={5: 1.5}, lost={5}))
+    assert (finding.verdict, finding.candidates[0].rank) == ("inconclusive", 5)
+    assert finding.candidates[0].lost_ms_high > 0

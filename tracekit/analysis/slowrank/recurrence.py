@@ -1,0 +1,73 @@
+"""Whether slowness recurs: what one step alone shows is an accident, and no slow rank or long stage.
+
+A profiler that starts on one rank, a checkpoint, or a pause of one host makes one step long. A fault shows in every
+step, an intermittent one in some.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
+from tracekit.analysis.slowrank.case import Case
+from tracekit.thresholds import MIN_LOST_SHARE, OTHER_STEPS, OTHER_STEPS_OF_FIRST, RECURRING_SHARE
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A rank that was slow in one step alone: its row of Steps, the step's column, its price in ns a step."""
+
+    row: int
+    column: int
+    excess: float  # beyond its peers, ns a step
+    gain: float
+
+
+def in_one_step(case: Case) -> OneStep | None:
+    """The rank whose excess in one step alone costs most; None where none costs enough to matter, or all recur."""
+    if len(case.steps.numbers) < 2:
+        return None
+    best: OneStep | None = None
+    for row in np.flatnonzero(
+        np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    ).tolist():
+        rows = np.array([row])
+        gain = saved_ns(case, rows, typical_without(case, rows))
+        if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+            continue
+        if best is None or gain > best.gain:
+            column = int(np.nanargmax(case.found.value[row]))
+            best = OneStep(row, column, float(case.found.mean[row]), gain)
+    return best
+
+
+def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
+    """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
+
+    What is left must be worth a verdict of its own, or a fair share of the whole. A single step has no others.
+    """
+    many = len(case.steps.numbers)
+    if many < 2:
+        return True
+    cured = typical_without(case, rows)
+    longest = int(np.argmax(np.nan_to_num(case.found.value[rows]).sum(axis=0)))
+    cured[rows, longest] = case.steps.own[rows, longest]
+    rest = saved_ns(case, rows, cured)
+    return rest > RECURRING_SHARE * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+
+
+def others_prove_health(case: Case, found: OneStep) -> bool:
+    """Whether enough other steps were recorded in which the rank was as quick as its peers."""
+    known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
+    first = found.column == known[0]
+    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if first else OTHER_STEPS)
+
+
+def told(case: Case, found: OneStep) -> str:
+    """The sentence that tells of the accident; times in ms."""
+    number = case.steps.numbers[found.column]
+    longer = ms(float(case.found.value[found.row, found.column]))
+    rank = case.steps.ranks[found.row]
+    return f"rank {rank} works {longer:.1f} ms longer than its peers in step {number} alone"
