@@ -29,7 +29,7 @@ def erase(folder, keys):
 def answers(request, tmp_path_factory):
     """(truth, answer with all evidence, answer without the peers of messages) of a job with pipeline stages."""
     seed, kind = request.param
-    case = generate(seed, kind=kind)
+    case = generate(seed, kind=kind, truncated={})
     assert case.truth.sizes["pp"] > 1
     folder = tmp_path_factory.mktemp("erased")
     case.write(folder)
