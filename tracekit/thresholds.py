@@ -353,7 +353,7 @@ CLOCK_CANDIDATES: Final = 8
 CLOCK_RIVAL: Final = 0.8
 """Two clocks are compared only if the second-best difference explains less than this share of the best one's ends."""
 
-MAX_KERNELS_COMPARED: Final = 512
+MAX_KERNELS_COMPARED: Final = 128
 """Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
 
 MAX_MESSAGES_ALIGNED: Final = 1024

@@ -179,8 +179,10 @@ class _Everyone:
         hit = np.zeros(len(self._lane), bool)
         hit[found.left] = hit[found.right] = True
         good = np.zeros(int(self._lane.max()) + 1, bool)
+        order = np.argsort(self._lane, kind="stable")
+        bounds = np.searchsorted(self._lane[order], np.arange(len(good) + 1))
         for lane in np.unique(self._lane[hit]):
-            mine = np.flatnonzero(self._lane == lane)
+            mine = order[bounds[lane] : bounds[lane + 1]]
             told = np.flatnonzero(hit[mine])
             inside = told[-1] + 1 - told[0]
             good[lane] = (

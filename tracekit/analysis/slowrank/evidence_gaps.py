@@ -92,7 +92,23 @@ def pinned_model(case: Case) -> StepModel | TableModel:
 
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
-    rows = significant_rows(case, MIN_LOST_SHARE)
+    return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def seen_once(case: Case) -> Undecided | None:
+    """Ranks that may cost more than the threshold in the one step that there is; None with several steps.
+
+    One step cannot tell a slow rank from an accident, and so proves neither.
+    """
+    if len(case.steps.numbers) > 1:
+        return None
+    return _left_open(
+        case, np.flatnonzero(np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns)
+    )
+
+
+def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
+    """`rows` with what each may cost, worst first; None where all of them together stay below the threshold."""
     least = MIN_LOST_SHARE * case.step_ns
     if not len(rows) or most_ns(case, rows) < least:
         return None

@@ -92,6 +92,20 @@ def unread_answer(case: Case) -> Answer:
     return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
 
 
+def once_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers in the only step that there is."""
+    candidates = _candidates(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
+        "one step was recorded, and one step cannot tell a slow rank from an accident"
+    )
+    decide = (
+        "record three steps or more, and call the profiler's step() after each, so that the traces mark them"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+
+
 def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks that may cost more than the threshold, each with its interval."""
     made = []

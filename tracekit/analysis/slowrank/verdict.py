@@ -9,8 +9,9 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, signif
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import coverage, least_ns, most_ns, undecided, unread
+from tracekit.analysis.slowrank.evidence_gaps import coverage, least_ns, most_ns, seen_once, undecided, unread
 from tracekit.analysis.slowrank.open_answers import (
+    once_answer,
     one_step_answer,
     open_answer,
     unproven_answer,
@@ -189,6 +190,9 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         return open_answer(case, open_)
+    alone = seen_once(case)
+    if alone is not None:
+        return once_answer(case, alone)
     if once is not None and not unread(case):
         accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
         return Answer("healthy", None, f"{told(case, once)}: {accident}")
