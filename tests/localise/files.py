@@ -143,6 +143,7 @@ def write(job: Job, machine: Machine, folder: Path, ranks: Iterable[int]) -> Non
     """Write the given ranks' files into `folder`."""
     groups = named_groups(job, families(machine))
     times = clocks(job)
+    pace = max(op.end for place in machine.places.values() for op in place.ops.values()) // (job.steps + 2)
     for rank in ranks:
         place = machine.places[rank]
         for number, (begin, end, first) in enumerate(windows(job, rank, place)):
@@ -156,7 +157,7 @@ def write(job: Job, machine: Machine, folder: Path, ranks: Iterable[int]) -> Non
                 4000 + rank,
                 times[rank // job.per_host],
                 first,
-                number * GAP_STEPS * (end - begin) * 2 // job.steps,
+                number * GAP_STEPS * pace,
                 Random(f"{job.seed}-{rank}-{number}-write"),
             )
             lines = Writer(recording, place, (begin, end)).write()
