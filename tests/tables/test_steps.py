@@ -85,7 +85,7 @@ def test_backlog_of_an_earlier_step_belongs_to_no_step():
     stream = np.array([1, 1, 1, 1, 2, 3])
     start = np.array([1, 2, 3])  # the trace: two launches at 2 and 3
     launch = np.array([-1, -1, 1, -1, 2, -1])
-    issued = issue_times(launch, stream, begin, start)
+    issued = issue_times(launch, stream, begin, start, [1])
     assert issued.tolist() == [-1, 0, 2, 40, 3, 50]
     assert label(issued, {7: (1, 60)}).tolist() == [NO_STEP, NO_STEP, 7, 7, 7, 7]
 

@@ -14,7 +14,7 @@ from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.readiness import ready_times
-from tracekit.tables.step_marks import I32, issue_times, label, step_spans
+from tracekit.tables.step_marks import I32, captures, issue_times, label, step_spans
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
@@ -86,7 +86,7 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
     stream = ints(events, "stream", -1)[rows[joined.kernel]]
-    issued = issue_times(joined.launch, stream, begin, start)
+    issued = issue_times(joined.launch, stream, begin, start, captures(steps, start))
     carriers = rows[joined.kernel]
     ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
     return RankOps(

@@ -5,6 +5,7 @@ smear steps.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -70,21 +71,30 @@ def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
     return np.where(launch >= 0, start[launch], start[rows])
 
 
-def issue_times(launch: I64, stream: I64, begin: I64, start: I64) -> I64:
+def captures(steps: dict[int, tuple[int, int]], start: I64) -> list[int]:
+    """When each recording window began on the host, ns: the first with the first event, others with a step after a gap.
+
+    `steps` are the host spans of marked steps by number, `start` is per event.
+    """
+    first = int(start.min()) if len(start) else 0
+    return [first, *(steps[n][0] for n in sorted(steps) if n - 1 not in steps and n > min(steps))]
+
+
+def issue_times(launch: I64, stream: I64, begin: I64, start: I64, windows: Sequence[int]) -> I64:
     """When the host issued each operation, ns: its launch, where known, else its begin.
 
-    Where the host runs ahead, the device still works off what was launched before the recording began. A stream runs
-    in order of launch, so a kernel without a launch ahead of the first one with a launch on its stream is of that
-    kind: it counts as issued before everything recorded, and so belongs to no marked step. launch: event rows, −1
-    where unknown; stream, begin: per operation, in order of begin; start: per event.
+    Where the host runs ahead, the device still works off what was launched before a window began. A stream runs in
+    order of launch, so a kernel without a launch ahead of the first one that was launched in the window is of that
+    kind: it counts as issued just before the window, and so belongs to no marked step. launch: event rows, −1 where
+    unknown; stream, begin: per operation, in order of begin; start: per event; windows: as `captures` gives them.
     """
     known = launch >= 0
     issued = np.where(known, start[launch], begin)
-    ahead = np.zeros(len(begin), bool)
     for number in np.unique(stream):
         mine = np.flatnonzero(stream == number)
-        if known[mine].any():
-            ahead[mine[: int(np.argmax(known[mine]))]] = True
-    early = np.flatnonzero(ahead)
-    issued[early] = (int(start.min()) if len(start) else 0) - len(early) + np.arange(len(early))
+        for window in windows:
+            inside = np.flatnonzero(known[mine] & (issued[mine] >= window))
+            ahead = mine[: int(inside[0])] if len(inside) else mine[:0]
+            early = ahead[~known[ahead] & (begin[ahead] >= window)]
+            issued[early] = window - len(early) + np.arange(len(early))
     return np.asarray(issued, np.int64)

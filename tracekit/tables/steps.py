@@ -115,9 +115,10 @@ def _one(ops: Operations, rank: int, step: npt.NDArray[np.int32], number: int) -
     rows = np.flatnonzero(labels == number)
     progress, source = ops.progress[rank], ops.per_rank[rank]
     last = int(ops.end[where][rows].max())
-    before = np.flatnonzero(labels[: rows[0]] != number)
+    issued = source.issued
+    before = np.flatnonzero((issued < issued[rows].min()) & (labels != number))
     if len(before):
-        first = int(ops.end[where][: rows[0]].max())
+        first = min(int(ops.end[where][before].max()), last)
     elif number in source.steps:
         first = max(source.steps[number][0], source.window[0])
     else:

@@ -93,7 +93,7 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
     if run.steps.labelled:
         inside &= ops.step == run.steps.numbers[0]
     trials = np.unique(ops.instance[inside])
-    p2p = np.array([c.p2p for c in ops.channels])
+    p2p = np.array([c.p2p for c in ops.channels], bool)
     trials = trials[~p2p[ops.channel[waits.first_row[trials]]]]
     longest = np.zeros(len(waits.members), np.int64)
     matched = ops.instance >= 0

@@ -74,6 +74,20 @@ class Measured:
         a, b = (self.mesh.coordinates.get(m) for m in channel.members)
         return tuple(d for d, x, y in zip(self.mesh.order, a, b, strict=True) if x != y) if a and b else ()
 
+    def shape_of(self, channel: Channel) -> tuple[object, ...]:
+        """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.
+
+        Channels of one shape connect ranks that stand in the same way to each other. Empty where ranks are unknown.
+        """
+        axes = self.axes_of(channel)
+        at = [self.mesh.coordinates.get(m) for m in channel.members]
+        known = [c for c in at if c is not None]
+        if axes or len(known) < len(at):
+            return axes
+        columns = list(zip(*known, strict=True))
+        along = [(d, c) for d, c in zip(self.mesh.order, columns, strict=True) if len(set(c)) > 1]
+        return tuple((d, tuple(i - c[0] for i in c)) for d, c in along)
+
 
 def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Measured:
     """Steps, clocks and waits of `run`; only the `wanted` steps, or all of them.

@@ -80,9 +80,9 @@ def _peers(case: Case) -> list[dict[int, list[int]]]:
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows]):
         channel = ops.channels[int(ops.channel[rows[number]])]
-        axes = case.axes_of(channel)
-        if axes:
-            families[axes, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
+        shape = case.shape_of(channel)
+        if shape:
+            families[shape, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
     return [channels for channels in families.values() if len(channels) > 1]
 
 
