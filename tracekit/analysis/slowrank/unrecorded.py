@@ -13,13 +13,13 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.tables.channels import Channel
-from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
 from tracekit.tables.steps import F64
 from tracekit.thresholds import MIN_LOST_SHARE, SUSPECT_SHARE
 from tracekit.units import ms
 
-Kind = tuple[str, tuple[str, ...], tuple[int, ...]]
-"""Operations that replicas can compare: message, axes of the channel, pipeline stages of its members."""
+Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
+"""Operations that replicas can compare: message, shape of the channel, pipeline stages of its members."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ def waited_for_missing(case: Case) -> Unseen:
     """
     missing = frozenset(case.missing)
     partial = _partial(case, missing)
-    if not partial:
+    open_ends = _to_somebody(case) if missing else {}
+    if not partial and not open_ends:
         return Unseen(0.0, 0.0, ())
     usual = _usual(case)
     over: dict[int, float] = {}
@@ -69,7 +70,8 @@ def waited_for_missing(case: Case) -> Unseen:
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but nobody makes all of its groups wait
         known, named = 0.0, _behind(case, undecided, missing)
-    return Unseen(known, _worst(case, undecided), named)
+    undecided.update(open_ends)
+    return Unseen(known, _worst(case, undecided), named or (tuple(sorted(missing)) if open_ends else ()))
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
@@ -111,7 +113,7 @@ def _kind(case: Case, row: int) -> Kind:
     stages = (
         _ends(case, channel) if channel.p2p else tuple(sorted({_stage(case, r) for r in channel.members}))
     )
-    return str(token[row]), case.axes_of(channel), stages
+    return str(token[row]), case.shape_of(channel), stages
 
 
 def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float] | None:
@@ -128,11 +130,23 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
         spent[case.mesh.coords(rank)["dp"]][rank] += p.spent
         count[rank] += 1
     seen = {_stage(case, r) for r in ops.ranks}
-    if "dp" in kind[1] or len(spent) < 2 or not seen.issuperset(kind[2]):
+    if _crosses_replicas(kind) or len(spent) < 2 or not seen.issuperset(kind[2]):
         return None
     levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
     usual = levels[(len(levels) - 1) // 2]
     return {p.row: p.spent - usual / count[int(ops.rank[p.row])] for p in group}
+
+
+def _crosses_replicas(kind: Kind) -> bool:
+    """Whether the members of a channel stand in several data-parallel replicas."""
+    return "dp" in {axis[0] if isinstance(axis, tuple) else axis for axis in kind[1]}
+
+
+def _to_somebody(case: Case) -> dict[int, float]:
+    """By operation the exposed time of messages whose peer nothing tells, ns: it may be a rank without a trace."""
+    ops = case.ops
+    rows = np.flatnonzero((ops.channel < 0) & case.analysed & np.isin(ops.op.astype(str), UNDIRECTED))
+    return {int(row): float(ops.exposed[row]) for row in rows}
 
 
 def _worst(case: Case, over: Mapping[int, float]) -> float:
