@@ -77,15 +77,18 @@ def decide(case: Case) -> Answer:
             return _uneven_answer(case, uneven)
         loading = late_loaders(case, stage.rows)
         return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
-    if ranks is None:
-        return _nobody(case, unseen)
+    return _proven(case, ranks) if ranks else _nobody(case, unseen)
+
+
+def _proven(case: Case, found: Hypothesis) -> Answer:
+    """Slow ranks are to blame, unless levelling the work would save more, or too little was matched to tell."""
     uneven = uneven_data(case)
-    if uneven > LEVELLING_GAIN * ranks.gain:
+    if uneven > LEVELLING_GAIN * found.gain:
         return _uneven_answer(case, uneven)
-    rows = np.array(ranks.rows)
+    rows = np.array(found.rows)
     if coverage(case).matched != 1 and least_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
         return open_answer(case, bounds_of(case, rows))
-    return _rank_answer(case, ranks)
+    return _rank_answer(case, found)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
