@@ -1,5 +1,6 @@
 """The mesh is the user's, the groups' or one flat group; contradictions and gaps are refused with the flag to give."""
 
+from collections import Counter
 from dataclasses import replace
 from math import prod
 
@@ -9,6 +10,7 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
 from tracekit.analysis.slowrank.mesh_choice import _contradiction, choose, group_uses, world_of
+from tracekit.analysis.slowrank.message_chains import carriers, holding
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy
@@ -161,3 +163,11 @@ def test_shards_and_replicas_are_parts_of_one_axis():
     wider = [GroupUse(tuple(range(at, at + 4)), (), 5) for at in range(0, 16, 4)]
     assert _contradiction(mesh, [*shards, *replicas, *wider], inferred=True) is wider[0]
     assert _contradiction(mesh, [GroupUse((0, 14), (), 5), GroupUse((0, 99), (), 5)]).ranks == (0, 99)
+
+
+def test_a_named_pipeline_carries_its_messages():
+    pairs = Counter({(8, 10): 4, (12, 14): 4, (0, 2): 4, (2, 4): 4, (4, 6): 4})
+    lines = [(0, 2, 4, 6), (8, 10, 12, 14)]
+    assert holding(lines, pairs) == lines
+    assert carriers(lines, pairs, holding(lines, pairs)) == {(0, 2, 4, 6): 12, (8, 10, 12, 14): 8}
+    assert carriers([], pairs, []) == {(0, 2, 4, 6): 12, (8, 10): 4, (12, 14): 4}

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.tables.channels import Channel
 
 MESH = grid(tp=2, dp=4)
 COLUMN = (1, 3, 5, 7)  # the dp group of tp index 1
@@ -43,3 +44,11 @@ def test_the_dearer_of_slow_link_and_rank_is_answered(tmp_path):
         (tmp_path / folder).mkdir()
         finding = analyse(job(tmp_path / folder, mesh, slow={6: slow}, link={(1, 5): factor}))
         assert finding.verdict == verdict, finding.reason
+
+
+def test_shards_and_replicas_are_told_by_their_shape(tmp_path):
+    mesh = grid(dp=8)
+    case = prepared(job(tmp_path, mesh), mesh)
+    shapes = [case.shape_of(Channel(0, members, False, 0)) for members in ((0, 1), (2, 3), (0, 2), (4, 6))]
+    assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
+    assert case.shape_of(Channel(0, tuple(range(8)), False, 0)) == ("dp",)

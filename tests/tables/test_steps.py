@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, matched, step
-from tracekit.tables.step_marks import NO_STEP, issue_times, label
+from tracekit.tables.step_marks import NO_STEP, captures, issue_times, label
 from tracekit.tables.steps import measure
 
 PAIR = group(0, 0, 1)
@@ -103,3 +103,15 @@ def test_calls_between_captures_belong_to_no_step():
     spans = {3: (0, 10), 4: (10, 20), 50: (100, 110)}
     times = np.array([5, 15, 21, 99, 105, 111])
     assert label(times, spans).tolist() == [3, 4, NO_STEP, NO_STEP, 50, NO_STEP]
+
+
+def test_each_window_has_a_backlog_of_its_own():
+    steps = {10: (0, 9), 11: (10, 19), 50: (100, 109)}
+    start = np.array([0, 5, 101, 103])
+    begin = np.array([4, 8, 102, 110, 120])  # the second window works off two kernels of steps before it
+    launch = np.array([-1, 1, -1, -1, 3])
+    windows = captures(steps, start)
+    assert windows == [0, 100]
+    issued = issue_times(launch, np.zeros(5, np.int64), begin, start, windows)
+    assert issued.tolist() == [-1, 5, 98, 99, 103]
+    assert label(issued, steps).tolist() == [NO_STEP, 10, NO_STEP, NO_STEP, 50]

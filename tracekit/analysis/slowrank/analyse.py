@@ -7,6 +7,7 @@ tells where in DP → PP → CP → TP it is.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,8 @@ def opened(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice]:
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
+    if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
+        run = replace(run, world_size=prod(mesh.values()))
     ranks: list[RankOps] = []
     for i, record in enumerate(run.ranks):
         ranks.append(repaired(read_rank(run, record.rank), final=False))

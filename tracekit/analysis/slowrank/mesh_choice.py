@@ -3,9 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.message_chains import carriers, holding
 from tracekit.axes import AXES
 from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError, UsageError
@@ -33,6 +35,10 @@ class MeshChoice:
     def finding(self) -> MeshFinding:
         """The mesh as findings show it."""
         return MeshFinding(self.mesh.order, dict(self.mesh.sizes), self.source)
+
+
+CHAIN: Final = frozenset({"p2p"})
+"""Kinds of operations of ranks that only messages connect."""
 
 
 def world_of(run: Run, ops: Operations) -> tuple[int, ...]:
@@ -106,7 +112,8 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
                 changes[group].append(before.get(group, op) != op)
                 before[group] = op
     whole = len(world_of(run, ops))
-    p2p = _carriers([g.ranks for g in run.groups], pairs, lines)
+    pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {"pp"}]
+    p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
     uses = [
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
@@ -115,7 +122,7 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
         for g in run.groups
     ]  # fmt: skip
     known = {u.ranks for u in uses}
-    chains = [GroupUse(c, (), 0, n, frozenset({"p2p"})) for c, n in p2p.items() if c not in known]
+    chains = [GroupUse(c, (), 0, n, CHAIN) for c, n in p2p.items() if c not in known]
     return uses + [u for u in chains if len(u.ranks) < whole or not uses]
 
 
@@ -135,34 +142,6 @@ def _programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
 
 def _share(flags: list[bool]) -> float:
     return sum(flags) / len(flags) if flags else 0.0
-
-
-def _carriers(
-    groups: Sequence[tuple[int, ...]], pairs: Counter[tuple[int, int]], lines: Collection[tuple[int, ...]]
-) -> dict[tuple[int, ...], int]:
-    """Members → messages that they carry: a pair belongs to the smallest group, line or chain that holds it."""
-    homes: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    inside = {(a, b) for line in lines for a in line for b in line}
-    for ranks in {*groups, *lines, *_components(set(pairs) - inside)}:
-        for r in ranks:
-            homes[r].add(ranks)
-    result: Counter[tuple[int, ...]] = Counter()
-    for (a, b), count in pairs.items():
-        result[min(homes[a] & homes[b], key=lambda g: (len(g), g))] += count
-    for line in lines:  # some of its ranks may lack a trace
-        result[line] = max(result[line], 1)
-    return dict(result)
-
-
-def _components(pairs: set[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """The ranks that messages connect, directly or through others, each set sorted."""
-    linked = DisjointSets({r for pair in pairs for r in pair})
-    for a, b in pairs:
-        linked.join(a, b)
-    chains: dict[int, list[int]] = defaultdict(list)
-    for r in sorted({r for pair in pairs for r in pair}):
-        chains[linked.find(r)].append(r)
-    return sorted(tuple(c) for c in chains.values())
 
 
 def _flagged(
@@ -210,6 +189,8 @@ def _contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fal
             continue
         if any(r not in mesh.coordinates for r in use.ranks):
             return use
+        if use.ops == CHAIN and sum(len(set(c)) > 1 for c in _columns(mesh, use)) == 1:
+            continue  # messages along one axis, of which a rank between was not recorded
         axis, values = _part(mesh, use, inferred=inferred)
         if values == [0, mesh.sizes.get(axis, 0) - 1]:
             continue
@@ -226,9 +207,14 @@ def _contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fal
     return None
 
 
+def _columns(mesh: Mesh, use: GroupUse) -> list[tuple[int, ...]]:
+    """By axis of `mesh.order` the members' indices on it."""
+    return list(zip(*(mesh.coordinates[r] for r in use.ranks), strict=True))
+
+
 def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]:
     """(axis, indices on it) of a group that is part of the line or block that its description names; else none."""
-    columns = [sorted(set(c)) for c in zip(*(mesh.coordinates[r] for r in use.ranks), strict=True)]
+    columns = [sorted(set(c)) for c in _columns(mesh, use)]
     along = {axis for axis, values in zip(mesh.order, columns, strict=True) if len(values) > 1}
     partial = [
         (axis, values)
