@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.generator import generate
+from tracekit.analysis.slowrank import verdict
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.case import Case
 from tracekit.ingest import load
@@ -87,6 +88,7 @@ def test_a_model_that_misses_the_steps_proves_nothing(tmp_path, monkeypatch):
     case = generate(301, kind="slow_compute")
     case.write(tmp_path)
     monkeypatch.setattr(Case, "residual_ns", property(lambda case: case.step_ns))
+    monkeypatch.setattr(verdict, "proven_pinned", lambda *_: False)
     answer = analyse(load([str(tmp_path)]))
     assert (answer.verdict, answer.suspects) == ("inconclusive", ())
     assert answer.candidates[0].rank in case.truth.suspects

@@ -90,6 +90,15 @@ def pinned_model(case: Case) -> StepModel | TableModel:
     return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
 
 
+def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
+
+    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    """
+    missed = abs(pinned_model(case).recorded_ns - case.step_ns)
+    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, missed)
+
+
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))

@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     coverage,
     least_ns,
     most_ns,
+    proven_pinned,
     seen_once,
     undecided,
     unread,
@@ -67,7 +68,8 @@ def decide(case: Case) -> Answer:
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return _nobody(case, unseen)
-    if prices[best] < case.residual_ns:
+    pinned = best == "ranks" and ranks is not None and proven_pinned(case, np.array(ranks.rows))
+    if prices[best] < case.residual_ns and not pinned:
         return unproven_answer(case, prices[best])
     if best == "link" and link:
         return _link_answer(case, link)
