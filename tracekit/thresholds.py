@@ -232,6 +232,12 @@ ENDS_TAIL: Final = 2.0
 """The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
 ENDS_SHIFTS: Final = 16
 """Operations by which two windows may be numbered differently before their ends are called another recording's."""
+ENDS_COMPARED: Final = 300
+"""Ends of a rank that are compared with all of another rank: enough to count by, few enough to square."""
+ENDS_WIDTH_NS: Final = 20_000
+"""Difference of two common ends on a device, ns: the tail of a transfer, and the drift of clocks within a window."""
+ENDS_TOGETHER: Final = 0.5
+"""Share of ends that meet under one difference of clocks from which two ranks ran together; by chance a tenth does."""
 ENDS_DRIFT: Final = 0.01
 """Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
 CLOCK_FIT_FROM: Final = 12

@@ -15,7 +15,17 @@ from tracekit.errors import InputError
 from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.thresholds import ENDS_DRIFT, ENDS_LEAST, ENDS_MISFIT, ENDS_SHIFTS, ENDS_TAIL, RANKS_LISTED
+from tracekit.thresholds import (
+    ENDS_COMPARED,
+    ENDS_DRIFT,
+    ENDS_LEAST,
+    ENDS_MISFIT,
+    ENDS_SHIFTS,
+    ENDS_TAIL,
+    ENDS_TOGETHER,
+    ENDS_WIDTH_NS,
+    RANKS_LISTED,
+)
 
 
 def strangers(ops: Operations) -> tuple[int, ...]:
@@ -79,10 +89,24 @@ def _misfit(ends: I64, shortest: float) -> bool:
         return False
     mine, theirs = (ends - ends[0]).astype(np.float64).T
     most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS)
-    return not any(
+    shifted = any(
         _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], shortest)
         for s in sorted(range(-most, most + 1), key=abs)
     )
+    return not shifted and _coincide(mine, theirs, shortest) < ENDS_TOGETHER
+
+
+def _coincide(mine: F64, theirs: F64, shortest: float) -> float:
+    """The largest share of ends that meet an end of the other rank under one difference of the clocks.
+
+    Operations that were paired wrongly, because some of one rank are lost, still meet their own ends. At most
+    ENDS_COMPARED ends of each rank are compared.
+    """
+    mine, theirs = mine[:ENDS_COMPARED], theirs[:ENDS_COMPARED]
+    difference = np.sort((theirs[:, None] - mine[None, :]).ravel())
+    width = max(ENDS_WIDTH_NS, min(shortest, ENDS_MISFIT * float(np.median(np.diff(np.sort(mine))))))
+    reach = np.searchsorted(difference, difference + width, side="right") - np.arange(len(difference))
+    return float(reach.max()) / len(mine)
 
 
 def _fits(mine: F64, theirs: F64, shortest: float) -> bool:
