@@ -3,7 +3,7 @@
 A pickle is a program. Its only doors to code are the opcodes that look up a global (GLOBAL, STACK_GLOBAL, INST and
 the EXT codes), which all end in `find_class`, and persistent ids. Both refuse here, so that no callable reaches the
 unpickler's stack and REDUCE, NEWOBJ, OBJ and BUILD have nothing to call. Memory and time are not bounded here: a
-caller that reads files of others loads them in a bounded process (`tracekit.dumps.workers`).
+caller that reads files of others loads them in a bounded process (`tracekit.workers`).
 """
 
 import io
