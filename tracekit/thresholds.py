@@ -232,7 +232,7 @@ ENDS_TAIL: Final = 2.0
 """The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
 ENDS_SHIFTS: Final = 16
 """Operations by which two windows may be numbered differently before their ends are called another recording's."""
-ENDS_COMPARED: Final = 300
+ENDS_MATCHED: Final = 300
 """Ends of a rank that are compared with all of another rank: enough to count by, few enough to square."""
 ENDS_WIDTH_NS: Final = 20_000
 """Difference of two common ends on a device, ns: the tail of a transfer, and the drift of clocks within a window."""

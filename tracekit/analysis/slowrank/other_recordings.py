@@ -16,9 +16,9 @@ from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.thresholds import (
-    ENDS_COMPARED,
     ENDS_DRIFT,
     ENDS_LEAST,
+    ENDS_MATCHED,
     ENDS_MISFIT,
     ENDS_SHIFTS,
     ENDS_TAIL,
@@ -100,9 +100,9 @@ def _coincide(mine: F64, theirs: F64, shortest: float) -> float:
     """The largest share of ends that meet an end of the other rank under one difference of the clocks.
 
     Operations that were paired wrongly, because some of one rank are lost, still meet their own ends. At most
-    ENDS_COMPARED ends of each rank are compared.
+    ENDS_MATCHED ends of each rank are compared.
     """
-    mine, theirs = mine[:ENDS_COMPARED], theirs[:ENDS_COMPARED]
+    mine, theirs = mine[:ENDS_MATCHED], theirs[:ENDS_MATCHED]
     difference = np.sort((theirs[:, None] - mine[None, :]).ravel())
     width = max(ENDS_WIDTH_NS, min(shortest, ENDS_MISFIT * float(np.median(np.diff(np.sort(mine))))))
     reach = np.searchsorted(difference, difference + width, side="right") - np.arange(len(difference))
