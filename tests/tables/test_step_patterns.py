@@ -1,5 +1,8 @@
 """Without marks a step is one repetition of the operations, the same one on every rank."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.tables.rows import comm, gemm, group, recorded
@@ -49,6 +52,15 @@ def test_ragged_windows_have_common_steps():
     ends = [[int(s) for s in r.step] for r in ranks]
     assert ends[0][2:] == ends[1]
     assert set(ends[1]) == {NO_STEP, 0, 1, 2, 3}
+
+
+def test_ranks_that_share_nothing_count_alike():
+    apart = [replace(job(r), group=np.full_like(job(r).group, r // 2)) for r in range(4)]
+    pairs = [group(0, 0, 1), group(1, 2, 3)]
+    ranks = with_repeating_steps(apart, pairs)
+    assert [set(r.step.tolist()) for r in ranks] == [{NO_STEP, 0, 1, 2, 3}] * 4
+    shorter = [*apart[:2], *(replace(job(r, steps=4), group=np.ones(16, np.int32)) for r in (2, 3))]
+    assert with_repeating_steps(shorter, pairs) is None
 
 
 def test_marks_or_no_pattern_leave_everything_as_it_is():

@@ -105,7 +105,7 @@ def _ahead(ops: Operations, steps: I32) -> dict[int, int] | None:
         apart = {r: _apart(numbers[ops.instance[ops.of(r)]], steps[ops.of(r)]) for r in sorted(left)}
         best = max(apart, key=lambda r: len(apart[r]))
         if not len(apart[best]):
-            return None
+            return _as_recorded(ops, steps, ahead)
         by, often = np.unique(apart[best], return_counts=True)
         if often.max() < REPEATING_SHARE * often.sum():
             return None
@@ -113,6 +113,16 @@ def _ahead(ops: Operations, steps: I32) -> dict[int, int] | None:
         tell(best)
         left.remove(best)
     return ahead
+
+
+def _as_recorded(ops: Operations, steps: I32, ahead: dict[int, int]) -> dict[int, int] | None:
+    """`ahead` for all ranks where some share no operation with the others: as many repetitions are the same ones.
+
+    A profiler starts and stops at the same step on all ranks. None where the ranks that share operations show
+    otherwise, or where one rank recorded more repetitions than another.
+    """
+    counts = {int(steps[ops.of(r)].max(initial=NO_STEP)) for r in ops.ranks}
+    return dict.fromkeys(ops.ranks, 0) if len(counts) == 1 and not any(ahead.values()) else None
 
 
 def _apart(numbers: I64, steps: I32) -> I64:
