@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test test-all gpu lint bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-traces test-training test-all gpu lint bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -25,9 +25,16 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; about five minutes on two cores.
+# At least one test of every behaviour; two halves at once, six to eight minutes on two cores.
+TRAINING := tests/bugs tests/demo tests/gpu tests/numerics tests/ranks tests/record tests/reftrain
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-traces test-training
+
+test-traces: $(STAMP)
+	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(TRAINING))
+
+test-training: $(STAMP)
+	@$(BIN)/python -m pytest $(TRAINING)
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)
