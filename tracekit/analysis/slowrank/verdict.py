@@ -74,12 +74,20 @@ def decide(case: Case) -> Answer:
     if best == "link" and link:
         return _link_answer(case, link)
     if best == "stage" and stage:
-        uneven = uneven_data(case)
-        if uneven > stage.gain:
-            return _uneven_answer(case, uneven)
-        loading = late_loaders(case, stage.rows)
-        return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
+        return _long_stage(case, stage)
     return _proven(case, ranks) if ranks else _nobody(case, unseen)
+
+
+def _long_stage(case: Case, stage: Hypothesis) -> Answer:
+    """A stage is long, unless levelling saves more, its loaders are late, or a rank may cost more in the only step."""
+    alone = seen_once(case)
+    if alone is not None and alone.high[0] > stage.gain:
+        return once_answer(case, alone)
+    uneven = uneven_data(case)
+    if uneven > stage.gain:
+        return _uneven_answer(case, uneven)
+    loading = late_loaders(case, stage.rows)
+    return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:
