@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Final, Literal
 
 from tracekit.findings import Cause
-from tracekit.thresholds import KERNELS_SHOWN, MAJORITY
+from tracekit.thresholds.slowrank import KERNELS_SHOWN, MAJORITY
 
 Quantity = Literal[
     "own", "busy", "gap", "attention", "matmul", "loader", "collector", "allocator", "longest_gap"

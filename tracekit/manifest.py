@@ -14,7 +14,7 @@ from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import GROUPS, RUN_SCHEMA
 from tracekit.store import MANIFEST, Group, RankRecord, Run, verify
-from tracekit.thresholds import MAX_COUNT, MAX_RANKS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS
 
 GROUPS_FILE = "groups.parquet"
 

@@ -25,7 +25,7 @@ from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import EVENTS
-from tracekit.thresholds import MANIFEST_HEAD
+from tracekit.thresholds.ingest import MANIFEST_HEAD
 
 MANIFEST = "manifest.json"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tests.localise.calls import Collective, Messages, Part, Wait
+from tests.localise.calls import Collective, Kernel, Messages, Part, Wait
 from tests.localise.engine import Op
 from tests.localise.forms import C10D, Group
 
@@ -133,10 +133,14 @@ def wait(w: "Writer", call: Wait, start: int, stop: int) -> None:
         args = joined(w.forms.base("wait", Group("", "", (0,)), (0, 0), "Byte"))
         external = w.cpu("cpu_op", "record_param_comms", start, stop, call.thread, args)
     correlation = w.launch("cudaStreamWaitEvent", start + 1000, stop - 1000, call.thread, external)
-    if w.job.has("cuda_sync") and w.forms.torch >= (2, 4):
+    if (
+        w.job.has("cuda_sync")
+        and w.forms.torch >= (2, 4)
+        and isinstance(waited, Kernel | Collective | Messages)
+    ):
         newer = w.forms.torch >= (2, 9)
         streams = w.r.streams
-        other = -1 if newer else streams[waited.stream]  # type: ignore[attr-defined]
+        other = -1 if newer else streams[waited.stream]
         args = (
             f'"cuda_sync_kind": "Stream Wait Event", "stream": {streams[call.stream]}, '
             f'"correlation": {correlation}, "device": {w.r.device}, "context": 1, '

@@ -20,6 +20,7 @@ class Op:
     """One operation on a GPU."""
 
     __slots__ = (
+        "blocks_host",
         "call",
         "done",
         "end",
@@ -42,6 +43,7 @@ class Op:
         self.start = self.end = self.update = 0
         self.done = False
         self.followers: list[Op] = []
+        self.blocks_host = False  # until it ends
 
 
 @dataclass
@@ -123,11 +125,11 @@ class Machine:
             pending = [place.tails[call.stream], *place.awaited[call.stream]]
         else:
             pending = []
-        open_ops = [op for op in pending if not op.done]
+        open_ops = {op.index: op for op in pending if not op.done}.values()
         if open_ops:
             place.blocked = len(open_ops)
             for op in open_ops:
-                op.followers.append(None)  # type: ignore[arg-type]
+                op.blocks_host = True
             return False
         place.now = max([place.now + call.host, *(op.end + call.host for op in pending)])
         return True
@@ -251,16 +253,16 @@ class Machine:
         else:
             self.talk(place, now, -1)
         for follower in op.followers:
-            if follower is None:
-                place.blocked -= 1
-                if not place.blocked:
-                    self.advance(op.rank)
-                continue
             follower.left -= 1
             follower.ready = max(follower.ready, now)
             if not follower.left:
                 self.push(follower.ready, -1, follower)
         op.followers = []
+        if op.blocks_host:
+            op.blocks_host = False
+            place.blocked -= 1
+            if not place.blocked:
+                self.advance(op.rank)
         if place.full and place.open < self.queue:
             place.full = False
             place.now = max(place.now, now)

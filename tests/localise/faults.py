@@ -93,10 +93,10 @@ class Draw:
         """A random rank."""
         return self.random.randrange(self.job.layout.world)
 
-    def slow(self, ranks: set[int], scale: float = 1.0, **more: object) -> Fault:
+    def slow(self, ranks: set[int], scale: float = 1.0, steps: frozenset[int] | None = None) -> Fault:
         """A slow GPU."""
         factor = 1 + scale * self.severity * self.random.uniform(1.1, 1.7)
-        return Fault("slow_compute", frozenset(ranks), factor, **more)  # type: ignore[arg-type]
+        return Fault("slow_compute", frozenset(ranks), factor, steps=steps)
 
     def lost(self, scale: float = 1.0) -> int:
         """Ns of a stall of this severity."""

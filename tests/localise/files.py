@@ -175,7 +175,6 @@ def put(job: Job, rank: int, number: int, head: dict, lines: list[str], folder: 
     if job.has("rank_in_name"):
         name = f"rank{rank}.{number}.pt.trace.json"
     if job.has("gzip"):
-        with gzip.open(folder / f"{name}.gz", "wt", compresslevel=1) as out:
-            out.write(text)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode(), 1, mtime=0))
     else:
         (folder / name).write_text(text)

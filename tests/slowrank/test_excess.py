@@ -8,7 +8,7 @@ from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.data_imbalance import dispersion
 from tracekit.analysis.slowrank.excess import rank_excess, segments, typical
-from tracekit.thresholds import Z_LIMIT
+from tracekit.thresholds.slowrank import Z_LIMIT
 
 MESH = grid(tp=2, dp=4)
 CALLS = 3 * 2

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others, spread
-from tracekit.thresholds import Z_LIMIT
+from tracekit.thresholds.slowrank import Z_LIMIT
 
 ALL = [np.arange(4)]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import bare, launch, record, recorded, row, title
-from tracekit.thresholds import MAX_BATCH_MEMBERS
+from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 
 SEND, RECV = {"dst_rank": 1}, {"src_rank": 1}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.findings import Quality, Rejected
-from tracekit.thresholds import MAX_RANK
+from tracekit.thresholds.dumps import MAX_RANK
 
 _RANK_WORD = re.compile(r"rank[_\-=.]?(\d{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d{1,8}")

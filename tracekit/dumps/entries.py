@@ -21,7 +21,7 @@ from tracekit.dumps.fields import (
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 from tracekit.dumps.signatures import Signatures
 from tracekit.errors import InputError
-from tracekit.thresholds import (
+from tracekit.thresholds.dumps import (
     MAX_BACKEND_NAME,
     MAX_FRAMES,
     MAX_GROUP_NAME,

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED, RankDump
-from tracekit.thresholds import (
+from tracekit.thresholds.dumps import (
     MAX_DIGITS,
     MAX_FILE_NAME,
     MAX_FUNCTION_NAME,

@@ -8,7 +8,7 @@ import fsspec
 
 from tracekit.errors import InputError
 from tracekit.files.discover import Wanted, discover
-from tracekit.thresholds import MAX_DUMP_BYTES
+from tracekit.thresholds.dumps import MAX_DUMP_BYTES
 
 _NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 """Ends of names that no recorder gives a dump; any other name may be a dump's."""

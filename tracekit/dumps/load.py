@@ -15,7 +15,7 @@ from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
-from tracekit.thresholds import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
+from tracekit.thresholds.dumps import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
 from tracekit.workers import Limits, do_all
 
 Progress = Callable[[int, int, int, int], None]

@@ -11,7 +11,7 @@ from tracekit.dumps.fields import integer, p2p_ends
 from tracekit.dumps.rank_dump import DONE, P2P, Messages, RankDump
 from tracekit.dumps.signatures import Signatures
 from tracekit.dumps.tail import Coalesced
-from tracekit.thresholds import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
+from tracekit.thresholds.dumps import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
 
 Row = tuple[int, int, int, str, Any]
 """Sequence number, group, state, name and entry of one send or receive."""

@@ -14,7 +14,7 @@ import struct
 from typing import Any, cast
 
 from tracekit.plain_pickle import RefusedError, Refusing
-from tracekit.thresholds import MAX_JSON_DEPTH
+from tracekit.thresholds.dumps import MAX_JSON_DEPTH
 
 _JSON = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["\[\]{},]', re.DOTALL)
 """Strings and brackets; a quote alone opens a string that does not end."""

@@ -6,7 +6,7 @@ Part of `entries`.
 from typing import Any
 
 from tracekit.dumps.calls import Signature
-from tracekit.thresholds import (
+from tracekit.thresholds.dumps import (
     MAX_DTYPES_TEXT,
     MAX_OP_NAME,
     MAX_PARTS_SHOWN,

@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.dumps.fields import integer, number
 from tracekit.dumps.rank_dump import DONE, GroupTail
 from tracekit.dumps.signatures import Signatures
-from tracekit.thresholds import MAX_OPEN_CALLS, MAX_PARTS, TAIL_CALLS
+from tracekit.thresholds.dumps import MAX_OPEN_CALLS, MAX_PARTS, TAIL_CALLS
 
 Row = tuple[int, int, Any]
 """Sequence number, state and entry of one collective."""

@@ -18,7 +18,7 @@ import numpy as np
 from tracekit.dumps.calls import CallKind
 from tracekit.dumps.fields import P2P_NAME, completed_entry, integer, number, state_of
 from tracekit.dumps.rank_dump import DONE, Int64, RankDump, TimedCalls
-from tracekit.thresholds import (
+from tracekit.thresholds.dumps import (
     LONGEST_CALL_MS,
     MAX_DIMENSIONS,
     MAX_DTYPE,

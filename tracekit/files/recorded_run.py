@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tracekit.thresholds import MAX_RANKS, MAX_RUN_MANIFEST
+from tracekit.thresholds.ingest import MAX_RANKS, MAX_RUN_MANIFEST
 
 MANIFEST = "run.json"
 SCHEMA = "reftrain.run/"

@@ -14,7 +14,7 @@ import fsspec
 import zstandard
 from isal import isal_zlib
 
-from tracekit.thresholds import BLOCK, HEAD, MAX_WINDOW, READ, SIP
+from tracekit.thresholds.ingest import BLOCK, HEAD, MAX_WINDOW, READ, SIP
 
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSIONS = {GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd"}

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from tracekit.thresholds import MAX_RANKS
+from tracekit.thresholds.ingest import MAX_RANKS
 
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"

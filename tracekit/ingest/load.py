@@ -22,7 +22,7 @@ from tracekit.ingest.readers import (
 from tracekit.ingest.reading import Progress, ProgressEvent, read_files
 from tracekit.manifest import open_run, save_manifest
 from tracekit.store import Run, is_run
-from tracekit.thresholds import FILES_NAMED, LOOKED_INTO
+from tracekit.thresholds.ingest import FILES_NAMED, LOOKED_INTO
 
 
 def load(

@@ -18,7 +18,7 @@ from tracekit.ingest.recordings import one_recording
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
-from tracekit.thresholds import CHUNK_ROWS, MAX_OVERLAP
+from tracekit.thresholds.ingest import CHUNK_ROWS, MAX_OVERLAP
 
 Claim = tuple[FileResult, RankTable]
 

@@ -18,7 +18,7 @@ from tracekit.ingest.flight_recorder.reader import read_dumps
 from tracekit.ingest.identify import rank_of_name
 from tracekit.ingest.kineto.trace import read_kineto
 from tracekit.ingest.operation_table.reader import read_operations
-from tracekit.thresholds import FILES_NAMED
+from tracekit.thresholds.ingest import FILES_NAMED
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
 """Reads the decompressed blocks of a file into Parquet at a path; what is wrong with the file is in the result."""

@@ -11,7 +11,7 @@ from typing import Final
 from tracekit.files.source import Source
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.readers import read_file
-from tracekit.thresholds import READER_BYTES, READER_SECONDS
+from tracekit.thresholds.ingest import READER_BYTES, READER_SECONDS
 from tracekit.workers import Limits, do_all
 
 

@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from tracekit.errors import InputError
 from tracekit.ingest.file_result import FileResult
-from tracekit.thresholds import FILES_NAMED
+from tracekit.thresholds.ingest import FILES_NAMED
 
 
 def one_recording(results: Sequence[FileResult]) -> list[FileResult]:

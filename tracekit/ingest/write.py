@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import from_numpy, to_numpy
 from tracekit.schema import DICT, EVENTS
-from tracekit.thresholds import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS
+from tracekit.thresholds.ingest import CHUNK_ROWS, GROUP_ROWS, RUN_ROWS
 
 Finish = Callable[[pa.Table], pa.Table]
 

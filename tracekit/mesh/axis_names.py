@@ -6,7 +6,7 @@ from tracekit.axes import AXES
 from tracekit.errors import MeshError
 from tracekit.mesh.families import Family
 from tracekit.mesh.parse import mesh_remedy
-from tracekit.thresholds import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
+from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
 def name_axes(

@@ -10,7 +10,7 @@ from typing import Any
 from tracekit.findings.hang import Culprit, GroupRef, HangFinding
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
-from tracekit.thresholds import (
+from tracekit.thresholds.report import (
     CULPRITS_SHOWN,
     FRAMES_SHOWN,
     RANK_RUNS_SHOWN,

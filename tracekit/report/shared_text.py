@@ -5,7 +5,8 @@ from typing import Final
 
 from tracekit.findings import Coverage, MeshFinding, Quality, RankCoverage
 from tracekit.text import plain
-from tracekit.thresholds import COVERAGE_WHOLE, NUMBER_RUNS_SHOWN, ROWS_SHOWN
+from tracekit.thresholds.report import NUMBER_RUNS_SHOWN, ROWS_SHOWN
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE
 
 Line = tuple[str, str]
 """A label, and the text beside it."""

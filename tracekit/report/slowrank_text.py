@@ -14,7 +14,7 @@ from tracekit.report.shared_text import (
     rejected_lines,
 )
 from tracekit.text import plain
-from tracekit.thresholds import ROWS_SHOWN, TIGHT_INTERVAL
+from tracekit.thresholds.report import ROWS_SHOWN, TIGHT_INTERVAL
 
 _TITLES = {
     "healthy": "HEALTHY",

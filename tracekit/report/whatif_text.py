@@ -12,7 +12,7 @@ from tracekit.report.shared_text import (
     rejected_lines,
 )
 from tracekit.text import plain
-from tracekit.thresholds import TIGHT_INTERVAL
+from tracekit.thresholds.report import TIGHT_INTERVAL
 
 
 def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:

@@ -16,7 +16,7 @@ from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
-from tracekit.thresholds import (
+from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
     EAGER_SHARE,
     EAGER_SPREAD,

@@ -16,7 +16,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds import CLOCK_FIT_FROM, CLOCK_FIT_POINTS, QUICKER_LINKS_PERCENTILE
+from tracekit.thresholds.tables import CLOCK_FIT_FROM, CLOCK_FIT_POINTS, QUICKER_LINKS_PERCENTILE
 
 F64 = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import OpenKernels
-from tracekit.thresholds import (
+from tracekit.thresholds.tables import (
     CLOCK_CANDIDATES,
     CLOCK_RIVAL,
     COMMON_ENDS_LEAST,

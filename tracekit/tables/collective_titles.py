@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tracekit.tables.event_columns import Values, matches
+from tracekit.tables.event_columns import Values, filled, matches
 from tracekit.tables.host_events import Enclosing, Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
@@ -24,7 +24,7 @@ class CollectiveTitles:
     def __init__(self, events: pa.Table, cat: Values, host: Host, rows: I64) -> None:
         self._rows = rows
         self._op = matches(events, "name", _collective)
-        titled = np.flatnonzero(self._op != None)  # noqa: E711
+        titled = np.flatnonzero(filled(self._op))
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])

@@ -13,7 +13,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from tracekit.tables.stream_sequences import F64, StreamClass
-from tracekit.thresholds import (
+from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEARLY_APART,
     LEAST_TAIL_NS,

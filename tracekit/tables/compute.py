@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Mask, Values, present, truth
 from tracekit.tables.intervals import I64, Intervals, union
-from tracekit.thresholds import RESULT_COPY_SHARE
+from tracekit.thresholds.tables import RESULT_COPY_SHARE
 
 _COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE

@@ -47,6 +47,11 @@ def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -
     return result
 
 
+def filled(values: Values) -> Mask:
+    """Whether each entry of `matches` is something: None stands for nothing."""
+    return np.asarray([v is not None for v in values.tolist()], bool)
+
+
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
     found = matches(events, column, lambda v: bool(v and pattern.search(v)))

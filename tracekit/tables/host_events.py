@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.tables.intervals import I64
-from tracekit.thresholds import MAX_NESTED_RECORDS
+from tracekit.thresholds.tables import MAX_NESTED_RECORDS
 
 Thread = tuple[int, int]
 """(pid, tid) of an event; -1 where the file holds no integer."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds import ALIGN_LEAST_OVERLAP
+from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP
 
 
 def instance_keys(

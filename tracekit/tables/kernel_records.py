@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracekit.tables.event_columns import Mask, Values, ints, matches, present
+from tracekit.tables.event_columns import Mask, Values, filled, ints, matches, present
 from tracekit.tables.host_events import Enclosing, Host, Thread
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import MESSAGES, canonical_op
 from tracekit.tables.step_marks import launch_rows
-from tracekit.thresholds import MAX_BATCH_MEMBERS
+from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 
 COALESCED: Final = "nccl:coalesced"
 """Title of a batch on the host; up to torch 2.8 only its begin can be trusted, because nothing ended it."""
@@ -48,7 +48,7 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
     """The operations of the kernels `rows`, in order of kernels; `cat` is per event."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
-    records = np.flatnonzero((op != None) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))  # noqa: E711
+    records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
     launch = launch_rows(events, cat, rows)
     record = _by_external_id(events, rows, records, launch, host)
     calls = Enclosing(host, records)

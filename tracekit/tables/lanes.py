@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import BOTH, Link, OpenKernels
 from tracekit.tables.operation_names import RECEIVES, SENDS
-from tracekit.thresholds import (
+from tracekit.thresholds.tables import (
     COMMON_ENDS_LEAST,
     COMMON_ENDS_SHARE,
     LANE_ENDS_SHARE,

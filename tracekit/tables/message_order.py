@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.step_marks import I32
-from tracekit.thresholds import MAX_MESSAGES_ALIGNED, TIE_NS
+from tracekit.thresholds.tables import MAX_MESSAGES_ALIGNED, TIE_NS
 
 Tokens = npt.NDArray[np.object_]
 UNKNOWN_SIZE = "/-1"

@@ -16,7 +16,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.lanes import PairOfRanks, in_order
 from tracekit.tables.open_messages import BOTH, Link, OpenKernels
 from tracekit.tables.operation_names import RECEIVES, SENDS
-from tracekit.thresholds import (
+from tracekit.thresholds.tables import (
     BY_CHANCE,
     CANDIDATE_ENDS,
     COMMON_END_NS,

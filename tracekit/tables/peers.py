@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.store import Group
-from tracekit.tables.event_columns import Values, ints, matches
+from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.host_events import Enclosing, Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
@@ -60,7 +60,7 @@ class Peers:
         self._local = ints(events, "group_rank", -1)
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
         self._titles = matches(events, "name", lambda v: _title(v or ""))
-        titled = np.flatnonzero(self._titles != None)  # noqa: E711
+        titled = np.flatnonzero(filled(self._titles))
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
         self._inputs = ints(events, "input_peer", -1)
         self._call = matches(events, "name", lambda v: CALL_OPS.get(v or ""))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
 from tracekit.tables.readiness import UNKNOWN
-from tracekit.thresholds import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
+from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 
 F64 = npt.NDArray[np.float64]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.tables.event_columns import Values, ints, matches
+from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.intervals import I64
-from tracekit.thresholds import MAX_STEP
+from tracekit.thresholds.ingest import MAX_STEP
 
 I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
@@ -27,7 +27,7 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
     """Host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
     number = matches(events, "name", lambda v: int(m.group(1)) if v and (m := _STEP.match(v)) else None)
     spans: dict[int, tuple[int, int]] = {}
-    for row in np.flatnonzero((number != None) & (cat != "gpu_user_annotation")):  # noqa: E711
+    for row in np.flatnonzero(filled(number) & (cat != "gpu_user_annotation")):
         step = int(number[row])
         if step < MAX_STEP:
             old = spans.get(step, (int(start[row]), int(end[row])))

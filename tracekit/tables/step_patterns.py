@@ -14,7 +14,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
-from tracekit.thresholds import RAGGED_RIMS, REPEATING_SHARE, WHOLE_REPEATS
+from tracekit.thresholds.tables import RAGGED_RIMS, REPEATING_SHARE, WHOLE_REPEATS
 
 
 def with_repeating_steps(ranks: list[RankOps], groups: Sequence[Group]) -> list[RankOps] | None:

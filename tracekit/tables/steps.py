@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from tracekit.tables.match import Operations
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds import ENOUGH_STEPS, MOST_RANKS, NEARLY_ALL_RANKS, WHOLE_STEP_SHARE
+from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, NEARLY_ALL_RANKS, WHOLE_STEP_SHARE
 
 F64 = npt.NDArray[np.float64]
 

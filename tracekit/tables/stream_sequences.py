@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.operations import RankOps
-from tracekit.thresholds import ENDS_COMPARED, LEAST_ENDS, NEARLY_ALL_RANKS
+from tracekit.thresholds.tables import ENDS_COMPARED, LEAST_ENDS, NEARLY_ALL_RANKS
 
 F64 = npt.NDArray[np.float64]
 Kinds = tuple[str, ...]

@@ -15,7 +15,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
-from tracekit.thresholds import BUFFERED_RECEIVE
+from tracekit.thresholds.tables import BUFFERED_RECEIVE
 
 
 @dataclass(frozen=True)

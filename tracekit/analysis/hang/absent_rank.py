@@ -10,7 +10,7 @@ from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Role
 from tracekit.analysis.hang.program_order import CallId, order_of
 from tracekit.analysis.hang.scene import Scene
-from tracekit.thresholds import MAX_WITNESSES, MIN_WITNESSES
+from tracekit.thresholds.hang import MAX_WITNESSES, MIN_WITNESSES
 
 
 class AbsentRank:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tracekit.analysis.hang.agreement import Version, version_of
 from tracekit.analysis.hang.frontier import Frontier, Group
-from tracekit.thresholds import MAX_WITNESSES, PATTERN_CALLS
+from tracekit.thresholds.hang import MAX_WITNESSES, PATTERN_CALLS
 
 
 def versions_at(group: Group, seq: int) -> dict[Version, list[int]]:

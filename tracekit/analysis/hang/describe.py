@@ -11,7 +11,7 @@ from tracekit.analysis.hang.rules.rule import Accusation, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.dumps.calls import Signature
 from tracekit.findings.hang import CallRef, Culprit, GroupFrontier, GroupRef, LastDone, Side
-from tracekit.thresholds import NAMED_IN_SENTENCE
+from tracekit.thresholds.hang import NAMED_IN_SENTENCE
 
 _KINDS = {
     "host_stalled": "host stalled (never enqueued it)",

@@ -15,7 +15,7 @@ from tracekit.analysis.hang.wait_graph import Graph, PendingCall, build_graph
 from tracekit.dumps.load import DumpSet
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.mesh import Mesh
-from tracekit.thresholds import MAX_WITNESSES
+from tracekit.thresholds.hang import MAX_WITNESSES
 
 
 @dataclass(frozen=True)

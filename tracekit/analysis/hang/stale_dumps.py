@@ -12,7 +12,7 @@ from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained
 from tracekit.findings import Quality
-from tracekit.thresholds import STALE_DUMPS_SHARE
+from tracekit.thresholds.hang import STALE_DUMPS_SHARE
 
 
 class Judgement(NamedTuple):

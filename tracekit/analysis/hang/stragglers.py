@@ -12,7 +12,7 @@ from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Group
 from tracekit.dumps.rank_dump import Float64
 from tracekit.findings import Quality
-from tracekit.thresholds import STRAGGLER_CALLS, STRAGGLER_CHANCE, STRAGGLER_SHARE
+from tracekit.thresholds.hang import STRAGGLER_CALLS, STRAGGLER_CHANCE, STRAGGLER_SHARE
 
 
 @dataclass(slots=True)

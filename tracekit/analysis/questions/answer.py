@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import UsageError
 from tracekit.findings import StepsFinding, WhatIfAnswer, WhatIfFinding
 from tracekit.store import Run
-from tracekit.thresholds import MOST_GAIN
+from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import ms
 
 

@@ -17,11 +17,11 @@ from tracekit.analysis.questions.fixes import Fix
 from tracekit.analysis.questions.transfers import Transfers, transfers_of
 from tracekit.analysis.slowrank.candidates import typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import coverage, pinned_model
+from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.what_if import StepModel, Usual
 from tracekit.axes import DESCENT
 from tracekit.tables.steps import F64
-from tracekit.thresholds import WORST_WORKERS
+from tracekit.thresholds.slowrank import WORST_WORKERS
 
 I64 = npt.NDArray[np.int64]
 _MEANINGS: Final = {
@@ -127,7 +127,7 @@ class StepEngine:
 
     @cached_property
     def _pinned(self) -> StepModel:
-        pinned = pinned_model(self.case)
+        pinned = self.case.pinned_model
         return pinned if isinstance(pinned, StepModel) else self.model
 
     def _step_ns(

@@ -29,7 +29,7 @@ from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
 from tracekit.tables.step_patterns import with_repeating_steps
-from tracekit.thresholds import MOST_GAIN
+from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
 
 

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.statistics import excess
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.tables.steps import F64
-from tracekit.thresholds import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """A run as every verdict reads it: what was measured, each rank's excess over its peers, and a model of the step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from tracekit.analysis.slowrank.excess import rank_excess
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
@@ -30,6 +32,17 @@ class Case(Measured):
     def free_model(self) -> StepModel | TableModel:
         """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
         return model_of(self, free=True) if isinstance(self.model, StepModel) else self.model
+
+    @cached_property
+    def pinned_model(self) -> StepModel | TableModel:
+        """The step model in which every operation that was not matched with all members keeps its recorded length."""
+        model = self.model
+        if not isinstance(model, StepModel):
+            return model
+        lonely = self.ops.instance < 0
+        fixed = np.where(lonely, self.ops.end - self.ops.start, np.array(model.fixed, np.float64))
+        transfer = np.where(self.waits.complete, np.array(model.transfer, np.float64), self.waits.transfer)
+        return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:

@@ -10,7 +10,7 @@ from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     ATTENTION_NAMED,
     ATTENTION_VARIATION,
     DATA_VARIATION,

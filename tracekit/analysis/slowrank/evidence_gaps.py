@@ -4,19 +4,17 @@ An operation that was matched with nobody may be a transfer or a wait. The step 
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.table_model import TableModel
-from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds import LEAST_MATCHED, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -75,19 +73,8 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
-    model = pinned_model(case)
+    model = case.pinned_model
     return max(model.recorded_ns - model.step_ns(typical_without(case, rows)), 0.0)
-
-
-def pinned_model(case: Case) -> StepModel | TableModel:
-    """The step model in which every operation that was not matched with all members keeps its recorded length."""
-    model, ops, waits = case.model, case.ops, case.waits
-    if not isinstance(model, StepModel):
-        return model
-    lonely = ops.instance < 0
-    fixed = np.where(lonely, ops.end - ops.start, np.array(model.fixed, np.float64))
-    transfer = np.where(waits.complete, np.array(model.transfer, np.float64), waits.transfer)
-    return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
@@ -95,7 +82,7 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    missed = abs(pinned_model(case).recorded_ns - case.step_ns)
+    missed = abs(case.pinned_model.recorded_ns - case.step_ns)
     return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, missed)
 
 
@@ -104,7 +91,7 @@ def undecided(case: Case) -> Undecided | None:
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
 
 
-def seen_once(case: Case) -> Undecided | None:
+def in_the_only_step(case: Case) -> Undecided | None:
     """Ranks that may cost more than the threshold in the one step that there is; None with several steps.
 
     One step cannot tell a slow rank from an accident, and so proves neither.

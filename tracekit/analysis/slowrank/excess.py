@@ -10,7 +10,7 @@ from scipy.stats import binom, norm
 from tracekit.analysis.slowrank.measured import Measured, Rows
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
 from tracekit.tables.steps import F64
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     LEAST_CHANCE,
     MIN_LOST_SHARE,

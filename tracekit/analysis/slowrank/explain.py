@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.causes import ALWAYS, SIGNS, Comparison, Quantity, Row
 from tracekit.findings import Cause, Evidence
 from tracekit.tables.features import Features
-from tracekit.thresholds import PAUSES_A_STEP
+from tracekit.thresholds.slowrank import PAUSES_A_STEP
 from tracekit.units import ms
 
 

@@ -14,7 +14,7 @@ from tracekit.tables.clock import align
 from tracekit.tables.match import Operations, rematch
 from tracekit.tables.neighbours import linked
 from tracekit.tables.open_messages import open_kernels, with_links
-from tracekit.thresholds import AXIS_RIVAL, CLOCK_DOUBTS
+from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
 
 PIPELINE = "pp"
 

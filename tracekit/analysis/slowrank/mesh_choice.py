@@ -19,7 +19,7 @@ from tracekit.store import Run
 from tracekit.tables.channels import WORLD
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds import MEMBERS_LISTED
+from tracekit.thresholds.slowrank import MEMBERS_LISTED
 
 
 @dataclass(frozen=True)

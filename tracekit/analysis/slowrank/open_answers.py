@@ -9,7 +9,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Suspect
-from tracekit.thresholds import RANKS_LISTED
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, RANKS_LISTED
 from tracekit.units import ms
 
 
@@ -72,14 +72,20 @@ def open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
     candidates = _candidates(case, found)
     first, matched = candidates[0], coverage(case).matched
-    share = f"{matched:.0%}" if matched is not None else "none"
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
-        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because only {share} of the "
-        "exposed communication could be matched between ranks"
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {_why_open(matched)}"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def _why_open(matched: float | None) -> str:
+    """Why a price is an interval: waits without partners, or launches that were not recorded."""
+    if matched is not None and matched >= COVERAGE_WHOLE:
+        return "the traces do not tell when queued operations could have started"
+    share = "none" if matched is None else f"only {matched:.0%}"
+    return f"{share} of the exposed communication could be matched between ranks"
 
 
 def unread_answer(case: Case) -> Answer:
@@ -92,7 +98,7 @@ def unread_answer(case: Case) -> Answer:
     return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
 
 
-def once_answer(case: Case, found: Undecided) -> Answer:
+def only_step_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers in the only step that there is."""
     candidates = _candidates(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))

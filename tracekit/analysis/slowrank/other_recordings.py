@@ -15,7 +15,7 @@ from tracekit.errors import InputError
 from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     ENDS_DRIFT,
     ENDS_LEAST,
     ENDS_MATCHED,

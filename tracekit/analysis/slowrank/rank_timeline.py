@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.measured import Measured
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
-from tracekit.thresholds import ANSWER_NS, NO_WORK_NS, STEP_PARTS
+from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
 
 NEED: Final = 0
 """The rank goes on when an operation ends. At one moment ends go before begins, because streams run back to back."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.thresholds import MIN_LOST_SHARE, OTHER_STEPS, OTHER_STEPS_OF_FIRST, RECURRING_SHARE
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, OTHER_STEPS, OTHER_STEPS_OF_FIRST, RECURRING_SHARE
 from tracekit.units import ms
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.intervals import I64
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     CLOCK_DOUBT,
     LINK_NOISE_SHARE,
     LINK_RATIO,

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.thresholds import MOST_CONFIDENCE, Z_LIMIT
+from tracekit.thresholds.slowrank import MOST_CONFIDENCE, Z_LIMIT
 
 F64 = npt.NDArray[np.float64]
 

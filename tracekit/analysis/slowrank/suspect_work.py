@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.tables.features import Features, read_features
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
     MAJORITY,
     PEERS_SAMPLED,

@@ -10,7 +10,7 @@ from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspect_work import features_of, peers_of
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
-from tracekit.thresholds import STEP_SHARE
+from tracekit.thresholds.slowrank import STEP_SHARE
 from tracekit.units import ms
 
 

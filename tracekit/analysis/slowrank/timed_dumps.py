@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.thresholds import DUMP_DOUBT, DUMP_LITTLE
+from tracekit.thresholds.slowrank import DUMP_DOUBT, DUMP_LITTLE
 
 _FORMAT = "flight_recorder"
 

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.tables.channels import Channel
 from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
 from tracekit.tables.steps import F64
-from tracekit.thresholds import MIN_LOST_SHARE, SUSPECT_SHARE
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, SUSPECT_SHARE
 from tracekit.units import ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]

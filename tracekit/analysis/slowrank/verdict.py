@@ -12,16 +12,16 @@ from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import (
     bounds_of,
     coverage,
+    in_the_only_step,
     least_ns,
     most_ns,
     proven_pinned,
-    seen_once,
     undecided,
     unread,
 )
 from tracekit.analysis.slowrank.open_answers import (
-    once_answer,
     one_step_answer,
+    only_step_answer,
     open_answer,
     unproven_answer,
     unread_answer,
@@ -35,7 +35,7 @@ from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
-from tracekit.thresholds import (
+from tracekit.thresholds.slowrank import (
     LEVELLING_GAIN,
     MIN_LOST_SHARE,
     RANKS_LISTED,
@@ -80,9 +80,9 @@ def decide(case: Case) -> Answer:
 
 def _long_stage(case: Case, stage: Hypothesis) -> Answer:
     """A stage is long, unless levelling saves more, its loaders are late, or a rank may cost more in the only step."""
-    alone = seen_once(case)
+    alone = in_the_only_step(case)
     if alone is not None and alone.high[0] > stage.gain:
-        return once_answer(case, alone)
+        return only_step_answer(case, alone)
     uneven = uneven_data(case)
     if uneven > stage.gain:
         return _uneven_answer(case, uneven)
@@ -216,9 +216,9 @@ def _nobody(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         return open_answer(case, open_)
-    alone = seen_once(case)
+    alone = in_the_only_step(case)
     if alone is not None:
-        return once_answer(case, alone)
+        return only_step_answer(case, alone)
     if once is not None and not unread(case):
         accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
         return Answer("healthy", None, f"{told(case, once)}: {accident}")

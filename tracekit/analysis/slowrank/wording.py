@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tracekit.thresholds import RANKS_LISTED
+from tracekit.thresholds.slowrank import RANKS_LISTED
 
 
 def listed(values: Sequence[object]) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tracekit.analysis.what_if.operations import F64
 from tracekit.analysis.what_if.timeline import Timeline
 from tracekit.mesh import Mesh
-from tracekit.thresholds import WORST_WORKERS
+from tracekit.thresholds.slowrank import WORST_WORKERS
 
 Mask = npt.NDArray[np.bool_]
 

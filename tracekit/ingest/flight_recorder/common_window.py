@@ -13,7 +13,7 @@ import numpy as np
 
 from tracekit.dumps.calls import CallKind
 from tracekit.dumps.rank_dump import Int64, RankDump, TimedCalls
-from tracekit.thresholds import (
+from tracekit.thresholds.ingest import (
     BEYOND_ALL_CALLS,
     LEAST_CALLS,
     LEAST_STEPS,

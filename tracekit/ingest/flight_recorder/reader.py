@@ -27,7 +27,7 @@ from tracekit.ingest.flight_recorder.common_window import (
 )
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
-from tracekit.thresholds import LEAST_CALLS, MAX_TWINS
+from tracekit.thresholds.ingest import LEAST_CALLS, MAX_TWINS
 
 UNTIMED = (
     "a flight-recorder dump without timings of calls; record them (TORCH_NCCL_ENABLE_TIMING=1), or give the "

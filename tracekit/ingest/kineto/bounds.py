@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays import NO_INT64, ZERO, from_numpy, to_numpy
-from tracekit.thresholds import INT32_END, MAX_COUNT, MAX_RANKS
+from tracekit.thresholds.ingest import INT32_END, MAX_COUNT, MAX_RANKS
 
 
 class Bounds(NamedTuple):

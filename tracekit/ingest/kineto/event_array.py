@@ -26,7 +26,7 @@ from tracekit.ingest.kineto.event_fields import (
 from tracekit.ingest.kineto.event_reader import EventReader
 from tracekit.ingest.kineto.redelimit import Redelimiter
 from tracekit.ingest.kineto.scanned_columns import from_rows, typed
-from tracekit.thresholds import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
+from tracekit.thresholds.ingest import KEY_ROOM, MAX_BURST, MAX_EVENT, NEAR_END, SMALL, TEXT, WINDOW
 
 LEADING = re.compile(rb"[\s,]*")
 ARRAY_END = re.compile(rb"\}\s*\]")

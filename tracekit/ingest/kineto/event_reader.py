@@ -12,7 +12,12 @@ from typing import Any
 
 from tracekit.ingest.kineto.event_fields import CALLS, COMMS, KEPT_PHASES, PLAIN, TOP, Field, peer_of
 from tracekit.schema import DICT
-from tracekit.thresholds import MAX_JSON_DIGITS, MAX_TIME_EXPONENT, MAX_WHOLE_EXPONENT, MIN_TIME_EXPONENT
+from tracekit.thresholds.ingest import (
+    MAX_JSON_DIGITS,
+    MAX_TIME_EXPONENT,
+    MAX_WHOLE_EXPONENT,
+    MIN_TIME_EXPONENT,
+)
 
 INT64 = range(-(2**63), 2**63)
 HALF_PAIR = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no undecodable byte

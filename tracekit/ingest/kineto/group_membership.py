@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.arrays import MINUS_ONE, from_ints, from_numpy, to_numpy
 from tracekit.ingest.file_result import FileGroup
-from tracekit.thresholds import MAX_RANKS
+from tracekit.thresholds.ingest import MAX_RANKS
 
 KEYS = ("pg_name", "pg_desc", "pg_ranks", "group_size", "rank_start", "rank_stride", "pg_id")
 

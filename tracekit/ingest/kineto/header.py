@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from tracekit.thresholds import KEY_ROOM, MAX_HEADER
+from tracekit.thresholds.ingest import KEY_ROOM, MAX_HEADER
 
 TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?P<open>\\?\Z)?+"?|[\[\]{}]', re.DOTALL)
 COLON = re.compile(rb"\s*:\s*")

@@ -9,7 +9,7 @@ writes `ph` first and the event closes no array, so that it cannot be the last o
 import re
 from collections import Counter
 
-from tracekit.thresholds import MAX_SEPARATORS
+from tracekit.thresholds.ingest import MAX_SEPARATORS
 
 ANY_SEPARATOR = re.compile(rb"\}\s*,\s*\{")
 PHASE_FIRST = re.compile(rb'\{(\s*"ph"\s*:\s*")\w"')

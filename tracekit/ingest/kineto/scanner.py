@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tracekit.ingest.kineto.event_array import EventBuffer
 from tracekit.ingest.kineto.header import HeaderScanner
-from tracekit.thresholds import HOPELESS, KEPT_START, MAX_HEADER
+from tracekit.thresholds.ingest import HOPELESS, KEPT_START, MAX_HEADER
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tracekit.ingest.kineto.issues import quality_rows
 from tracekit.ingest.kineto.scanner import ScanRecord, scan
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.thresholds import MAX_MARKED_STEPS, MAX_TIME_NS
+from tracekit.thresholds.ingest import MAX_MARKED_STEPS, MAX_TIME_NS
 
 NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank", "input_peer")  # 32 bits in EVENTS
 STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.axes import AXES
-from tracekit.thresholds import MAX_RANKS
+from tracekit.thresholds.ingest import MAX_RANKS
 
 Place = tuple[int, int]
 """(dp_rank, stage)."""

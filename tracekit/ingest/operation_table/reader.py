@@ -12,7 +12,7 @@ from tracekit.ingest.operation_table.communication import communication, unpaire
 from tracekit.ingest.operation_table.events import write_rank
 from tracekit.ingest.operation_table.layout import layout_of
 from tracekit.ingest.operation_table.table import REQUIRED, columns_of
-from tracekit.thresholds import MAX_TABLE_BYTES
+from tracekit.thresholds.ingest import MAX_TABLE_BYTES
 
 
 def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:

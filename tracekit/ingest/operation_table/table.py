@@ -15,7 +15,7 @@ import pyarrow as pa
 from tracekit.arrays import MINUS_ONE, ZERO, from_numpy, to_numpy
 from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
-from tracekit.thresholds import MAX_ORDINAL, MAX_PLACES, MAX_SECONDS, STEP_GAP_NS
+from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_PLACES, MAX_SECONDS, STEP_GAP_NS
 from tracekit.units import NS_PER_S
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")

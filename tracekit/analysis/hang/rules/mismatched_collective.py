@@ -20,7 +20,7 @@ from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_graph import PendingCall
 from tracekit.findings.hang import CulpritKind
-from tracekit.thresholds import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
+from tracekit.thresholds.hang import MAX_WITNESSES, NAMED_A_SIDE, PATTERN_CALLS
 
 
 def mismatched_collectives(scene: Scene, _known: Found) -> Found:

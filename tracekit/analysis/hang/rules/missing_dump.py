@@ -9,7 +9,7 @@ from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained
 from tracekit.findings.hang import CulpritKind
-from tracekit.thresholds import NAMED_IN_DOUBT
+from tracekit.thresholds.hang import NAMED_IN_DOUBT
 
 
 def missing_dump(scene: Scene, _known: Found) -> Found:

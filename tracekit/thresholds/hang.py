@@ -1,0 +1,33 @@
+"""Who is named for a hang, and who is not."""
+
+from typing import Final
+
+MAX_WITNESSES: Final = 64
+"""Ranks or replicas asked about an order or a version: all of them run one program, so more tell nothing new."""
+
+MIN_WITNESSES: Final = 2
+"""Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
+
+PATTERN_CALLS: Final = 12
+"""Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
+
+STALE_DUMPS_SHARE: Final = 0.25
+"""Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
+
+STRAGGLER_CALLS: Final = 8
+"""Timed collectives below which coming last says nothing of a rank."""
+
+STRAGGLER_SHARE: Final = 0.5
+"""Share of all waiting in its calls that a straggler must cause itself: with less, others are late as often."""
+
+STRAGGLER_CHANCE: Final = 1e-3
+"""Probability, over all ranks together, with which chance (1/size a call) may make a rank last as often as it was."""
+
+NAMED_A_SIDE: Final = 4
+"""Ranks named of each side of a mismatch in doubt; the group tells the rest."""
+
+NAMED_IN_SENTENCE: Final = 8
+"""Culprits of a kind named in the verdict's sentence; the list below it names all."""
+
+NAMED_IN_DOUBT: Final = 16
+"""Ranks named of those that may explain a standstill; more are no lead."""

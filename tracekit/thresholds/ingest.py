@@ -1,0 +1,150 @@
+"""Bounds on files and folders that nobody vouches for, and the sizes in which they are read."""
+
+from typing import Final
+
+READ: Final = 1 << 18
+"""Compressed bytes read at a time."""
+
+SIP: Final = 1 << 12
+"""Compressed bytes handed to gunzip at a time: the most that an error in them can cost."""
+
+BLOCK: Final = 1 << 22
+"""Most bytes of a decompressed block: large enough that per-block costs vanish, small enough to stay in cache."""
+
+MAX_WINDOW: Final = 1 << 27
+"""Window of zstd, bytes: `zstd --long` uses this much by default; more is an attack on memory."""
+
+HEAD: Final = 16
+"""Bytes that must have been read before the kind of a file is told; the longest magic number is shorter."""
+
+MANIFEST_HEAD: Final = 200
+"""Characters of a file `manifest.json` in which a run names its schema: it is the first field."""
+
+MAX_TABLE_BYTES: Final = 1 << 31
+"""Bytes of an operation table, 2 GiB: with one row per operation such tables stay far below."""
+
+MAX_PLACES: Final = 1 << 20
+"""Data-parallel size or stages of an operation table; a greater number is a fault of the file."""
+
+MAX_SECONDS: Final = 1e9
+"""Start or duration in an operation table, s (32 years): as nanoseconds they stay far within 64 bits."""
+
+MAX_ORDINAL: Final = 1 << 20
+"""Operations of one type in a step of one rank; `seq_id` beyond this does not count them."""
+
+STEP_GAP_NS: Final = 1_000_000
+"""Time between steps of an operation table that are laid one after another, ns."""
+
+FILES_NAMED: Final = 3
+"""Files that a message names before it says how many more there are."""
+
+LOOKED_INTO: Final = 64
+"""Files set aside by name whose first bytes are looked at, in case the folder holds dumps only."""
+
+INT32_END: Final = 1 << 31
+"""Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
+
+MAX_RANKS: Final = 1 << 20
+"""Ranks of a job, and members of a process group; more is a fault of the file."""
+
+MAX_COUNT: Final = 1 << 62
+"""Sequence numbers, element counts, streams and ids: a sum or a product by 2 of any two stays within 64 bits."""
+
+MAX_MARKED_STEPS: Final = 100_000
+"""Steps of one file that are remembered to tell recordings apart; a profiler records some tens."""
+
+MAX_STEP: Final = 1 << 30
+"""Number of a training step: keys that hold a step beside an ordinal stay within 64 bits."""
+
+MAX_TIME_NS: Final = 1 << 62
+"""Start or base time, ns: below this the sum of a start, a base time and a duration stays within 64 bits."""
+
+LONGEST_NS: Final = 24 * 3600 * 1_000_000_000
+"""Duration of an event, ns: none of a training step lasts a day; recorders that wrap around write more."""
+
+MAX_OVERLAP_NS: Final = 1_000
+"""Overlap of two kernels on one stream that is not counted, ns: the resolution of older traces."""
+
+MAX_OVERLAP: Final = 0.1
+"""Overlap of two recordings of a rank, of the shorter one: its device events may start after the next one's first."""
+
+HOPELESS: Final = 100_000
+"""Elements of an event array that are no events, before the first that is one, after which reading stops."""
+
+MAX_HEADER: Final = 1 << 25
+"""Bytes before the event array, and behind it, 32 MiB: the groups of 100 000 ranks need a third of that."""
+
+KEPT_START: Final = 1 << 20
+"""Bytes kept of a file without an event array, to tell its kind."""
+
+KEY_ROOM: Final = 64
+"""Bytes that hold a separator or a colon, the blanks around it and the first key behind it."""
+
+WINDOW: Final = 1 << 22
+"""Bytes of events handed to pyarrow at a time."""
+
+SMALL: Final = 1 << 12
+"""Bytes of events below which it costs less to read event by event than to narrow the fault down."""
+
+MAX_BURST: Final = 1 << 12
+"""Events read one by one before pyarrow is tried again."""
+
+TEXT: Final = 1 << 16
+"""Bytes decoded at a time when events are read one by one."""
+
+NEAR_END: Final = 12
+"""Characters before a text's end within which a JSON fault may come from that end: a pair of escapes is as long."""
+
+MAX_EVENT: Final = 1 << 25
+"""Bytes of one event, 32 MiB; a longer one is skipped and counted."""
+
+MAX_SEPARATORS: Final = 4
+"""Ways of separating events that are learned from one file; real files have one or two."""
+
+MAX_JSON_DIGITS: Final = 400
+"""Digits of a number: enough for any double, few enough to stay cheap."""
+
+MAX_WHOLE_EXPONENT: Final = 30
+"""Power of ten from which a decimal exceeds 64 bits in any case, and is not rounded first."""
+
+MAX_TIME_EXPONENT: Final = 20
+"""Power of ten beyond which microseconds exceed 64 bits of nanoseconds in any case."""
+
+MIN_TIME_EXPONENT: Final = -30
+"""Power of ten below which microseconds are 0 ns in any case."""
+
+RUN_ROWS: Final = 1 << 19
+"""Events sorted at a time: about 100 MB."""
+
+CHUNK_ROWS: Final = 1 << 15
+"""Events of a spilled run in memory at a time."""
+
+GROUP_ROWS: Final = 1 << 18
+"""Rows of a Parquet row group."""
+
+LEAST_CALLS: Final = 8
+"""Calls of a step of timed dumps, and of the window that all ranks' rings hold; fewer compare nothing."""
+
+LEAST_STEPS: Final = 3
+"""Steps that marks or a period must tell before they are believed."""
+
+MAX_RARE_CALLS: Final = 64
+"""Calls of the rarest kind that one period may hold."""
+
+PERIODS_ALIKE: Final = 0.9
+"""Share of calls that must repeat after a period; evaluation and logging add some calls of their own."""
+
+MAX_TWINS: Final = 64
+"""Process groups of the same members that are told apart; their sequence numbers are interleaved by this."""
+
+BEYOND_ALL_CALLS: Final = 1 << 62
+"""A sequence number beyond that of every call."""
+
+MAX_RUN_MANIFEST: Final = 1 << 26
+"""Bytes of a `run.json` that is read, 64 MiB: the hosts of a hundred thousand ranks need a few."""
+
+READER_BYTES: Final = 16 << 30
+"""Address space that a reading process may take beyond what it starts with: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 6 * 3600.0
+"""Time for one trace. The largest take minutes; only a reader that loops needs hours."""

@@ -1,0 +1,25 @@
+"""How much is shown."""
+
+from typing import Final
+
+CULPRITS_SHOWN: Final = 16
+REJECTED_SHOWN: Final = 5
+"""Culprits and rejected files of a hang listed without --verbose: a screen holds them beside the stacks."""
+
+FRAMES_SHOWN: Final = 12
+"""Innermost frames of a stack: these lead from the collective to the training step."""
+
+RANK_RUNS_SHOWN: Final = 24
+"""Runs of consecutive ranks shown of a list: two lines of text."""
+
+SHAPES_SHOWN: Final = 4
+"""Shapes shown of a call's inputs: an all-to-all may have one a member."""
+
+ROWS_SHOWN: Final = 8
+"""Suspects and rejected files that the text lists without --verbose: they fit a screen."""
+
+NUMBER_RUNS_SHOWN: Final = 12
+"""Runs of step or rank numbers that one line of text lists."""
+
+TIGHT_INTERVAL: Final = 0.1
+"""Share by which the ends of a price may differ before the text shows both."""

@@ -1,0 +1,179 @@
+"""Who is named as slow, and who is not."""
+
+from typing import Final
+
+ENDS_LEAST: Final = 4
+"""Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
+
+ENDS_MISFIT: Final = 0.15
+"""Median miss of a common line, of the median time between ends. Ranks of one job: 0.002 on GPUs, up to 0.12 on Gloo.
+
+Ranks of two jobs that have the same layout: 0.2 to 3, because the differences of their steps add up.
+"""
+
+ENDS_TAIL: Final = 2.0
+"""The same miss, of the time that the member which came last takes: members leave within the operation's own time."""
+
+ENDS_SHIFTS: Final = 16
+"""Operations by which two windows may be numbered differently before their ends are called another recording's."""
+
+ENDS_MATCHED: Final = 300
+"""Ends of a rank that are compared with all of another rank: enough to count by, few enough to square."""
+
+ENDS_WIDTH_NS: Final = 20_000
+"""Difference of two common ends on a device, ns: the tail of a transfer, and the drift of clocks within a window."""
+
+ENDS_TOGETHER: Final = 0.5
+"""Share of ends that meet under one difference of clocks from which two ranks ran together; by chance a tenth does."""
+
+ENDS_DRIFT: Final = 0.01
+"""Drift between two clocks that no host has: crystals differ by 1e-4 at the most."""
+
+CLOCK_DOUBTS: Final = 3.0
+"""Median differences of common ends that two clocks may be apart; beyond them few ends of collectives lie."""
+
+AXIS_RIVAL: Final = 0.6
+"""An axis is the pipeline if no other axis explains more than this share of the messages that it does."""
+
+MIN_LOST_SHARE: Final = 0.02
+"""Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
+
+COVERAGE_WHOLE: Final = 0.995
+"""Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
+
+LEAST_MATCHED: Final = 0.1
+"""Matched share of the exposed communication below which nobody is called healthy: hardly any wait was seen."""
+
+CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
+"""Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
+
+Z_LIMIT: Final = 4.5
+"""Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
+ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
+
+ONE_STEP_P: Final = 0.05
+"""With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
+
+LEAST_CHANCE: Final = 1e-300
+"""Smallest probability that is turned into standard errors: below it the normal quantile is infinite."""
+
+NOISE_FLOOR: Final = 5e-4
+"""Share of the step below which own times are never trusted to differ (timestamps, launch jitter)."""
+
+SUSPECT_SHARE: Final = 0.2
+"""A further suspect must cost at least this share of the worst one's loss."""
+
+STEP_SHARE: Final = 0.3
+"""A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
+
+MOST_CONFIDENCE: Final = 0.999
+"""Confidence is never reported above this: the noise need not be normal that far out."""
+
+MOST_GAIN: Final = 0.99
+"""A cure is never reported to save more than this share of the step: the rest must stay positive."""
+
+RECURRING_SHARE: Final = 0.25
+"""Share of its mean that an excess keeps without its longest step if it recurs: one that strikes twice keeps half."""
+
+OTHER_STEPS: Final = 3
+"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure."""
+
+OTHER_STEPS_OF_FIRST: Final = 2
+"""The same where the long step is the first one captured: there a profiler starts."""
+
+STAGE_TELLING_PEERS: Final = 3
+"""Ranks a stage from which they tell a long stage from a slow rank: of fewer, all may be slow, or one short of work."""
+
+STAGE_MIN_PEERS: Final = 2
+"""Pipeline stages that are compared with each other: at least this many."""
+
+STEP_PARTS: Final = 8
+"""Parts of a step in which peers are compared where work moves between ranks within the step."""
+
+NO_WORK_NS: Final = 1000.0
+"""Own time within which nothing was done: clocks of traces tick in microseconds."""
+
+ANSWER_NS: Final = 50_000
+"""An operation posted within this time after another one ended may have waited for it."""
+
+QUEUED_NS: Final = 20_000
+"""An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
+
+UNEVEN_RATIO: Final = 1.4
+"""Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
+delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""
+
+UNEVEN_BLOCKS: Final = 8
+"""Blocks a step whose variance is compared with that of their operations."""
+
+DATA_VARIATION: Final = 0.03
+"""Least coefficient of variation of attention time between peers that makes an imbalance follow the data."""
+
+ATTENTION_NAMED: Final = 0.02
+"""Attention below this share of the other compute is taken for a trace that does not name its attention kernels."""
+
+ATTENTION_VARIATION: Final = 2.0
+"""Attention must vary this many times as much as the other compute: a slow device slows both alike."""
+
+LEVELLING_GAIN: Final = 2.0
+"""Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
+
+RANKS_SAMPLED: Final = 16
+"""Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""
+
+PEERS_SAMPLED: Final = 6
+"""Peers whose events are read to explain a suspect: a median needs few."""
+
+LINK_RATIO: Final = 1.25
+"""A link is slow when its transfers take this much longer than those of its peers for the same message."""
+
+LINK_RATIO_OF_TWO: Final = 1.6
+"""The same where there is one peer only, whose own spread is unknown."""
+
+LINK_REPEATS: Final = 3
+"""Steps from which messages are compared with those at the same place of other steps: a median needs three."""
+
+LINK_NOISE_SHARE: Final = 0.02
+"""Transfers are never trusted to differ by less than this share of the peers' transfer."""
+
+CLOCK_DOUBT: Final = 2.0
+"""A message's transfer must exceed its peers' by this many times the doubt about the clocks of its two ranks."""
+
+MAJORITY: Final = 0.5
+"""A cause must explain at least half of the excess own time."""
+
+PAUSES_A_STEP: Final = 8
+"""More long gaps than this in a step are no pauses but a slow host, which delays every launch a little."""
+
+KERNELS_SHOWN: Final = 0.1
+"""A kind of kernel is shown as evidence where it makes up more than this share of the excess."""
+
+ATTENTION_ALONE: Final = 0.7
+"""Share of the excess that attention must explain before a suspect is excused by the documents it was dealt."""
+
+PRODUCTS_STEADY: Final = 0.2
+"""And the relative excess of matrix products must be below this share of attention's: a slow device slows both."""
+
+ROLE_SHARE: Final = 0.1
+"""Share of the step up to which host work of all ranks with tensor index 0 is the job's design, not a fault."""
+
+ROLE_EQUALITY: Final = 0.5
+"""The least of their excesses must reach this share of the largest: one of them may be slow besides."""
+
+ROLE_RANKS: Final = 2
+"""Ranks of that role a pipeline stage, at least: a single one shows no pattern."""
+
+DUMP_LITTLE: Final = 0.5
+"""In dumps a rank that others wait for waits less than this share of what its peers wait."""
+
+DUMP_DOUBT: Final = 2.0 * MIN_LOST_SHARE
+"""In dumps an excess from this share of the step is no proof of health even if it is not significant."""
+
+RANKS_LISTED: Final = 6
+"""Ranks or steps that a reason lists; the rest are counted."""
+
+MEMBERS_LISTED: Final = 8
+"""Members of a process group that an error lists."""
+
+WORST_WORKERS: Final = 0.03
+"""Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""

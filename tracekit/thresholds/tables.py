@@ -1,0 +1,167 @@
+"""One step, one operation, one message, one group: how they are told in a recording."""
+
+from typing import Final
+
+MAX_BATCH_MEMBERS: Final = 256
+"""Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
+
+MAX_NESTED_RECORDS: Final = 8
+"""Records before a launch that are tried for the one around it: calls nest two or three deep."""
+
+CLOCK_FIT_FROM: Final = 12
+"""Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
+
+CLOCK_FIT_POINTS: Final = 240
+"""Common collectives that a drift is fitted to: Theil and Sen's line compares all pairs of them."""
+
+QUICKER_LINKS_PERCENTILE: Final = 25
+"""Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
+
+RESUME_SLACK_NS: Final = 50_000
+"""Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
+
+RESUME_SLACK_SHARE: Final = 0.02
+"""The same as a share of the wait, also on a CPU trace only."""
+
+DEVICE_ROUNDING_NS: Final = 2_000
+"""The same on a GPU trace: a device orders its kernels exactly, and older traces round both times to microseconds."""
+
+ENOUGH_STEPS: Final = 3
+"""Steps that an analysis wants before it stops accepting steps that some ranks lack: a median needs three."""
+
+NEARLY_ALL_RANKS: Final = 0.8
+"""Share of ranks that must have a step whole, where too few steps are whole on all ranks."""
+
+MOST_RANKS: Final = 0.5
+"""The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
+
+WHOLE_STEP_SHARE: Final = 0.5
+"""A step with fewer operations than this share of the rank's median step was cut, even if all members agree."""
+
+ALIGN_LEAST_OVERLAP: Final = 0.5
+"""Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
+
+RESULT_COPY_SHARE: Final = 0.05
+"""An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
+
+EAGER_SPREAD: Final = 3.0
+"""Sends whose 90th percentile stays below this many medians hardly vary: nothing held them up."""
+
+EAGER_SHARE: Final = 0.5
+"""Sends that wait for their receiver vary as receives do; eager ones stay below this share of the receives'."""
+
+LONG_TAIL_PERCENTILE: Final = 90
+"""Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
+
+LONG_SEND: Final = 5.0
+"""A send of more than this many times the median was held up."""
+
+HELD_RECEIVE_SHARE: Final = 0.5
+"""A send was held by a late receive if the receive was posted in the last half of the send."""
+
+HELD_END_SHARE: Final = 0.25
+"""And if both end together, within this share of the send's duration."""
+
+HELD_MAJORITY: Final = 0.5
+"""Share of the long sends that must have been held by their receive before sends are taken to wait."""
+
+HELD_LEAST: Final = 2
+"""And at least this many of them: one pair may be an accident."""
+
+PROVEN_EAGER_SHARE: Final = 0.05
+"""Share of the sends that must end before their receive was posted, where none stands alone in its kernel."""
+
+ALWAYS_BUFFERED_BYTES: Final = 1 << 14
+"""Bytes of a message that NCCL buffers in any case: 16 KiB for each channel, of which there is at least one."""
+
+NEVER_BUFFERED_BYTES: Final = 1 << 27
+"""Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
+
+BUFFERED_RECEIVE: Final = 3
+"""A receive below this many times the quickest one only copied a message that had arrived before."""
+
+COMMON_END_NS: Final = 30_000
+"""Both kernels of a message end within this time of each other, beside what the clocks leave open: across nodes the
+last bytes and the flag behind them take some ten microseconds."""
+
+CANDIDATE_ENDS: Final = 2
+"""Kernels before and behind an end that are tried as its partner: a stage has two neighbours."""
+
+COMMON_ENDS_LEAST: Final = 4
+"""Messages that must end together before two lanes are taken to carry the same ones: fewer happen by chance."""
+
+COMMON_ENDS_SHARE: Final = 0.85
+"""Share of a lane's messages that must be explained: the rest may be cut, or was called late by a disturbed clock."""
+
+BY_CHANCE: Final = 0.3
+"""Share of kernels that may end together by chance; with more, agreement proves nothing."""
+
+TWINS_SHARE: Final = 0.5
+"""Share of kernels that begin and end together on two ranks from which the two do the same and send each other none."""
+
+LANE_MAJORITY: Final = 0.65
+"""Share of a lane's messages that one other lane must explain for it to be the peer: with two peers each has half."""
+
+LANE_ENDS_SHARE: Final = 0.05
+"""Share of the messages of two lanes that must end together where sends go to buffers: receives that waited. A stage
+that is slower than the one before it waits for the first micro-batch of a step only."""
+
+LANE_RIVAL: Final = 0.6
+"""A lane is given to another only if its second-best partner explains less than this share of what the best does."""
+
+MAX_LANES: Final = 16
+"""Lanes of a rank that are tried against those of another: a stage has a few streams for messages."""
+
+MAX_CLOCK_RATE: Final = 3e-4
+"""Rate by which two clocks may drift apart: crystals are within 100 parts in a million, and temperature adds some."""
+
+CLOCK_CANDIDATES: Final = 8
+"""Differences of two clocks that are followed through all steps: micro-batches repeat, so some nearly fit."""
+
+CLOCK_RIVAL: Final = 0.8
+"""Two clocks are compared only if the second-best difference explains less than this share of the best one's ends."""
+
+MAX_KERNELS_COMPARED: Final = 128
+"""Kernels of a step whose ends are compared all with all to find the difference of two clocks."""
+
+MAX_MESSAGES_ALIGNED: Final = 1024
+"""Messages of a step whose sizes are compared all with all on one channel; a stage sends some tens."""
+
+TIE_NS: Final = 1_000_000
+"""Of two ways to join messages by size, ends that differ by this much more count half as much."""
+
+LEAST_ENDS: Final = 4
+"""Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
+
+ENDS_COMPARED: Final = 128
+"""Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
+
+APART_QUANTILE: Final = 0.75
+"""Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
+
+TAIL_NS: Final = 5_000.0
+"""Members of a collective leave within the tail of its transfer, ns: a few microseconds."""
+
+TOGETHER: Final = 2.5
+"""Ends that agree as well as the best within this factor agree: the tail's own spread is no larger."""
+
+CLEARLY_APART: Final = 4.0
+"""Ends that differ by this factor more than those of members are ends of different groups."""
+
+LEAST_TAIL_NS: Final = 1_000.0
+"""Ends that agree better than this are taken to differ by so much, ns: older traces have whole microseconds."""
+
+PROVING_LEAD: Final = 3.0
+"""A rank that came last by this factor more than ends differ shows who waited for it."""
+
+MOST_CLUSTERED: Final = 1024
+"""Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
+
+WHOLE_REPEATS: Final = 2
+"""Repetitions that make a pattern, of most of a recording: the end of a step breaks the pattern of its layers."""
+
+RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
+"""Shares of a recording that are left off its end in turn: the last kernels of other streams may be cut off there."""
+
+REPEATING_SHARE: Final = 0.6
+"""Share of a rank's operations that must repeat: the first step of a program often runs something more."""
