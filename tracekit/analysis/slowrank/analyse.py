@@ -28,6 +28,7 @@ from tracekit.store import Run
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
+from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
@@ -66,9 +67,12 @@ def opened(
         if progress:
             progress(i + 1, len(run.ranks))
     named = run.groups
+    marked = any((r.step != NO_STEP).any() for r in ranks)
+    ranks = with_repeating_steps(ranks, None) or ranks
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
-    if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+    ranks = with_repeating_steps(ranks, run.groups) or ranks
+    if not marked and any((r.step != NO_STEP).any() for r in ranks):
+        run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     if run.groups == named and (others := strangers(ops)):
