@@ -39,14 +39,16 @@ def analyse(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    job: int | None = None,
 ) -> SlowRankFinding:
     """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh or
-    order contradict the input, MeshError where nothing determines the mesh, InputError where nothing can be compared.
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). `job` chooses among several
+    recordings that the ranks are of. Raises UsageError where mesh, order or job contradict the input, MeshError where
+    nothing determines the mesh, InputError where nothing can be compared.
     """
-    case, choice = opened(run, mesh, order, steps, progress)
+    case, choice = opened(run, mesh, order, steps, progress, job)
     return _finding(case, choice, tempered(case, decide(case)))
 
 
@@ -56,6 +58,7 @@ def opened(
     order: Sequence[str] | None,
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
+    job: int | None = None,
 ) -> tuple[Case, MeshChoice]:
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
@@ -71,7 +74,8 @@ def opened(
         ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    if run.groups == named and (others := strangers(ops)):
+    chosen = None if run.job is not None else job
+    if (run.groups == named or chosen is not None) and (others := strangers(ops, chosen)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
