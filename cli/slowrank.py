@@ -50,7 +50,7 @@ def slowrank(
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    finding = analyse(run, mesh, order, steps, job=job)
+    finding = analyse(run, mesh, order, steps)
     emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)
 

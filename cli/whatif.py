@@ -46,6 +46,6 @@ def whatif(
     tracekit whatif traces/ --fix stage=3,axis=tp --fix op=all_gather --json -
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    finding = answer(run, fix, mesh, order, steps, job=job)
+    finding = answer(run, fix, mesh, order, steps)
     emit(whatif_text(finding, verbose=verbose), lambda: dumps(whatif_document(finding)), json_to)
     return 0

@@ -78,7 +78,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
-    job: int | None = None  # its number, where the input held several jobs; not kept in the folder
+    job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""

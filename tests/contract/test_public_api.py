@@ -22,8 +22,8 @@ NAMES = {
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
-    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None", "job=None"],
-    "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None", "job=None"],
+    "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
 }

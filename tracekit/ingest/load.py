@@ -39,7 +39,7 @@ def load(
     out: where the run is kept; None keeps it in a temporary folder until the process ends.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
-    job: which job to read, from 1, where the files are of several; `Run.job` is None where they are of one.
+    job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
     Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
@@ -48,7 +48,7 @@ def load(
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         if out is not None:
             raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
-        return open_run(Path(inputs[0]))
+        return replace(open_run(Path(inputs[0])), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
     with building(out) as folder:
@@ -60,9 +60,9 @@ def load(
             run = _merged(results, found, folder, inputs, job)
         else:
             raise InputError(_nothing(inputs, found))
-        _check_job(job, run, kept=out is not None)
+        _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
-    return replace(open_run(out), job=run.job) if out is not None else run
+    return open_run(out) if out is not None else run
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
@@ -74,10 +74,10 @@ def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
         refuse_foreign(out)
 
 
-def _check_job(job: int | None, run: Run, *, kept: bool) -> None:
+def _check_job(run: Run, *, kept: bool) -> None:
     """Raise UsageError where a run that is to be kept is of another job than wanted; else its analysis may find it."""
-    if kept and run.job is None and job not in {None, 1}:
-        raise UsageError(f"--job {job}: the files tell of one job only; leave --job out")
+    if kept and run.job not in {None, 1}:
+        raise UsageError(f"--job {run.job}: the files tell of one job only; leave --job out")
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:
@@ -109,7 +109,7 @@ def _of_set(
             progress(ProgressEvent(files, of, done, total, ""))
 
     results, quality, number = read_set(inputs, folder, *wanted, tell)
-    run = replace(merge(results, folder, found), job=number)
+    run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
     return replace(run, quality=tuple(rows))
 

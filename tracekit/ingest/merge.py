@@ -68,7 +68,7 @@ def merge(results: list[FileResult], folder: Path, found: Found, job: int | None
         quality=tuple(sorted(merged.quality, key=lambda q: (q.path or "", q.kind, q.detail))),
         world_size=world,
         mesh_hint=hints[0] if len(hints) == 1 else None,
-        job=number_of_job,
+        job=job if number_of_job is None else None,
     )
 
 

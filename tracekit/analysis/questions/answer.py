@@ -32,16 +32,15 @@ def answer(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    job: int | None = None,
 ) -> WhatIfFinding:
     """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
     Without a fix the standard questions are answered: everybody, the worst ranks, each axis and each stage typical.
-    `mesh`, `order`, `steps`, `progress` and `job` are as for `tracekit.slowrank`. Raises UsageError where a fix names
+    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names
     nothing in the run, or mesh, order or job contradict it; MeshError and InputError as `tracekit.slowrank` does.
     """
     fixes = parse_fixes(fix)
-    case, choice = opened(run, mesh, order, steps, progress, job)
+    case, choice = opened(run, mesh, order, steps, progress)
     engine: Engine = (
         TableEngine(case, case.model) if isinstance(case.model, TableModel) else StepEngine(case, case.model)
     )

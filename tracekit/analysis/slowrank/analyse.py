@@ -39,16 +39,15 @@ def analyse(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    job: int | None = None,
 ) -> SlowRankFinding:
     """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). `job` chooses among several
-    recordings that the ranks are of. Raises UsageError where mesh, order or job contradict the input, MeshError where
-    nothing determines the mesh, InputError where nothing can be compared.
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh,
+    order or `run.job` contradict the input, MeshError where nothing determines the mesh, InputError where nothing can
+    be compared.
     """
-    case, choice = opened(run, mesh, order, steps, progress, job)
+    case, choice = opened(run, mesh, order, steps, progress)
     return _finding(case, choice, tempered(case, decide(case)))
 
 
@@ -58,7 +57,6 @@ def opened(
     order: Sequence[str] | None,
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
-    job: int | None = None,
 ) -> tuple[Case, MeshChoice]:
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
@@ -74,8 +72,7 @@ def opened(
         ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    chosen = None if run.job is not None else job
-    if (run.groups == named or chosen is not None) and (others := strangers(ops, chosen)):
+    if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
