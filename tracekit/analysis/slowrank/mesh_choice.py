@@ -13,6 +13,7 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
+from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import Run
@@ -66,6 +67,7 @@ def choose(
     hinted = _hinted(run, world)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
+            _check_order(hinted, order, f"the run's manifest says --mesh {written(hinted)}")
             return MeshChoice(hinted, "manifest")
         return _flat(ops, world)
     try:
@@ -81,6 +83,7 @@ def choose(
         raise MeshError(
             f"process group {_shown(wrong)} fits no mesh with the other groups; {mesh_remedy(len(world))}"
         )
+    _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
     if found.flat and not any(g.names or g.descs for g in run.groups):
         return MeshChoice(found.mesh, "flat_world", found.notes, (_flat_row(world),))
     return MeshChoice(found.mesh, "process_groups", found.notes)
@@ -156,16 +159,35 @@ def _flagged(
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
-            f"the sizes of the whole job, whose product is {len(world)}"
+            f"the sizes of the whole job, whose product is {len(world)}{_says(uses, world)}"
         )
     mesh = from_sizes(sizes, order or tuple(sizes))
     wrong = _contradiction(mesh, uses)
     if wrong is not None:
         raise UsageError(
             f"--mesh contradicts the traces: process group {_shown(wrong)} lies along none of its axes; "
-            "mend the sizes or the order (inner to outer as written, or --order)"
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+        )
+    if named := misnamed(mesh, uses):
+        raise UsageError(
+            f"--mesh contradicts the traces: process group {_shown(named[0])} does not lie along its axis {named[1]}; "
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
     return mesh
+
+
+def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
+    told = said(uses, world)
+    return f"; {told}" if told else ""
+
+
+def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
+    """Raise UsageError where the user's order numbers the ranks otherwise than the mesh that was found."""
+    if reordered(mesh, order):
+        raise UsageError(
+            f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
+            "leave --order out"
+        )
 
 
 def _shown(use: GroupUse) -> str:
