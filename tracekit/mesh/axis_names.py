@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from tracekit.axes import AXES
 from tracekit.errors import MeshError
 from tracekit.mesh.families import Family
-from tracekit.mesh.parse import mesh_remedy
 from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
@@ -81,10 +80,8 @@ def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object
     for found in (shown, silent):
         if len(found) == 1:
             return found[0]
-    world = len(axes[0].blocks)
     raise MeshError(
-        "messages name no peer, and nothing tells which of the process groups lie along the pipeline; "
-        f"{mesh_remedy(world)}"
+        "messages name no peer, and nothing tells which of the process groups lie along the pipeline"
     )
 
 

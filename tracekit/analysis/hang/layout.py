@@ -7,6 +7,7 @@ from tracekit.analysis.hang.scene import Scene
 from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
+from tracekit.mesh.parse import mesh_remedy
 
 
 class Layout(NamedTuple):
@@ -42,9 +43,10 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
     try:
         inferred = infer(uses, scene.world, order)
     except MeshError as error:
+        told = f"{error}; {mesh_remedy(len(scene.world))}"
         if order is not None:
-            raise
-        return Layout(None, None, (f"mesh unknown: {error}",))
+            raise MeshError(told) from None
+        return Layout(None, None, (f"mesh unknown: {told}",))
     if inferred.flat:
         return Layout(None, None, inferred.notes)
     mesh = inferred.mesh

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.mesh_choice import choose as choose_mesh
 from tracekit.errors import MeshError
 from tracekit.mesh import Mesh
 from tracekit.mesh.parse import mesh_remedy
-from tracekit.store import Group, Run
+from tracekit.store import InferredGroup, Run
 from tracekit.tables.common_ends import Members, Together, choose, clusters
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps
@@ -116,7 +116,7 @@ def _named(
     for members in sorted(set(found.values())):
         if members not in number:
             number[members] = len(groups)
-            groups.append(Group(len(groups), members, (), ()))
+            groups.append(InferredGroup(len(groups), members, (), ()))
     named = []
     for rank in ranks:
         group, mine = rank.group.copy(), unnamed_rows(rank)
