@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tracekit.axes import AXES
-from tracekit.errors import MeshError
+from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
@@ -36,8 +36,8 @@ def infer(
     """Return the mesh of `world` (all ranks of the job) told by its process groups.
 
     `order` names the axes inner to outer where descriptions do not. `programs` are given where messages have no known
-    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshError when the groups do not
-    determine a mesh.
+    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshUnknownError when the groups do
+    not determine a mesh, MeshError when they contradict each other.
     """
     ranks = tuple(sorted(world))
     notes: list[str] = []
@@ -93,7 +93,7 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list
     if axes and prod(a.size for a in axes) < len(ranks):
         residual = _residual(dict.fromkeys(ranks, 0), axes, ranks)
         if residual is None:
-            raise MeshError(
+            raise MeshUnknownError(
                 f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks "
                 "unexplained"
             )

@@ -8,8 +8,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.group_contradictions import CHAIN, contradiction, shown
 from tracekit.analysis.slowrank.message_chains import carriers, holding
+from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.axes import AXES
-from tracekit.errors import MeshError, UsageError
+from tracekit.errors import MeshError, MeshUnknownError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
 from tracekit.mesh.group_descriptions import hinted_dims
@@ -18,6 +19,7 @@ from tracekit.store import InferredGroup, Run
 from tracekit.tables.channels import WORLD
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.step_marks import NO_STEP
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,15 @@ def choose(
 ) -> MeshChoice:
     """The mesh of `run`; `sizes` and `order` (inner to outer) are the user's; `lines` as in `group_uses`.
 
-    Raises UsageError where they contradict the input, MeshError where nothing determines the mesh.
+    Raises UsageError where they contradict the input, MeshUnknownError where nothing determines the mesh,
+    MeshError where groups that the files name contradict each other.
     """
     world = world_of(run, ops)
     uses = group_uses(run, ops, lines)
     if sizes is not None:
         return MeshChoice(_flagged(sizes, order, world, uses, len(ops.ranks)), "flag")
+    if is_unknown(run):
+        return MeshChoice(infer([], world).mesh, "flat_world")
     hinted = _hinted(run, world)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
@@ -67,7 +72,7 @@ def choose(
     except MeshError as error:
         if hinted is not None and contradiction(hinted, uses) is None:
             return MeshChoice(hinted, "manifest")
-        raise MeshError(f"{error}; {remedy(run, world)}") from None
+        raise type(error)(f"{error}; {remedy(run, world)}") from None
     if hinted is not None and found.mesh.sizes != hinted.sizes and contradiction(hinted, uses) is None:
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
     if found.flat and not any(g.names or g.descs for g in run.groups):
@@ -157,14 +162,20 @@ def _chain(
 
 
 def _programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
-    """What each rank runs in most steps, where messages have no known peer; None where there are none of these."""
+    """What each rank runs in most steps, where messages have no known peer; None where there are none of these.
+
+    Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
+    """
     if not (ops.op == "send_recv").any():
         return None
-    found = {}
+    found, marked = {}, (ops.step != NO_STEP).any()
     for rank, source in ops.per_rank.items():
         steps: dict[int, Counter[str]] = defaultdict(Counter)
         for step, op in zip(source.step.tolist(), source.op, strict=True):
-            steps[step][op] += 1
+            if step != NO_STEP or not marked:
+                steps[step][op] += 1
+        if not steps:
+            continue
         usual = Counter(tuple(sorted(kinds.items())) for kinds in steps.values())
         found[rank] = max(usual, key=lambda kinds: (usual[kinds], kinds), default=())
     return found
@@ -210,10 +221,13 @@ def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
-    """One data-parallel group of all ranks; MeshError with the `remedy` unless all are there and call the same."""
+    """One data-parallel group of all ranks.
+
+    Raises MeshUnknownError with the `remedy` unless all are there and call the same operations.
+    """
     missing = sorted(set(world) - set(ops.ranks))
     if missing:
-        raise MeshError(
+        raise MeshUnknownError(
             f"the traces name no process groups and rank {missing[0]} is missing, so the mesh is unknown; {remedy}"
         )
     sequences = [ops.per_rank[r].op for r in ops.ranks]
@@ -223,7 +237,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
         )
     for rank, sequence in zip(ops.ranks, sequences, strict=True):
         if Counter(sequence) != Counter(sequences[0]):
-            raise MeshError(
+            raise MeshUnknownError(
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
                 f"so the mesh is unknown; {remedy}"
             )
