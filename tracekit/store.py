@@ -82,6 +82,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
+    job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""

@@ -47,8 +47,8 @@ def analyse(
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
     half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Where nothing determines the
-    mesh, the answer is open. Raises UsageError where mesh or order contradict the input, MeshError where process groups
-    do, InputError where nothing can be compared.
+    mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input, MeshError where
+    process groups do, InputError where nothing can be compared.
     """
     run, ranks = _read(run, mesh, progress)
     try:
@@ -101,7 +101,7 @@ def _opened(
         ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    if run.groups == named and (others := strangers(ops)):
+    if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )
