@@ -62,6 +62,10 @@ class Group:
     descs: tuple[str, ...]
 
 
+class InferredGroup(Group):
+    """A process group that no file names: the common ends of its collectives show it. It is never written."""
+
+
 @dataclass(frozen=True)
 class Run:
     """An ingested run, opened lazily: events are read one rank and a few columns at a time.

@@ -8,6 +8,7 @@ from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
 from tracekit.mesh.given import misnamed, reordered, said, written
+from tracekit.mesh.parse import mesh_remedy
 from tracekit.thresholds.hang import RANKS_SHOWN
 
 
@@ -22,27 +23,19 @@ class Layout(NamedTuple):
 def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] | None) -> Layout:
     """Give the mesh of these sizes (`given`), else the one that the groups determine.
 
-    order: axes inner to outer. Raises MeshError where `given` or `order` contradicts the dumps.
+    order: axes inner to outer. Raises MeshError where `given` or `order` does not fit the dumps.
     """
     if given is not None:
-        mesh = from_sizes(given, order or tuple(given))
-        if mesh.world_size != len(scene.world):
-            raise MeshError(
-                f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(scene.world)}; correct it"
-                f"{_says(scene)}"
-            )
-        if named := misnamed(mesh, _uses(scene)):
-            raise MeshError(
-                f"--mesh contradicts the dumps: group {named[0].descs[0]} of ranks {_few(named[0].ranks)} does not lie "
-                f"along its axis {named[1]}; correct it{_says(scene)}"
-            )
-        return Layout(mesh, MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ())
+        return Layout(
+            mesh := _given(scene, given, order), MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ()
+        )
     try:
         inferred = infer(_uses(scene), scene.world, order)
     except MeshError as error:
+        told = f"{error}; {mesh_remedy(len(scene.world))}"
         if order is not None:
-            raise
-        return Layout(None, None, (f"mesh unknown: {error}",))
+            raise MeshError(told) from None
+        return Layout(None, None, (f"mesh unknown: {told}",))
     if inferred.flat:
         return Layout(None, None, inferred.notes)
     mesh = inferred.mesh
@@ -56,7 +49,27 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
     return Layout(mesh, finding, inferred.notes)
 
 
+def _given(scene: Scene, given: dict[str, int], order: Sequence[str] | None) -> Mesh:
+    """Give the mesh of the user; MeshError where it contradicts the dumps, with what their groups say."""
+    mesh = from_sizes(given, order or tuple(given))
+    told = said(_uses(scene), scene.world)
+    says = f"; {told}" if told else ""
+    if mesh.world_size != len(scene.world):
+        raise MeshError(
+            f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(scene.world)}; correct it{says}"
+        )
+    if named := misnamed(mesh, _uses(scene)):
+        (use, axis) = named
+        few = ", ".join(map(str, use.ranks[:RANKS_SHOWN])) + (", …" if len(use.ranks) > RANKS_SHOWN else "")
+        raise MeshError(
+            f"--mesh contradicts the dumps: group {use.descs[0]} of ranks {few} does not lie along its axis {axis}; "
+            f"correct it{says}"
+        )
+    return mesh
+
+
 def _uses(scene: Scene) -> list[GroupUse]:
+    """Give the groups of the scene as an inference takes them."""
     return [
         GroupUse(
             group.ranks,
@@ -67,12 +80,3 @@ def _uses(scene: Scene) -> list[GroupUse]:
         for group in scene.groups
         if not group.guessed
     ]
-
-
-def _says(scene: Scene) -> str:
-    told = said(_uses(scene), scene.world)
-    return f"; {told}" if told else ""
-
-
-def _few(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", …" if len(ranks) > RANKS_SHOWN else "")
