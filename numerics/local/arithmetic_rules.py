@@ -90,9 +90,11 @@ def _either(func: Any, a: Any, b: Any) -> Any:
 @rule(*_MONOTONE)
 def _monotone(func: Any, x: Bounded) -> Any:
     """Look at both ends of the argument's interval: the function only rises or only falls."""
-    value, low, high = func(x.value), func(x.value - x.error), func(x.value + x.error)
-    error = torch.maximum((high - value).abs(), (value - low).abs())
     name = func.overloadpacket.__name__
+    least = x.value - x.error
+    least = least.clamp_min(0) if name == "sqrt" else least  # of sums of squares: never below zero
+    value, low, high = func(x.value), func(least), func(x.value + x.error)
+    error = torch.maximum((high - value).abs(), (value - low).abs())
     if name == "reciprocal":
         error = torch.where(x.value.abs() > x.error, error, torch.inf)
     dtype = format_of(func, (x,), {})

@@ -6,7 +6,7 @@ and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1 and 3.5): one 
 any order adds (n-1)u times the sum of magnitudes, and a function passes its argument's error on by its slope.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from math import isfinite
 from typing import Any, Final, Self
@@ -188,6 +188,14 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return keep
+
+
+def sum_in_any_order(parts: Sequence[torch.Tensor]) -> Bounded:
+    """Return the sum of equally shaped tensors of one format, which may be added and rounded in any order."""
+    dtype = parts[0].dtype
+    values, errors = (torch.stack([f(part) for part in parts]) for f in (exact, errors_of))
+    size = (values.abs() + errors).sum(0)
+    return Bounded(values.sum(0), errors.sum(0) + (len(parts) - 1) * unit(dtype) * size, dtype)
 
 
 def errors_of(item: Any) -> Any:

@@ -36,7 +36,7 @@ class Check:
     judged: Judged
 
 
-class _Replace(torch.autograd.Function):
+class Replace(torch.autograd.Function):
     """Gives the recorded value on the way forth; on the way back, whatever `back` makes of the gradient."""
 
     @staticmethod
@@ -98,7 +98,7 @@ class ForcedPass:
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
                 )
 
-            return replaced(output, computed, _Replace.apply(computed, value, back))  # type: ignore[no-untyped-call]
+            return replaced(output, computed, Replace.apply(computed, value, back))  # type: ignore[no-untyped-call]
 
         return hook
 

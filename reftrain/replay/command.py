@@ -10,13 +10,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from numerics.record.recorder import CaptureError
 from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
+from tracekit.errors import InputError
+
+if TYPE_CHECKING:
+    from reftrain.replay.engine import Replay
 
 REFUSED = 3
 """Exit code of a replay that cannot be made; stderr tells the reason."""
@@ -35,15 +39,28 @@ def captured_level(run: Path) -> tuple[Level, tuple[str, ...]]:
 
 
 def replay(
-    run: Path, out: Path, level: Level, names: Sequence[str], variants: Sequence[str], steps: int | None
+    run: Path,
+    out: Path,
+    level: Level,
+    names: Sequence[str],
+    variants: Sequence[str],
+    steps: int | None,
+    *,
+    forced: bool = False,
 ) -> None:
-    """Replay a run folder into another; `ReplayError` where that is impossible."""
+    """Replay a run folder into another; `ReplayError` where that is impossible.
+
+    A `forced` replay goes on with the values that the run recorded (see `forced`).
+    """
     import torch
 
+    from reftrain.replay.bounded_replay import BoundedReplay
     from reftrain.replay.capture_writer import CaptureWriter
     from reftrain.replay.declared_plan import declared_plan, possible_order
     from reftrain.replay.engine import Replay
+    from reftrain.replay.forced import ForcedWriter
     from reftrain.replay.formats import formats_of
+    from reftrain.replay.recorded_values import recorded_ranks
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
@@ -56,14 +73,25 @@ def replay(
     formats = with_variants(formats_of(config.numerics.policy), variants)
     orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     out.mkdir(parents=True, exist_ok=True)
-    observer = CaptureWriter(config, out, level, names)
-    engine = Replay(config, orders, formats, observer)
-    for step in range(min(config.steps, steps or config.steps)):
-        engine.apply(step, engine.gradients(step))
-        print(f"step {step}", file=sys.stderr, flush=True)  # noqa: T201 - progress for who started this program
-    observer.close()
+    count = min(config.steps, steps or config.steps)
+    if forced:
+        ranks = recorded_ranks(run)
+        _repeat(Replay(config, orders, formats, ForcedWriter(config, out, level, names, ranks)), count)
+        if any(rank.different for rank in ranks.values()):
+            bounds = ForcedWriter(config, out, "tensors", (), ranks, bounds=True)
+            _repeat(BoundedReplay(config, orders, formats, bounds), count)
+    else:
+        _repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names)), count)
     write_plan(out, declared_plan(config, recorded))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
+
+
+def _repeat(engine: "Replay", steps: int) -> None:
+    """Repeat the steps and finish the capture."""
+    for step in range(steps):
+        engine.apply(step, engine.gradients(step))
+        print(f"step {step}", file=sys.stderr, flush=True)  # noqa: T201 - progress for who started this program
+    engine.observer.close()
 
 
 def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:
@@ -109,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
     )
     parser.add_argument("--steps", type=int, help="replay only the first steps")
+    parser.add_argument("--forced", action="store_true", help="go on with recorded values; bound what differs")
     parser.add_argument(
         "--baseline",
         choices=("matched", "2d", "again"),
@@ -132,8 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tuple(given.names or names),
             tuple(given.variant),
             given.steps,
+            forced=given.forced,
         )
-    except (ReftrainError, CaptureError, OSError) as error:
+    except (ReftrainError, CaptureError, InputError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - the reason, for who started this program
         sys.exit(REFUSED)
 

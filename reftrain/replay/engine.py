@@ -82,14 +82,14 @@ class Replay:
         self.reader = Reader(config)
         self.shards: Shards = {seat: {} for seat in self.grid.seats()}
         self._first_values()
-        matrices = {
+        self.matrices = {
             p.name
             for stage in range(config.stages)
             for p in self.declared.in_order(stage)
             if len(p.shape) > 1
         }
         self.optimizers = {
-            seat: ShardOptimizer(config.optimizer, shards, matrices) for seat, shards in self.shards.items()
+            seat: ShardOptimizer(config.optimizer, shards, self.matrices) for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
@@ -138,10 +138,10 @@ class Replay:
             for tp in range(mesh.tp):
                 self.reducer.reduce(stage, tp, whole, reduced, last=last)
         finish(config, self.grid, self.declared, reduced, self.observer)
-        self.observer.shards("param_grad", ".grad", reduced)
+        reduced = self.observer.shards("param_grad", ".grad", reduced)
         norm = global_norm(config, self.grid, self.declared, reduced, self.observer)
         loss = sum_losses(self.grid, losses, self.observer) / valid
-        self.observer.scalar("grad_norm", norm)
+        norm = self.observer.scalar("grad_norm", norm)
         self.observer.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
         return StepResult(loss, valid, norm, reduced)
 
@@ -169,10 +169,10 @@ class Replay:
         for place in range(len(self.virtual_ranks)):
             total = torch.zeros(1, dtype=torch.float64)
             if self.config.numerics.loss_log == "stacked":
-                total += torch.stack([sums[number][place] for number in sorted(sums)]).sum().double()
+                total = total + torch.stack([sums[number][place] for number in sorted(sums)]).sum().double()
             else:
                 for number in sorted(sums):
-                    total += sums[number][place].double()
+                    total = total + sums[number][place].double()
             totals[Seat(dp, last, *divmod(place, mesh.tp))] = total
         return totals
 
@@ -198,7 +198,7 @@ class Replay:
             if grads is None:
                 backward([total / valid for total in here.outputs], None)
             else:
-                self.observer.message("pp", "G", stage + 1, stage, grads)
+                grads = self.observer.message("pp", "G", stage + 1, stage, grads)
                 now.stage = stage
                 backward(here.outputs, grads)
             grads = (
@@ -217,7 +217,7 @@ class Replay:
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
             if outputs is not None:
-                self.observer.message("pp", "A", stage - 1, stage, outputs)
+                outputs = self.observer.message("pp", "A", stage - 1, stage, outputs)
                 now.stage = stage
             self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
@@ -225,7 +225,7 @@ class Replay:
                 {n: w.detach().requires_grad_() for n, w in weights[stage][place % config.mesh.tp].items()}
                 for place in range(len(self.virtual_ranks))
             ]
-            self.observer.weights(local)
+            local = self.observer.weights(local)
             last = stage + 1 == config.stages
             outputs = run_stage(config, self.virtual_ranks, layers, inputs, local, batch, last=last)
             passed.append(_Passed(inputs, outputs, local))
@@ -264,9 +264,9 @@ class Replay:
         self.observer.now = Moment(step, "step")
         rate = learning_rate(self.config.optimizer, step, self.config.steps)
         clip = clip_factor(result.norm, self.config.optimizer.clip_norm)
-        self.observer.scalar("learning_rate", torch.tensor(rate, dtype=torch.float64))
+        rate = float(self.observer.scalar("learning_rate", torch.tensor(rate, dtype=torch.float64)))
         if clip is not None:
-            self.observer.scalar("clip", clip)
+            clip = self.observer.scalar("clip", clip)
         for seat, optimizer in self.optimizers.items():
             optimizer.step(result.gradients[seat], rate, clip)
         self.observer.shards("param", "", self.shards)

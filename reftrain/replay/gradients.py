@@ -32,7 +32,7 @@ class Accumulator:
         """Add one micro-batch; the first is the sum's first value."""
         for name, grad in grads.items():
             if name in self.sums:
-                self.sums[name] += grad
+                self.sums[name] = (self.sums[name] + grad).to(self.formats.accumulate)
             else:
                 self.sums[name] = grad.to(self.formats.accumulate, copy=True)
 
@@ -47,9 +47,8 @@ def flat_buffer(tensors: Sequence[Tensor], ranks: int, dtype: torch.dtype) -> Te
     pieces = []
     for tensor in tensors:
         rows = -(-len(tensor) // ranks) * ranks
-        padded = torch.zeros((rows, *tensor.shape[1:]), dtype=dtype)
-        padded[: len(tensor)] = tensor
-        pieces.append(padded.view(ranks, -1))
+        rest = tensor.new_zeros((rows - len(tensor), *tensor.shape[1:]), dtype=dtype)
+        pieces.append(torch.cat([tensor.to(dtype), rest]).view(ranks, -1))
     return torch.cat(pieces, dim=1)
 
 
@@ -75,11 +74,12 @@ class Reducer:
                     s: flat_buffer([whole[s][p.name] for p in parameters], len(group), self.formats.reduce)
                     for s in group
                 }
-                total = ring_sum(list(buffers.values()))
-                after = {seat: total[index].clone() for index, seat in enumerate(group)}
                 inputs = {seat: buffer.view(-1) for seat, buffer in buffers.items()}
-                self.observer.reduction("dp_cp", "reduce_scatter", f"{unit}.grad", inputs, after)
-                flats |= after
+                name = ("dp_cp", "reduce_scatter", f"{unit}.grad")
+                inputs = self.observer.reduction_in(*name, inputs)
+                total = ring_sum([flat.view(len(group), -1) for flat in inputs.values()])
+                after = {seat: total[index].clone() for index, seat in enumerate(group)}
+                flats |= self.observer.reduction_out(*name, after)
             if self._is_replicated:
                 flats = self._between_replicas(stage, unit, groups, flats, last=last)
                 if not last:
@@ -96,22 +96,20 @@ class Reducer:
         self, stage: int, unit: str, groups: list[list[Seat]], flats: dict[Seat, Tensor], *, last: bool
     ) -> dict[Seat, Tensor]:
         """Add to what earlier reductions of the step left, and on the last one sum over the replicas."""
+        sums: dict[Seat, Tensor] = {}
         for seat, own in flats.items():
             before = self._replica_sums.pop((stage, unit, seat), None)
-            if before is not None:
-                own.add_(before)
+            sums[seat] = own if before is None else own + before
             if not last:
-                self._replica_sums[stage, unit, seat] = own
+                self._replica_sums[stage, unit, seat] = sums[seat]
         if not last:
-            return flats
+            return sums
         out: dict[Seat, Tensor] = {}
         for replicas in zip(*groups, strict=True):
-            before_sum = {seat: flats[seat] for seat in replicas}
+            name = (between_replicas(self.config) or "", "all_reduce", f"{unit}.grad")
+            before_sum = self.observer.reduction_in(*name, {seat: sums[seat] for seat in replicas})
             total = ring_sum(list(before_sum.values()))
-            after = {seat: total.clone() for seat in replicas}
-            axis = between_replicas(self.config) or ""
-            self.observer.reduction(axis, "all_reduce", f"{unit}.grad", before_sum, after)
-            out |= after
+            out |= self.observer.reduction_out(*name, {seat: total.clone() for seat in replicas})
         return out
 
     def _keep(
@@ -126,10 +124,7 @@ class Reducer:
             held = shard_rows(rows, ranks, index)[1]
             grad = flat[offset : offset + held * width].view(held, *rest)
             offset += -(-rows // ranks) * width
-            if parameter.name in shard:
-                shard[parameter.name] += grad
-            else:
-                shard[parameter.name] = grad
+            shard[parameter.name] = shard[parameter.name] + grad if parameter.name in shard else grad
 
 
 def between_replicas(config: RunConfig) -> str | None:
@@ -200,10 +195,11 @@ def partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: st
 
 def _sum_in_one_buffer(names: list[str], ranks: Shards, axis: str, label: str, observer: Observer) -> None:
     buffers = {seat: torch.cat([rank[name].reshape(-1) for name in names]) for seat, rank in ranks.items()}
+    buffers = observer.reduction_in(axis, "all_reduce", label, buffers)
     total = ring_sum(list(buffers.values()))
-    observer.reduction(axis, "all_reduce", label, buffers, dict.fromkeys(buffers, total))
-    for rank in ranks.values():
-        pieces = torch.split(total, [rank[name].numel() for name in names])
+    after = observer.reduction_out(axis, "all_reduce", label, dict.fromkeys(buffers, total))
+    for seat, rank in ranks.items():
+        pieces = torch.split(after[seat], [rank[name].numel() for name in names])
         for name, piece in zip(names, pieces, strict=True):
             rank[name] = piece.view(rank[name].shape).clone()
 
@@ -215,13 +211,15 @@ def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, observer: Observer)
         if seat.pp:
             continue
         other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
-        total = ring_sum([shards[seat][first], shards[other][last]])
-        if other != seat:
-            ends = {seat: shards[seat][first], other: shards[other][last]}
-            observer.reduction(
-                "embedding", "all_reduce", "tied_embedding.grad", ends, dict.fromkeys(ends, total)
-            )
-        shards[seat][first], shards[other][last] = total, total.clone()
+        if other == seat:
+            total = ring_sum([shards[seat][first], shards[seat][last]])
+            shards[seat][first], shards[seat][last] = total, total.clone()
+            continue
+        name = ("embedding", "all_reduce", "tied_embedding.grad")
+        ends = observer.reduction_in(*name, {seat: shards[seat][first], other: shards[other][last]})
+        total = ring_sum(list(ends.values()))
+        after = observer.reduction_out(*name, {seat: total, other: total.clone()})
+        shards[seat][first], shards[other][last] = after[seat], after[other]
 
 
 def seats_along(grid: Grid, *axes: str) -> list[list[Seat]]:
@@ -240,10 +238,10 @@ def global_norm(
     squares = {seat: _squares(config, grid, declared, seat, shards[seat]) for seat in grid.seats()}
     for axes in (("dp", "cp"), ("tp",), ("pp",)):
         for group in seats_along(grid, *axes):
-            before = {seat: squares[seat] for seat in group}
+            name = ("_".join(axes), "all_reduce", "grad_norm")
+            before = observer.reduction_in(*name, {seat: squares[seat] for seat in group})
             after = dict.fromkeys(group, ring_sum(list(before.values())))
-            observer.reduction("_".join(axes), "all_reduce", "grad_norm", before, after)
-            squares |= after
+            squares |= observer.reduction_out(*name, after)
     return squares[grid.seats()[0]].sqrt()
 
 

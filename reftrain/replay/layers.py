@@ -78,8 +78,7 @@ class Layers:
         out = [
             rms_norm(x, w[f"{name}.weight"], self.model.norm_eps) for x, w in zip(xs, weights, strict=True)
         ]
-        self.virtual_ranks.observer.value(f"{name}.out", out)
-        return out
+        return self.virtual_ranks.observer.value(f"{name}.out", out)
 
     def layer(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], number: int) -> Ranks:
         """Both residual branches of one layer."""
@@ -90,23 +89,26 @@ class Layers:
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
         branch = self.feed_forward(self.norm(xs, weights, f"{pre}.ffn_norm"), weights, f"{pre}.feed_forward")
         xs = [x + b for x, b in zip(xs, branch, strict=True)]
-        self.virtual_ranks.observer.value(f"{pre}.out", xs)
-        return xs
+        return self.virtual_ranks.observer.value(f"{pre}.out", xs)
 
     def attention(self, xs: Ranks, weights: Sequence[Weights], batch: Sequence[Share], name: str) -> Ranks:
         """Grouped-query attention; (B, S or S/tp, D) to the same."""
         whole = self.virtual_ranks.enter(xs, f"{name}.qkv")
-        self.virtual_ranks.observer.value(f"{name}.qkv.in", whole)
+        whole = self.virtual_ranks.observer.value(f"{name}.qkv.in", whole)
         shown = [
             self._queries(x, w, share, f"{name}.qkv")
             for x, w, share in zip(whole, weights, batch, strict=True)
         ]
-        for part in shown[0]:
+        parts = list(shown[0])
+        for part in parts[:-3]:
+            self.virtual_ranks.observer.shown(f"{name}.qkv.{part}", [rank[part] for rank in shown])
+        queries, keys, values = (
             self.virtual_ranks.observer.value(f"{name}.qkv.{part}", [rank[part] for rank in shown])
-        queries, keys, values = ([rank[p] for rank in shown] for p in ("queries", "keys", "values"))
+            for part in parts[-3:]
+        )
         attended = self._core(queries, keys, values, batch, name)
         inputs = [a.transpose(1, 2).flatten(2) for a in attended]
-        self.virtual_ranks.observer.value(f"{name}.wo.in", inputs)
+        inputs = self.virtual_ranks.observer.value(f"{name}.wo.in", inputs)
         return self._row(inputs, weights, name, "wo")
 
     def _queries(self, x: Tensor, weights: Weights, share: Share, name: str) -> dict[str, Tensor]:
@@ -135,26 +137,26 @@ class Layers:
     def feed_forward(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
         """w2(silu(w1 x) · w3 x); Shazeer 2020."""
         whole = self.virtual_ranks.enter(xs, f"{name}.w1")
-        self.virtual_ranks.observer.value(f"{name}.w1.in", whole)
+        whole = self.virtual_ranks.observer.value(f"{name}.w1.in", whole)
         gates, ups, inputs = [], [], []
         for x, w in zip(whole, weights, strict=True):
             gates.append(linear(x, w, f"{name}.w1"))
             silu = F.silu(gates[-1])
             ups.append(linear(x, w, f"{name}.w3"))
             inputs.append(silu * ups[-1])
-        for part, values in (("w1.out", gates), ("w3.out", ups), ("w2.in", inputs)):
-            self.virtual_ranks.observer.value(f"{name}.{part}", values)
+        for part, values in (("w1.out", gates), ("w3.out", ups)):
+            self.virtual_ranks.observer.shown(f"{name}.{part}", values)
+        inputs = self.virtual_ranks.observer.value(f"{name}.w2.in", inputs)
         return self._row(inputs, weights, name, "w2")
 
     def _row(self, inputs: Ranks, weights: Sequence[Weights], name: str, part: str) -> Ranks:
         """Products of weights cut by columns, summed over tp; then the bias, once."""
         partials = [F.linear(x, w[f"{name}.{part}.weight"]) for x, w in zip(inputs, weights, strict=True)]
-        self.virtual_ranks.observer.value(f"{name}.{part}.out", partials)
+        partials = self.virtual_ranks.observer.value(f"{name}.{part}.out", partials)
         out = self.virtual_ranks.leave(partials, f"{name}.{part}")
         if self.model.bias:
             out = [x + w[f"{name}.{part}.bias"] for x, w in zip(out, weights, strict=True)]
-        self.virtual_ranks.observer.value(f"{name}.out", out)
-        return out
+        return self.virtual_ranks.observer.value(f"{name}.out", out)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

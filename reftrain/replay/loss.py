@@ -7,6 +7,7 @@ the target's logit and, with label smoothing, the sum of logits.
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from torch import Tensor
 
 from reftrain.replay.batch import IGNORED
@@ -51,15 +52,14 @@ class ShardedCrossEntropy:
             return parts
         if not greatest:
             return self.virtual_ranks.all_reduce("tp", label, parts)
+        observer, groups = self.virtual_ranks.observer, self.virtual_ranks.groups("tp")
+        parts = observer.collective_in("tp", "all_reduce", label, groups, parts)
         out = list(parts)
-        for group in self.virtual_ranks.groups("tp"):
+        for group in groups:
             total = ring_sum([parts[r] for r in group], combine=torch.maximum)
             for r in group:
                 out[r] = total
-        self.virtual_ranks.observer.collective(
-            "tp", "all_reduce", label, self.virtual_ranks.groups("tp"), parts, out
-        )
-        return out
+        return observer.collective_out("tp", "all_reduce", label, groups, out)
 
     def _there(self, logits: Ranks, targets: Ranks) -> Ranks:
         ranks = self.virtual_ranks.tp
@@ -100,9 +100,10 @@ class ShardedCrossEntropy:
             if self.smoothing:
                 share = share - self.smoothing / self.vocab_size
             if share.shape[1]:
-                rows = torch.arange(len(share))
-                share[rows, shard.column] -= (1 - self.smoothing) * shard.mine.to(share.dtype)
-            whole = share.new_zeros(of.shape)
-            whole[:, : share.shape[1]] = share * (grad * shard.valid)[:, None]
-            out.append(whole.to(of.dtype))
+                here = torch.arange(share.shape[1]) == shard.column[:, None]
+                less = (1 - self.smoothing) * shard.mine.to(share.dtype)
+                share = torch.where(here, share - less[:, None], share)
+            share = share * (grad * shard.valid)[:, None]
+            padding = of.shape[1] - share.shape[1]
+            out.append(F.pad(share, (0, padding)).to(of.dtype))
         return out

@@ -23,7 +23,8 @@ class Moment:
 class Observer:
     """Sees values and does nothing with them; `capture_writer.CaptureWriter` writes them down.
 
-    Sequences hold one tensor for each rank in lock step: context ranks, and within them tensor ranks.
+    Sequences hold one tensor for each rank in lock step: context ranks, and within them tensor ranks. Methods that
+    return tensors return what the computation goes on with: here what was shown.
     """
 
     def __init__(self) -> None:
@@ -35,22 +36,31 @@ class Observer:
     def inputs(self, batch: Sequence[Share]) -> None:
         """Show what every rank in lock step computes on."""
 
-    def value(self, name: str, tensors: Sequence[Tensor]) -> None:
+    def shown(self, name: str, tensors: Sequence[Tensor]) -> None:
         """Show a named value once it is computed; its gradient may be hooked."""
 
-    def weights(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
-        """Show the leaves whose gradients a micro-batch will fill, for every rank in lock step."""
+    def value(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Show a named value, and return what the computation goes on with."""
+        self.shown(name, tensors)
+        return list(tensors)
 
-    def collective(
-        self,
-        axis: str,
-        op: str,
-        label: str,
-        groups: Sequence[Sequence[int]],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-    ) -> None:
-        """Show what every rank in lock step put into a collective of its group and got from it."""
+    def weights(self, weights: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Show the leaves whose gradients a micro-batch will fill, for every rank in lock step, and return them."""
+        return [dict(leaves) for leaves in weights]
+
+    def collective_in(
+        self, axis: str, op: str, label: str, groups: Sequence[Sequence[int]], inputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Show what every rank in lock step puts into a collective of its group, and return it."""
+        del axis, op, label, groups
+        return list(inputs)
+
+    def collective_out(
+        self, axis: str, op: str, label: str, groups: Sequence[Sequence[int]], outputs: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Show what every rank in lock step gets from a collective of its group, and return it."""
+        del axis, op, label, groups
+        return list(outputs)
 
     def exchange(
         self,
@@ -62,21 +72,38 @@ class Observer:
     ) -> None:
         """Show what every rank in lock step sends to the next of its group while it receives from the previous."""
 
-    def message(self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]) -> None:
-        """Show what stage `sender` hands to stage `receiver`."""
+    def message(
+        self, axis: str, label: str, sender: int, receiver: int, tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Show what stage `sender` hands to stage `receiver`, and return what arrives."""
+        del axis, label, sender, receiver
+        return list(tensors)
 
-    def reduction(
-        self,
-        axis: str,
-        op: str,
-        label: str,
-        inputs: Mapping[Seat, Tensor],
-        outputs: Mapping[Seat, Tensor],
-    ) -> None:
-        """Show a reduction of one group of ranks, in the group's order."""
+    def reduction_in(
+        self, axis: str, op: str, label: str, inputs: Mapping[Seat, Tensor]
+    ) -> dict[Seat, Tensor]:
+        """Show what goes into a reduction of one group of ranks, in the group's order, and return it."""
+        del axis, op, label
+        return dict(inputs)
 
-    def scalar(self, name: str, value: Tensor, *, reported: bool = False) -> None:
-        """Show a value that all ranks have; `reported` where nothing is computed from it."""
+    def reduction_out(
+        self, axis: str, op: str, label: str, outputs: Mapping[Seat, Tensor]
+    ) -> dict[Seat, Tensor]:
+        """Show what comes out of a reduction of one group of ranks, and return it."""
+        del axis, op, label
+        return dict(outputs)
 
-    def shards(self, kind: str, suffix: str, tensors: Mapping[Seat, Mapping[str, Tensor]]) -> None:
-        """Show every rank's shards of parameters, gradients or optimiser state."""
+    def scalar(self, name: str, value: Tensor, *, reported: bool = False) -> Tensor:
+        """Show a value that all ranks have (`reported` where nothing is computed from it), and return it."""
+        del name, reported
+        return value
+
+    def close(self) -> None:
+        """Finish whatever was written."""
+
+    def shards(
+        self, kind: str, suffix: str, tensors: Mapping[Seat, Mapping[str, Tensor]]
+    ) -> dict[Seat, dict[str, Tensor]]:
+        """Show every rank's shards of parameters, gradients or optimiser state, and return them."""
+        del kind, suffix
+        return {seat: dict(named) for seat, named in tensors.items()}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from numerics.local.bounded import Bounded, sum_in_any_order
 from reftrain.thresholds import GLOO_SEGMENT_BYTES, GLOO_SEGMENTS_PER_RANK
 
 Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,14 +35,14 @@ def ring_sum(
     flat = [part.reshape(-1) for part in parts]
     if ranks == 1:
         return flat[0].clone().view(parts[0].shape)
-    out = torch.empty_like(flat[0], memory_format=torch.contiguous_format)
+    if combine is torch.add and any(isinstance(part, Bounded) for part in parts):
+        return sum_in_any_order(parts)
+    out = []
     for chunk, (first, end) in enumerate(
         bounds or chunk_bounds(flat[0].numel(), flat[0].element_size(), ranks)
     ):
-        if first == end:
-            continue
         total = flat[chunk - 1][first:end]
         for hop in range(2, ranks + 1):
             total = combine(total, flat[(chunk - hop) % ranks][first:end])
-        out[first:end] = total
-    return out.view(parts[0].shape)
+        out.append(total)
+    return torch.cat(out).view(parts[0].shape)

@@ -107,9 +107,12 @@ def _backward(
             weights = torch.exp(_scores(f.queries, keys, f.mask[source]) - f.lse)
             grad_weights = torch.einsum("bhgqd,bhkd->bhgqk", grad_out, values)
             grad_scores = weights * (grad_weights - deltas[place]) * f.queries.shape[-1] ** -0.5
-            grad_queries[place] += torch.einsum("bhgqk,bhkd->bhgqd", grad_scores, keys)
-            grad_blocks[source][0] += torch.einsum("bhgqk,bhgqd->bhkd", grad_scores, f.queries)
-            grad_blocks[source][1] += torch.einsum("bhgqk,bhgqd->bhkd", weights, grad_out)
+            grad_queries[place] = grad_queries[place] + torch.einsum("bhgqk,bhkd->bhgqd", grad_scores, keys)
+            addends = [
+                torch.einsum("bhgqk,bhgqd->bhkd", grad_scores, f.queries),
+                torch.einsum("bhgqk,bhgqd->bhkd", weights, grad_out),
+            ]
+            grad_blocks[source] = grad_blocks[source] + torch.stack(addends)
         travelling[step] += [block.clone() for block in grad_blocks]
     return grad_queries, grad_blocks
 

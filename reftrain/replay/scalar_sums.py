@@ -17,8 +17,10 @@ def sum_valid(grid: Grid, batches: Sequence[Sequence[MicroBatch]], observer: Obs
     counts = [torch.tensor([sum(batch.valid for batch in of_rank)]) for of_rank in batches]
     total = ring_sum(counts)
     for group in seats_along(grid, "dp"):
-        own = {seat: counts[seat.dp] for seat in group}
-        observer.reduction("dp", "all_reduce", "valid_tokens", own, dict.fromkeys(group, total))
+        observer.reduction_in(
+            "dp", "all_reduce", "valid_tokens", {seat: counts[seat.dp] for seat in group}
+        )
+        observer.reduction_out("dp", "all_reduce", "valid_tokens", dict.fromkeys(group, total))
     valid = max(int(total.item()), 1)
     observer.scalar("valid_tokens", torch.tensor(valid))
     return valid
@@ -29,8 +31,7 @@ def sum_losses(grid: Grid, losses: Mapping[Seat, Tensor], observer: Observer) ->
     sums = {seat: losses.get(seat, torch.zeros(1, dtype=torch.float64)) for seat in grid.seats()}
     for axes, axis in ((("dp", "cp"), "dp_cp"), (("pp",), "pp")):
         for group in seats_along(grid, *axes):
-            total = ring_sum([sums[seat] for seat in group])
-            after = dict.fromkeys(group, total)
-            observer.reduction(axis, "all_reduce", "loss", {s: sums[s] for s in group}, after)
-            sums |= after
+            before = observer.reduction_in(axis, "all_reduce", "loss", {s: sums[s] for s in group})
+            total = ring_sum(list(before.values()))
+            sums |= observer.reduction_out(axis, "all_reduce", "loss", dict.fromkeys(group, total))
     return float(sums[grid.seats()[0]].item())

@@ -22,8 +22,7 @@ def embed(virtual_ranks: VirtualRanks, weights: Sequence[Weights], batch: Sequen
         rows = F.embedding(row.masked_fill(~own, 0), weight)
         out.append(rows.masked_fill(~own[..., None], 0.0))
     out = virtual_ranks.leave(out, "tok_embeddings")
-    virtual_ranks.observer.value("tok_embeddings.out", out)
-    return out
+    return virtual_ranks.observer.value("tok_embeddings.out", out)
 
 
 def head(
@@ -36,11 +35,10 @@ def head(
     """Sum of the token losses of each rank."""
     whole = virtual_ranks.enter(xs, "output")
     logits = [F.linear(x, w["output.weight"]).flatten(0, 1) for x, w in zip(whole, weights, strict=True)]
-    virtual_ranks.observer.value("output.logits", logits)
+    logits = virtual_ranks.observer.value("output.logits", logits)
     entropy = ShardedCrossEntropy(virtual_ranks, config.model.vocab_size, config.numerics.label_smoothing)
     sums = [x.sum() for x in entropy.losses(logits, [share.targets.flatten() for share in batch])]
-    virtual_ranks.observer.value("output.out", sums)
-    return sums
+    return virtual_ranks.observer.value("output.out", sums)
 
 
 def run_stage(

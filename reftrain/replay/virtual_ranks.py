@@ -55,11 +55,6 @@ class VirtualRanks:
             return [[c * self.tp + t for t in range(self.tp)] for c in range(self.cp)]
         return [[c * self.tp + t for c in range(self.cp)] for t in range(self.tp)]
 
-    def _show(
-        self, axis: str, op: str, label: str, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> None:
-        self.observer.collective(axis, op, label, self.groups(axis), inputs, outputs)
-
     def _wide(self, tensors: Sequence[torch.Tensor], axis: str) -> Ranks:
         """Summands over tp in the format of the sum."""
         if axis != "tp" or not self.sums_wide:
@@ -69,34 +64,37 @@ class VirtualRanks:
     def all_reduce(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Sum over each group of the axis; every rank gets the sum."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(self)
-        wide = self._wide(tensors, axis)
-        for group in self.groups(axis):
+        groups = self.groups(axis)
+        wide = self.observer.collective_in(axis, "all_reduce", label, groups, self._wide(tensors, axis))
+        for group in groups:
             total = ring_sum([wide[r] for r in group])
             for r in group:
                 out[r] = total.clone()
-        self._show(axis, "all_reduce", label, wide, out)
+        out = self.observer.collective_out(axis, "all_reduce", label, groups, out)
         return [total.to(t.dtype) for total, t in zip(out, tensors, strict=True)]
 
     def reduce_scatter(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Sum (size, …) over each group of the axis; each rank gets its slice."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(self)
-        wide = self._wide(tensors, axis)
-        for group in self.groups(axis):
+        groups = self.groups(axis)
+        wide = self.observer.collective_in(axis, "reduce_scatter", label, groups, self._wide(tensors, axis))
+        for group in groups:
             total = ring_sum([wide[r] for r in group])
             for index, r in enumerate(group):
                 out[r] = total[index].clone()
-        self._show(axis, "reduce_scatter", label, wide, out)
+        out = self.observer.collective_out(axis, "reduce_scatter", label, groups, out)
         return [total.to(t.dtype) for total, t in zip(out, tensors, strict=True)]
 
     def all_gather(self, axis: str, label: str, tensors: Sequence[torch.Tensor]) -> Ranks:
         """Stack the tensors of each group of the axis on every rank."""
         out: list[torch.Tensor] = [torch.empty(0)] * len(self)
-        for group in self.groups(axis):
-            stacked = torch.stack([tensors[r] for r in group])
+        groups = self.groups(axis)
+        sent = self.observer.collective_in(axis, "all_gather", label, groups, tensors)
+        for group in groups:
+            stacked = torch.stack([sent[r] for r in group])
             for r in group:
                 out[r] = stacked
-        self._show(axis, "all_gather", label, tensors, out)
-        return out
+        return self.observer.collective_out(axis, "all_gather", label, groups, out)
 
     def _gather_sequence(self, label: str, tensors: Ranks) -> Ranks:
         """(B, S/tp, D) to (B, S, D)."""
