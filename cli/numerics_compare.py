@@ -86,10 +86,15 @@ def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: 
         return Options(replay=replay)
 
     def make(
-        run: Path, out: Path | None = None, *, variants: Sequence[str] = (), steps: int | None = None
+        run: Path,
+        out: Path | None = None,
+        *,
+        variants: Sequence[str] = (),
+        steps: int | None = None,
+        forced: bool = False,
     ) -> Path:
-        what = f" with {', '.join(variants)}" if variants else ""
+        what = f" with {', '.join(variants)}" if variants else " from recorded values" if forced else ""
         talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}{what}", err=True))
-        return make_replay(run, out, variants=variants, steps=steps, progress=talk)
+        return make_replay(run, out, variants=variants, steps=steps, forced=forced, progress=talk)
 
     return Options(replay=replay, make_replay=make)

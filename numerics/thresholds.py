@@ -262,3 +262,14 @@ NEARLY_WHOLE: Final = 0.01
 
 LOSS_SCALE: Final = 0.02
 """Distance from 1 of the ratio of all gradients to the baseline's that order cannot explain: BF16 moves it by 0.1 %."""
+
+# Forced replay
+
+LONE_RANK_CHANCE: Final = 1e-3
+"""Chance, with rows alike, that all rows that differ fall on one rank by accident: below it the rank differs alone."""
+
+LONE_ELEMENT_OF: Final = 64
+"""Elements of a tensor of which one may not differ alone: a kernel that rounds otherwise does so in many places."""
+
+LONE_ELEMENT_ULP: Final = 2
+"""Units in the last place up to which one element may differ alone: its rounding turned over."""

@@ -13,6 +13,7 @@ import numpy as np
 from numerics.columns import Columns, Names, read_columns
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
+from numerics.comparison.forced_replay import forced_replay
 from numerics.comparison.invariants import Broken, broken_invariants
 from numerics.comparison.local_answer import (
     decide_locally,
@@ -118,8 +119,7 @@ def _compared(
     elif case.rows is not None:
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
-            explanation = _explained(case, case.replay, case.rows, found, options.make_replay)
-            case = replace(case, explanation=explanation)
+            case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
     return finding_of(case, decide(case), found, notes)
 
 
@@ -155,6 +155,25 @@ def _really_broken(broken: Sequence[Broken], rows: RowTable) -> list[Broken]:
         for one in broken
         if not all(rows.match[r] >= 0 and rows.status[r] == Status.EQUAL for r in one.rows)
     ]
+
+
+def _judged(
+    case: Case, replay: Columns, rows: RowTable, found: Found, make: MakeReplay | None
+) -> tuple[Case, Found]:
+    """Tell rounding from a bug by the forced replay; return the case with what explains it, and the place to name.
+
+    The place is the first divergence from the matched replay, unless that is rounding and something after it is not.
+    """
+    with forced_replay(case.run, make) as forced:
+        rounding = None if forced is None or case.broken else forced.rounding(case.run)
+        if rounding is not None:
+            return replace(case, rounding=rounding), found
+        if forced is not None and forced.wrong and not any(row in forced.wrong for row in found.rows):
+            later = first_divergence(case.run, forced.columns, forced.blamed())
+            if later is not None:
+                explanation = _explained(case, forced.columns, forced.blamed(), later, None)
+                return replace(case, explanation=explanation), later
+    return replace(case, explanation=_explained(case, replay, rows, found, make)), found
 
 
 def _explained(

@@ -19,7 +19,13 @@ class MakeReplay(Protocol):
     """Makes the matched replay of a run folder; see `numerics.order.replayer.make_replay`."""
 
     def __call__(
-        self, run: Path, out: Path | None = None, *, variants: Sequence[str] = (), steps: int | None = None
+        self,
+        run: Path,
+        out: Path | None = None,
+        *,
+        variants: Sequence[str] = (),
+        steps: int | None = None,
+        forced: bool = False,
     ) -> Path:
         """Return the replay's folder. InputError where no replay can be made."""
 

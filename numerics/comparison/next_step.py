@@ -16,3 +16,13 @@ def what_decides(capture: Capture) -> str:
             return f"{proof} {folder}"
         return f"numerics capture --level tensors --out {folder}_values -- CMD, then {proof} {folder}_values"
     return f"numerics replay {folder} --out {folder / REPLAY}"
+
+
+def what_tells_rounding(capture: Capture) -> str | None:
+    """Return what would tell a rounding from a bug; None where the capture holds values already."""
+    if capture.values:
+        return None
+    return (
+        f"run again with --capture tensors --out {capture.folder}_values, "
+        f"then numerics compare --parallel {capture.folder}_values"
+    )

@@ -67,7 +67,7 @@ def _folder(side: Columns | None) -> str | None:
 
 def _divergence(case: Case, decision: Decision, found: Found | None) -> Divergence | None:
     """Return the place to name: the first divergence, the broken invariant, or the first difference."""
-    if found is not None and decision.verdict in {"bug", "precision_policy"}:
+    if found is not None and decision.verdict in {"bug", "precision_policy", "rounding"}:
         return _with_axis(case.run, found.divergence, case.explanation)
     if decision.proof == "invariant" and case.broken:
         broken = case.broken[0]

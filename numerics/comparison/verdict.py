@@ -3,6 +3,8 @@
 run = baseline in bits                         identical        (with a broken invariant: bug)
 only signs of zeros / only reported values     signed_zero / reporting_only
 run = its matched replay, baseline differs     drift            proof matched_order
+run ≠ its matched replay, but each value is    rounding         proof bound
+what those before it give, within rounding
 run ≠ its matched replay                       bug, or precision_policy where it is only rounded otherwise
 no replay: a broken invariant, or a            bug              proof invariant, infeasible_by_plan
 difference that no order explains
@@ -18,6 +20,7 @@ import numpy as np
 from numerics.columns import Columns
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.invariants import Broken
+from numerics.comparison.next_step import what_tells_rounding
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
@@ -42,7 +45,8 @@ class Case:
 
     `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
     why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
-    baseline though no difference between the two runs' plans affects them. `decide` is the command that would decide.
+    baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
+    leaves nothing but rounding. `decide` is the command that would decide.
     """
 
     run: Columns
@@ -54,6 +58,7 @@ class Case:
     plan: Sequence[PlanDifference] = ()
     beyond_plan: tuple[int, ...] = ()
     explanation: Explanation | None = None
+    rounding: str | None = None
     no_replay: str = "there is no matched replay"
     decide: str = ""
 
@@ -163,6 +168,8 @@ def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
 def _differs(case: Case, rows: RowTable) -> Decision:
     """Decide a case whose computed values differ from the matched replay: a bug, or only another number format."""
     count = len(rows.different)
+    if case.rounding is not None:
+        return Decision("rounding", "bound", case.rounding)
     if case.explanation is not None and case.explanation.dtype is not None:
         return Decision(
             "precision_policy",
@@ -174,6 +181,7 @@ def _differs(case: Case, rows: RowTable) -> Decision:
         "matched_order",
         f"no order of sums explains it: {count} of {rows.compared} rows differ from the matched replay "
         "of the run's own order",
+        what_tells_rounding(case.run.capture) if case.explanation and case.explanation.rounding else None,
     )
 
 

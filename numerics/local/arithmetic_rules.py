@@ -52,7 +52,8 @@ def _reversed(_: Any, a: Any, b: Any, alpha: Any = 1) -> Any:
 
 @rule("mul")
 def _multiply(func: Any, a: Any, b: Any) -> Any:
-    x, y, ex, ey = exact(a), exact(b), error_of(a), error_of(b)
+    x, y = (v.double() if isinstance(v, torch.Tensor) else v for v in (exact(a), exact(b)))
+    ex, ey = error_of(a), error_of(b)
     error = abs(x) * ey + abs(y) * ex + ex * ey
     return bounded(func(x, y), error, format_of(func, (a, b), {}))
 

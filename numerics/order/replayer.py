@@ -1,8 +1,8 @@
 """Makes matched replays: finds the trainer's replayer, starts it as a program of its own, and checks its capture.
 
 A trainer offers a replayer under the entry-point group `numerics.replayers`: a function of no arguments whose module,
-run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d]`, writes a run
-folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
+run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--steps N] [--baseline 2d] [--forced]`,
+writes a run folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
 """
 
 import shutil
@@ -51,13 +51,16 @@ def make_replay(
     variants: Sequence[str] = (),
     steps: int | None = None,
     baseline: str = "matched",
+    forced: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Replay a run into `out` (RUN/replay if left out) and return that folder.
 
     `baseline` is matched (one process in the run's own order), or 2d (its data- and tensor-parallel ranks and
-    micro-batches, run by the trainer). The folder appears whole or not at all, and replaces an earlier one. InputError
-    where the run is unreadable or cannot be replayed, or the replayer left no whole capture.
+    micro-batches, run by the trainer). A `forced` replay goes on with the run's recorded values; it leaves, beside its
+    own, the captures `exact` and `error` of what differs. The folder appears whole or not at all, and
+    replaces an earlier one. InputError where the run is unreadable or cannot be replayed, or the replayer left no whole
+    capture.
     """
     point = replayer(open_capture(run).source)
     target = run / REPLAY if out is None else out
@@ -67,6 +70,7 @@ def make_replay(
     command += [item for text in variants for item in ("--variant", text)]
     command += ["--steps", str(steps)] if steps else []
     command += ["--baseline", baseline] if baseline != "matched" else []
+    command += ["--forced"] if forced else []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:

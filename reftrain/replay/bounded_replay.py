@@ -60,8 +60,8 @@ class BoundedReplay(Replay):
     ) -> None:
         """Add the updated shards and moments of a seat to `made`."""
         held = self._held.get(seat, {})
-        for kind in made:
-            made[kind][seat] = {}
+        for shards in made.values():
+            shards[seat] = {}
         for name, shard in self.shards[seat].items():
             if not shard.numel():
                 made["param"][seat][name] = shard
@@ -70,9 +70,9 @@ class BoundedReplay(Replay):
             grad = grads[name].to(master.dtype)
             grad = grad if clip is None else grad * clip.to(grad.dtype)
             zero = torch.zeros_like(master)
-            moments = (held.get(f"{name}.{kind}", zero) for kind in ("exp_avg", "exp_avg_sq"))
+            first, second = (held.get(f"{name}.{kind}", zero) for kind in ("exp_avg", "exp_avg_sq"))
             decay = self.config.optimizer.weight_decay if name in self.matrices else 0.0
-            new = adamw(self.config.optimizer, master, grad, *moments, step + 1, rate, decay)
+            new = adamw(self.config.optimizer, master, grad, first, second, step + 1, rate, decay)
             for kind, value in zip(("master", "exp_avg", "exp_avg_sq"), new, strict=True):
                 made[kind][seat][name] = value
             made["param"][seat][name] = new[0].to(shard.dtype)
@@ -106,4 +106,8 @@ def adamw(
 
 def _loose(value: Tensor) -> Tensor:
     """Leave room for other formulas of the same update."""
-    return Bounded(value.value, _OTHER_KERNEL * value.error, value.dtype) if isinstance(value, Bounded) else value
+    return (
+        Bounded(value.value, _OTHER_KERNEL * value.error, value.dtype)
+        if isinstance(value, Bounded)
+        else value
+    )

@@ -188,9 +188,7 @@ class CaptureWriter(Observer):
         for group in groups:
             members = [rows[place].recorder.rank for place in group]
             for place in group:
-                out[place] = self._side(
-                    rows[place], axis, op, label, members, tensors[place], result=result
-                )
+                out[place] = self._side(rows[place], axis, op, label, members, tensors[place], result=result)
         return out
 
     def collective_in(

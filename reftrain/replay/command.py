@@ -137,7 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
     )
     parser.add_argument("--steps", type=int, help="replay only the first steps")
-    parser.add_argument("--forced", action="store_true", help="go on with recorded values; bound what differs")
+    parser.add_argument(
+        "--forced", action="store_true", help="go on with recorded values; bound what differs"
+    )
     parser.add_argument(
         "--baseline",
         choices=("matched", "2d", "again"),

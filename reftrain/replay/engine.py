@@ -89,7 +89,8 @@ class Replay:
             if len(p.shape) > 1
         }
         self.optimizers = {
-            seat: ShardOptimizer(config.optimizer, shards, self.matrices) for seat, shards in self.shards.items()
+            seat: ShardOptimizer(config.optimizer, shards, self.matrices)
+            for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 

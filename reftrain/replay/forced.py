@@ -13,7 +13,7 @@ from typing import Final
 from torch import Tensor
 
 from numerics.local import arithmetic_rules, attention_bound, move_rules  # noqa: F401 - rules register themselves
-from numerics.local.bounded import Bounded, known
+from numerics.local.bounded import Bounded, known, unit
 from numerics.local.forced_pass import Replace
 from numerics.record.recorder import Recorder
 from numerics.schema import Level
@@ -23,6 +23,9 @@ from reftrain.layout.grid import Seat
 from reftrain.layout.placement import is_repeated
 from reftrain.replay.capture_writer import CaptureWriter
 from reftrain.replay.recorded_values import ForcedRecorder, RecordedRank
+
+OTHER_PATHS: Final = 2
+"""Roundings more that a gradient may have: another formula gathers it on so many more paths."""
 
 EXACT: Final = "exact"
 ERROR: Final = "error"
@@ -75,6 +78,9 @@ class ForcedWriter(CaptureWriter):
         out: Tensor = Replace.apply(tensor, value, back)  # type: ignore[no-untyped-call]
         return out
 
+    def _gradient(self, rank: RankRows, name: str, grad: Tensor, number: int) -> Tensor:
+        return super()._gradient(rank, name, _by_other_paths(grad), number)
+
     def weights(self, weights: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Record each micro-batch's gradients of the leaves, and let the recorded ones be accumulated."""
         out = []
@@ -107,3 +113,10 @@ class ForcedWriter(CaptureWriter):
                     tensor.detach().copy_(out[seat][name])
                     out[seat][name] = tensor
         return out
+
+
+def _by_other_paths(grad: Tensor) -> Tensor:
+    """Leave room for a gradient that is added up from more parts."""
+    if not isinstance(grad, Bounded):
+        return grad
+    return Bounded(grad.value, grad.error + OTHER_PATHS * unit(grad.dtype) * grad.value.abs(), grad.dtype)

@@ -27,9 +27,11 @@ Row = tuple[Any, ...]
 class RecordedRank:
     """The rows of one rank of a run, in their order; `different` collects those that a replay computed otherwise."""
 
-    def __init__(self, capture: Capture, rank: int, rows: dict[Row, list[tuple[str, int, str | None]]]) -> None:
+    def __init__(
+        self, capture: Capture, rank: int, rows: dict[Row, list[tuple[str, int, str | None]]]
+    ) -> None:
         self._capture, self._rank, self._rows = capture, rank, rows
-        self.different: set[tuple[Row, int]] = set()
+        self.different: set[Row] = set()
 
     def values(self, row: Row, number: int, like: Tensor, boxes: tuple[Box, ...]) -> Tensor | None:
         """Return what was recorded under an identity for the time `number`, as a tensor like `like`.
@@ -48,10 +50,6 @@ class RecordedRank:
             piece.copy_(flat[start : start + box.numel].reshape(piece.shape))
             start += box.numel
         return out
-
-    def is_kept(self, row: Row, number: int) -> bool:
-        """Return whether the run recorded this identity for the time `number`."""
-        return number < len(self._rows.get(row, []))
 
 
 def recorded_ranks(run: Path) -> dict[int, RecordedRank]:
@@ -82,11 +80,16 @@ class ForcedRecorder(Recorder):
 
     def record(self, tensor: str, value: Tensor, **identity: Any) -> None:
         """Record a tensor, and find what the run recorded in its place. See `Recorder.record`."""
-        row = (*(tensor if c == "tensor" else identity.get(c, -1 if c == "micro_batch" else None) for c in _IDENTITY),)
+        row = (
+            *(
+                tensor if c == "tensor" else identity.get(c, -1 if c == "micro_batch" else None)
+                for c in _IDENTITY
+            ),
+        )
         number = self._seen[row]
         if self.errors is None:
             super().record(tensor, value, **identity)
-        elif isinstance(value, Bounded) and (row, number) in self.recorded.different:
+        elif isinstance(value, Bounded) and row in self.recorded.different:
             super().record(tensor, value.value, **identity)
             self.errors.record(tensor, value.error, **identity)
         self._seen[row] += 1
@@ -94,7 +97,7 @@ class ForcedRecorder(Recorder):
         plain = value.value.to(value.dtype) if isinstance(value, Bounded) else value.detach()
         self._found = self.recorded.values(row, number, plain, boxes)
         if self.errors is None and (self._found is None or not same_bits(self._found, plain)):
-            self.recorded.different.add((row, number))
+            self.recorded.different.add(row)
 
     def onward(self, tensor: Tensor) -> Tensor:
         """Return what the run recorded in place of the value recorded last, else `tensor` itself, without a graph."""

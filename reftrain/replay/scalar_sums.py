@@ -17,9 +17,7 @@ def sum_valid(grid: Grid, batches: Sequence[Sequence[MicroBatch]], observer: Obs
     counts = [torch.tensor([sum(batch.valid for batch in of_rank)]) for of_rank in batches]
     total = ring_sum(counts)
     for group in seats_along(grid, "dp"):
-        observer.reduction_in(
-            "dp", "all_reduce", "valid_tokens", {seat: counts[seat.dp] for seat in group}
-        )
+        observer.reduction_in("dp", "all_reduce", "valid_tokens", {seat: counts[seat.dp] for seat in group})
         observer.reduction_out("dp", "all_reduce", "valid_tokens", dict.fromkeys(group, total))
     valid = max(int(total.item()), 1)
     observer.scalar("valid_tokens", torch.tensor(valid))

@@ -1,0 +1,142 @@
+"""Judges a run by its forced replay: does each value follow from the recorded values before it, but for rounding?
+
+The forced replay goes on with what the run recorded, so that nothing drifts: a row differs by the rounding of one
+operation or by a bug in it. Beside it lie the exact values and the bound of their rounding.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from numerics.columns import Columns, read_columns
+from numerics.comparison.lone_difference import lone_element, lone_ranks
+from numerics.comparison.matched_replay import MakeReplay
+from numerics.comparison.row_table import RowTable, by_row
+from numerics.comparison.tensor_table import Status
+from numerics.formats import UNIT_ROUNDOFF
+from numerics.keys import Ints
+from numerics.schema import FOLDER
+from numerics.store import Capture, open_capture
+from tracekit.errors import InputError
+
+EXACT, ERROR = "exact", "error"
+"""Folders in a forced replay's: the exact values of what differs, and the bounds of their rounding."""
+
+IN_BITS = "may not differ in any bit"
+
+
+@dataclass(frozen=True)
+class ForcedReplay:
+    """A forced replay and its judgement.
+
+    `wrong` gives by row of the run why rounding does not explain it; `uses` the largest share of its bound that each
+    other differing row takes.
+    """
+
+    columns: Columns
+    rows: RowTable
+    wrong: Mapping[int, str]
+    uses: Mapping[int, float]
+
+    def rounding(self, run: Columns) -> str | None:
+        """Return the sentence that every difference is rounding; None where one is not, or nothing differs."""
+        if self.wrong or not self.uses or len(self.rows.missing) or len(self.rows.extra):
+            return None
+        worst = max(self.uses, key=lambda row: (self.uses[row], -row))
+        return (
+            f"every value is what the recorded ones before it give: {self.rows.compared - len(self.uses)} of "
+            f"{self.rows.compared} rows in every bit, the others within the bound of their rounding (they take up to "
+            f"{self.uses[worst]:.2g} of it: {run.name('tensor', worst)} at step {int(run['step'][worst])})"
+        )
+
+    def blamed(self) -> RowTable:
+        """Return the joined rows in which only those differ that rounding does not explain."""
+        status = np.where(self.rows.status == Status.DIFFERENT, int(Status.EQUAL), self.rows.status)
+        status[list(self.wrong)] = Status.DIFFERENT
+        return replace(self.rows, status=status)
+
+
+@contextmanager
+def forced_replay(run: Columns, make: MakeReplay | None) -> Iterator[ForcedReplay | None]:
+    """Make and judge the forced replay of a run, which is there as long as the block runs.
+
+    None where the run holds no values, no replay can be made, or its replayer knows no forced replay.
+    """
+    if make is None or not run.capture.values:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="numerics-") as folder:
+        try:
+            made = make(run.capture.folder, Path(folder) / "replay", forced=True)
+            found: ForcedReplay | None = _judged(run, made)
+        except InputError:
+            found = None
+        yield found
+
+
+def _judged(run: Columns, made: Path) -> ForcedReplay:
+    forced = read_columns(open_capture(made), run.names)
+    rows = by_row(run, forced)
+    different = rows.different
+    different = different[~run.named("kind", "metric")[different]]
+    uses, wrong = _Bounds(run, forced, rows, made).of_rows(different)
+    for row in lone_ranks(run, rows, different):
+        wrong.setdefault(row, "differs on one rank alone")
+    return ForcedReplay(forced, rows, wrong, {row: use for row, use in uses.items() if row not in wrong})
+
+
+class _Bounds:
+    """The exact values and bounds of what differs."""
+
+    def __init__(self, run: Columns, forced: Columns, rows: RowTable, made: Path) -> None:
+        self.run, self.forced, self.rows = run, forced, rows
+        self.exact: Columns | None = None
+        if (made / EXACT / FOLDER).is_dir():
+            self.exact = read_columns(open_capture(made / EXACT), run.names)
+            self.errors: Capture = open_capture(made / ERROR)
+            self.match: Ints = by_row(run, self.exact).match
+
+    def of_rows(self, rows: Ints) -> tuple[dict[int, float], dict[int, str]]:
+        """Return the share of its bound that each row takes, and why others are wrong: they take more, or may take none."""
+        uses: dict[int, float] = {}
+        wrong: dict[int, str] = {}
+        for row in rows.tolist():
+            use = self._use(row)
+            if use is None:
+                wrong[row] = IN_BITS
+            elif use > 1:
+                wrong[row] = f"differs by {use:.3g} times what rounding can do"
+            elif lone_element(self.run, self.forced, row, int(self.rows.match[row])):
+                wrong[row] = "one element alone differs, by more than a rounding"
+            else:
+                uses[row] = use
+        return uses, wrong
+
+    def _use(self, row: int) -> float | None:
+        """Return the largest share of its bound that an element takes; None where the row may not differ at all."""
+        run, exact = self.run, self.exact
+        dtype = run.name("dtype", row)
+        same = dtype == self.forced.name("dtype", int(self.rows.match[row]))
+        computed = run.name("kind", row) != "input" and run.name("phase", row) != "init"
+        at = -1 if exact is None else int(self.match[row])
+        key = run.values_key(row)
+        if exact is None or at < 0 or key is None or not (same and computed and dtype in UNIT_ROUNDOFF):
+            return None
+        rank = int(run["rank"][row])
+        value, bound = exact.values_key(at), str(self.errors.table.column("values")[at].as_py())
+        recorded = run.capture.read_values(rank, key).astype(np.float64)
+        right = exact.capture.read_values(rank, str(value))
+        allowed = self.errors.read_values(rank, bound)
+        if not len(recorded) == len(right) == len(allowed):
+            raise InputError(f"{exact.capture.folder}: values and rows do not fit; make the replay again")
+        with np.errstate(all="ignore"):
+            apart = np.where(
+                (recorded == right) | (np.isnan(recorded) & np.isnan(right)), 0.0, np.abs(recorded - right)
+            )
+            share = np.where(apart > 0, apart / allowed, 0.0)
+        share = np.where(np.isfinite(apart) & np.isfinite(allowed), share, np.where(apart > 0, np.inf, 0.0))
+        return float(share.max(initial=0.0))

@@ -1,0 +1,64 @@
+"""Differences that no change of kernel makes: on one rank alone among equals, or in one element of many."""
+
+from math import comb
+
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.comparison.row_table import RowTable
+from numerics.comparison.value_distance import value_distance
+from numerics.keys import Ints
+from numerics.thresholds import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, LONE_RANK_CHANCE
+
+
+def lone_ranks(run: Columns, rows: RowTable, different: Ints) -> list[int]:
+    """Return the differing rows of ranks that differ alone, though their peers do the same.
+
+    Peers record the same tensors in the same sizes. Where one of them has all rows that differ, chance decides: all
+    rows alike, would they fall on one rank?
+    """
+    peers = _peers(run)
+    wrong = np.zeros(len(run), bool)
+    wrong[different] = True
+    matched = rows.match >= 0
+    found: list[int] = []
+    for number in np.unique(peers[different]):
+        here = matched & (peers == number)
+        ranks = np.unique(run["rank"][here & wrong])
+        if len(ranks) != 1 or len(np.unique(run["rank"][here])) == 1:
+            continue
+        bad = np.flatnonzero(here & wrong)
+        own = int((here & (run["rank"] == ranks[0])).sum())
+        if comb(own, len(bad)) < LONE_RANK_CHANCE * comb(int(here.sum()), len(bad)):
+            found += bad.tolist()
+    return found
+
+
+def _peers(run: Columns) -> Ints:
+    """Return for each row the number of the set of ranks that record the same tensor in the same size."""
+    key = np.stack([run["tensor"], run["kind"], run["numel"]])
+    _, tensor = np.unique(key, axis=1, return_inverse=True)
+    tensor = tensor.reshape(-1)
+    pairs = np.unique(np.stack([tensor, run["rank"]]), axis=1)
+    sets: dict[int, list[int]] = {}
+    for one, rank in pairs.T.tolist():
+        sets.setdefault(one, []).append(rank)
+    numbers: dict[tuple[int, ...], int] = {}
+    of_tensor = np.array(
+        [numbers.setdefault(tuple(ranks), len(numbers)) for _, ranks in sorted(sets.items())], np.int64
+    )
+    return np.asarray(of_tensor[tensor])
+
+
+def lone_element(run: Columns, forced: Columns, row: int, match: int) -> bool:
+    """Return whether one element of many differs alone, and by more than the next numbers."""
+    mine, other = run.values_key(row), forced.values_key(match)
+    if mine is None or other is None or int(run["numel"][row]) < LONE_ELEMENT_OF:
+        return False
+    a = run.capture.read_values(int(run["rank"][row]), mine)
+    b = forced.capture.read_values(int(forced["rank"][match]), other)
+    if len(a) != len(b) or int((a != b).sum()) != 1:
+        return False
+    narrow = run.name("dtype", row) == "bfloat16"
+    ulp = value_distance(np.array(a), np.array(b), bfloat16=narrow).max_ulp
+    return ulp is not None and ulp > LONE_ELEMENT_ULP
