@@ -273,3 +273,6 @@ LONE_ELEMENT_OF: Final = 64
 
 LONE_ELEMENT_ULP: Final = 2
 """Units in the last place up to which one element may differ alone: its rounding turned over."""
+
+NO_ROUNDING: Final = 0.25
+"""Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""

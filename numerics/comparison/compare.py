@@ -13,7 +13,7 @@ import numpy as np
 from numerics.columns import Columns, Names, read_columns
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
-from numerics.comparison.forced_replay import forced_replay
+from numerics.comparison.forced_replay import ForcedReplay, forced_replay
 from numerics.comparison.invariants import Broken, broken_invariants
 from numerics.comparison.local_answer import (
     decide_locally,
@@ -38,7 +38,7 @@ from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
-from numerics.thresholds import OTHER_FORMAT
+from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT
 from tracekit.errors import InputError
 
 
@@ -164,16 +164,28 @@ def _judged(
 
     The place is the first divergence from the matched replay, unless that is rounding and something after it is not.
     """
-    with forced_replay(case.run, make) as forced:
+    large = RowPairs(case.run, replay, rows).relative(found.rows) >= NO_ROUNDING
+    with forced_replay(case.run, None if large else make) as forced:
         rounding = None if forced is None or case.broken else forced.rounding(case.run)
         if rounding is not None:
             return replace(case, rounding=rounding), found
-        if forced is not None and forced.wrong and not any(row in forced.wrong for row in found.rows):
-            later = first_divergence(case.run, forced.columns, forced.blamed())
-            if later is not None:
-                explanation = _explained(case, forced.columns, forced.blamed(), later, None)
-                return replace(case, explanation=explanation), later
+        if forced is not None and forced.wrong:
+            return _beyond_rounding(case, replay, rows, found, forced, make)
     return replace(case, explanation=_explained(case, replay, rows, found, make)), found
+
+
+def _beyond_rounding(
+    case: Case, replay: Columns, rows: RowTable, found: Found, forced: ForcedReplay, make: MakeReplay | None
+) -> tuple[Case, Found]:
+    """Explain the first difference that rounding does not; return the case and that place."""
+    here = [row for row in found.rows if row in forced.wrong]
+    later = None if here else first_divergence(case.run, forced.columns, forced.blamed())
+    if later is not None:
+        found, replay, rows, make = later, forced.columns, forced.blamed(), None
+    explanation = _explained(case, replay, rows, found, make)
+    row = next((r for r in (*here, *found.rows) if r in forced.wrong), None)
+    told = "" if row is None else f"{case.run.name('tensor', row)} {forced.wrong[row]}"
+    return replace(case, explanation=explanation, beyond=told), found
 
 
 def _explained(

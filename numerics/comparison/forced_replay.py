@@ -101,7 +101,7 @@ class _Bounds:
             self.match: Ints = by_row(run, self.exact).match
 
     def of_rows(self, rows: Ints) -> tuple[dict[int, float], dict[int, str]]:
-        """Return the share of its bound that each row takes, and why others are wrong: they take more, or may take none."""
+        """Return the share of its bound that each row takes, and by row why others are wrong."""
         uses: dict[int, float] = {}
         wrong: dict[int, str] = {}
         for row in rows.tolist():

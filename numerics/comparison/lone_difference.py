@@ -6,7 +6,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.row_table import RowTable
-from numerics.comparison.value_distance import value_distance
+from numerics.formats import unit_roundoff
 from numerics.keys import Ints
 from numerics.thresholds import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, LONE_RANK_CHANCE
 
@@ -51,14 +51,15 @@ def _peers(run: Columns) -> Ints:
 
 
 def lone_element(run: Columns, forced: Columns, row: int, match: int) -> bool:
-    """Return whether one element of many differs alone, and by more than the next numbers."""
+    """Return whether one element of many differs alone, by more than the next numbers of its or the usual size."""
     mine, other = run.values_key(row), forced.values_key(match)
     if mine is None or other is None or int(run["numel"][row]) < LONE_ELEMENT_OF:
         return False
-    a = run.capture.read_values(int(run["rank"][row]), mine)
-    b = forced.capture.read_values(int(forced["rank"][match]), other)
+    a = run.capture.read_values(int(run["rank"][row]), mine).astype(np.float64)
+    b = forced.capture.read_values(int(forced["rank"][match]), other).astype(np.float64)
     if len(a) != len(b) or int((a != b).sum()) != 1:
         return False
-    narrow = run.name("dtype", row) == "bfloat16"
-    ulp = value_distance(np.array(a), np.array(b), bfloat16=narrow).max_ulp
-    return ulp is not None and ulp > LONE_ELEMENT_ULP
+    at = int(np.argmax(a != b))
+    size = max(abs(b[at]), float(np.sqrt(np.mean(b * b))))
+    last_place = 2 * unit_roundoff(run.name("dtype", row)) * size
+    return bool(abs(a[at] - b[at]) > LONE_ELEMENT_ULP * last_place)

@@ -46,7 +46,7 @@ class Case:
     `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
     why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
     baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
-    leaves nothing but rounding. `decide` is the command that would decide.
+    leaves nothing but rounding, `beyond` what it does leave. `decide` is the command that would decide.
     """
 
     run: Columns
@@ -59,6 +59,7 @@ class Case:
     beyond_plan: tuple[int, ...] = ()
     explanation: Explanation | None = None
     rounding: str | None = None
+    beyond: str = ""
     no_replay: str = "there is no matched replay"
     decide: str = ""
 
@@ -180,7 +181,7 @@ def _differs(case: Case, rows: RowTable) -> Decision:
         "bug",
         "matched_order",
         f"no order of sums explains it: {count} of {rows.compared} rows differ from the matched replay "
-        "of the run's own order",
+        "of the run's own order" + (f"; {case.beyond}" if case.beyond else ""),
         what_tells_rounding(case.run.capture) if case.explanation and case.explanation.rounding else None,
     )
 

@@ -102,7 +102,13 @@ def _monotone(func: Any, x: Bounded) -> Any:
     if name == "erf":  # vectorised by a fit whose error is absolute
         error = error + FUNCTION_ROUNDINGS * summing_unit(dtype)
     exactly = name in {"neg", "relu"}
-    return bounded(value, error, dtype, 0 if exactly else FUNCTION_ROUNDINGS)
+    return bounded(value, error, dtype, 0) if exactly else _function(value, error, dtype)
+
+
+def _function(value: torch.Tensor, error: torch.Tensor | float, dtype: torch.dtype) -> Bounded:
+    """Return the result of a function, which 16-bit formats have computed in FP32 and rounded once."""
+    size = value.abs().where(value.isfinite(), 0.0)
+    return bounded(value, error + FUNCTION_ROUNDINGS * summing_unit(dtype) * size, dtype)
 
 
 @rule(*_STEADY)
@@ -110,7 +116,7 @@ def _steady(func: Any, x: Bounded, *args: Any, **named: Any) -> Any:
     """Pass the error on: the slope is at most one."""
     value = func(x.value, *args, **named)
     rounds = func.overloadpacket.__name__ in {"sin", "cos"}
-    return bounded(value, x.error, x.dtype, FUNCTION_ROUNDINGS if rounds else 0)
+    return _function(value, x.error, x.dtype) if rounds else bounded(value, x.error, x.dtype, 0)
 
 
 @rule("pow")
@@ -119,16 +125,14 @@ def _power(func: Any, x: Any, power: Any) -> Any:
         base, high = exact(x), exact(power)
         value = func(base, high)
         slope = value.abs() * torch.log(torch.as_tensor(base, dtype=torch.float64)).abs()
-        return bounded(
-            value, slope * error_of(power) * 2, format_of(func, (x, power), {}), FUNCTION_ROUNDINGS
-        )
+        return _function(value, slope * error_of(power) * 2, format_of(func, (x, power), {}))
     value, size = func(x.value, power), x.value.abs()
     if power >= 1:
         error = abs(power) * (size + x.error) ** (power - 1) * x.error
     else:
         room = size - x.error
         error = torch.where(room > 0, abs(power) * room.clamp_min(0) ** (power - 1) * x.error, torch.inf)
-    return bounded(value, error, x.dtype, FUNCTION_ROUNDINGS)
+    return _function(value, error, x.dtype)
 
 
 @rule("sum", "mean", "cumsum")
@@ -163,7 +167,7 @@ def _log_softmax(func: Any, x: Bounded, dim: int, half_to_float: bool = False) -
     dtype = torch.float32 if half_to_float else x.dtype
     largest = x.error.where(x.value.isfinite(), 0.0).amax(dim, keepdim=True)
     rounds = (x.value.shape[dim] + 2 * FUNCTION_ROUNDINGS) * summing_unit(dtype)
-    return bounded(value, x.error + largest + rounds, dtype, FUNCTION_ROUNDINGS)
+    return _function(value, x.error + largest + rounds, dtype)
 
 
 @rule("amax", "amin")

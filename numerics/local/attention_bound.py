@@ -1,4 +1,8 @@
-"""Attention on bounded tensors: its kernels keep logits in FP32, and round probabilities and their gradients."""
+"""Attention on bounded tensors, with every rounding that one of its kernels or a formula written out may make.
+
+Fused kernels keep logits in FP32. Others scale the queries in their own format, and round logits, probabilities and the
+gradients of both to it.
+"""
 
 import math
 from typing import Any
@@ -25,8 +29,11 @@ class _Weighted(torch.autograd.Function):
         """Return the gradients of logits and values."""
         wide = ctx.weights.dtype
         narrow = ctx.weights.to(grad.dtype)
-        of_weights = grad.to(wide) @ ctx.value.to(wide).transpose(-2, -1)
-        inner = (grad.to(wide) * ctx.out.to(wide)).sum(-1, keepdim=True)
+        of_weights = (grad @ ctx.value.transpose(-2, -1)).to(wide)
+        inner = (of_weights * ctx.weights).sum(-1, keepdim=True)
+        fused = (grad.to(wide) * ctx.out.to(wide)).sum(-1, keepdim=True)
+        if isinstance(inner, Bounded) and isinstance(fused, Bounded):
+            inner = Bounded(inner.value, inner.error + fused.error, wide)
         of_logits = (ctx.weights * (of_weights - inner)).to(grad.dtype).to(wide)
         return of_logits, narrow.transpose(-2, -1) @ grad
 
@@ -51,7 +58,7 @@ def attention(
         groups = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(groups, -3) for t in (key, value))
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    logits = query.to(wide) @ key.to(wide).transpose(-2, -1) * factor
+    logits = (query * factor @ key.transpose(-2, -1)).to(wide)
     if is_causal:
         kept = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
         logits = logits.masked_fill(~kept, -math.inf)

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import torch
 from torch._decomp import decomposition_table
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 aten: Final = torch.ops.aten
 
@@ -26,6 +26,9 @@ RULES: Final[dict[Any, Rule]] = {}
 
 FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {}
 """By function of torch: what computes it on bounded tensors, rounding wherever one of its kernels may."""
+
+_FORMATS: Final[dict[Any, torch.dtype]] = {}
+"""Formats of results, by operator and kinds of its arguments."""
 
 WITHOUT_RULE: Final[set[str]] = set()
 """Operators seen that no rule bounds; their results may miss by anything."""
@@ -133,6 +136,20 @@ def known(value: torch.Tensor) -> Bounded:
 
 def format_of(func: Any, args: Any, named: Any) -> torch.dtype:
     """Return the format of an operator's first floating-point result."""
+    key = (func, *map(_kind_of, tree_leaves(args)), *named, *map(_kind_of, tree_leaves(named)))
+    if key not in _FORMATS:
+        _FORMATS[key] = _format_of(func, args, named)
+    return _FORMATS[key]
+
+
+def _kind_of(item: Any) -> Any:
+    """Return what of an argument can decide the format of the result."""
+    if isinstance(item, torch.Tensor):
+        return item.dtype, item.dim() > 0
+    return item if isinstance(item, torch.dtype | bool) else type(item)
+
+
+def _format_of(func: Any, args: Any, named: Any) -> torch.dtype:
 
     def meta(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):

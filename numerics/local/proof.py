@@ -14,7 +14,12 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local import arithmetic_rules, attention_bound, move_rules  # noqa: F401 - rules register themselves
+from numerics.local import (  # rules register themselves
+    arithmetic_rules,  # noqa: F401
+    attention_bound,  # noqa: F401
+    function_bounds,  # noqa: F401
+    move_rules,  # noqa: F401
+)
 from numerics.local.bounded import PARTS, WITHOUT_RULE, known
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.judgement import Standing

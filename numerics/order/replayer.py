@@ -58,9 +58,8 @@ def make_replay(
 
     `baseline` is matched (one process in the run's own order), or 2d (its data- and tensor-parallel ranks and
     micro-batches, run by the trainer). A `forced` replay goes on with the run's recorded values; it leaves, beside its
-    own, the captures `exact` and `error` of what differs. The folder appears whole or not at all, and
-    replaces an earlier one. InputError where the run is unreadable or cannot be replayed, or the replayer left no whole
-    capture.
+    own, the captures `exact` and `error` of what differs. The folder appears whole or not at all, and replaces an
+    earlier one. InputError where the run is unreadable or cannot be replayed, or the replayer left no whole capture.
     """
     point = replayer(open_capture(run).source)
     target = run / REPLAY if out is None else out
@@ -71,6 +70,12 @@ def make_replay(
     command += ["--steps", str(steps)] if steps else []
     command += ["--baseline", baseline] if baseline != "matched" else []
     command += ["--forced"] if forced else []
+    _make(command, run, target, progress)
+    return target
+
+
+def _make(command: Sequence[str], run: Path, target: Path, progress: Callable[[str], None] | None) -> None:
+    """Let the replayer write into a temporary folder, and put that in the target's place."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
@@ -84,7 +89,6 @@ def make_replay(
         raise InputError(
             f"{target}: cannot be written ({error.strerror or error}); choose another --out"
         ) from error
-    return target
 
 
 def _check_target(run: Path, target: Path) -> None:

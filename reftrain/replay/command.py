@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from numerics.record.recorder import CaptureError
@@ -18,9 +18,6 @@ from numerics.schema import FOLDER, STAMP, Level
 from reftrain.errors import ReftrainError
 from reftrain.replay.manifest import ReplayError, configuration, described, read_manifest
 from tracekit.errors import InputError
-
-if TYPE_CHECKING:
-    from reftrain.replay.engine import Replay
 
 REFUSED = 3
 """Exit code of a replay that cannot be made; stderr tells the reason."""
@@ -50,17 +47,15 @@ def replay(
 ) -> None:
     """Replay a run folder into another; `ReplayError` where that is impossible.
 
-    A `forced` replay goes on with the values that the run recorded (see `forced`).
+    A `forced` replay goes on with the values that the run recorded (see `forced_passes`).
     """
     import torch
 
-    from reftrain.replay.bounded_replay import BoundedReplay
     from reftrain.replay.capture_writer import CaptureWriter
     from reftrain.replay.declared_plan import declared_plan, possible_order
     from reftrain.replay.engine import Replay
-    from reftrain.replay.forced import ForcedWriter
+    from reftrain.replay.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
-    from reftrain.replay.recorded_values import recorded_ranks
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
@@ -75,23 +70,11 @@ def replay(
     out.mkdir(parents=True, exist_ok=True)
     count = min(config.steps, steps or config.steps)
     if forced:
-        ranks = recorded_ranks(run)
-        _repeat(Replay(config, orders, formats, ForcedWriter(config, out, level, names, ranks)), count)
-        if any(rank.different for rank in ranks.values()):
-            bounds = ForcedWriter(config, out, "tensors", (), ranks, bounds=True)
-            _repeat(BoundedReplay(config, orders, formats, bounds), count)
+        force(run, config, orders, formats, out, level, names, count)
     else:
-        _repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names)), count)
+        repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names)), count)
     write_plan(out, declared_plan(config, recorded))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
-
-
-def _repeat(engine: "Replay", steps: int) -> None:
-    """Repeat the steps and finish the capture."""
-    for step in range(steps):
-        engine.apply(step, engine.gradients(step))
-        print(f"step {step}", file=sys.stderr, flush=True)  # noqa: T201 - progress for who started this program
-    engine.observer.close()
 
 
 def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:
@@ -128,26 +111,7 @@ def _write_manifest(out: Path, values: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program; errors become one sentence on stderr and exit code 3."""
-    parser = argparse.ArgumentParser(prog="reftrain.replay", description=__doc__)
-    parser.add_argument("run", type=Path, help="folder of the run to replay")
-    parser.add_argument("--out", type=Path, required=True, help="folder the replay is written to")
-    parser.add_argument("--level", choices=("digest", "tensors"), help="as the run's capture if left out")
-    parser.add_argument("--names", action="append", help="values to keep at level tensors; repeatable")
-    parser.add_argument(
-        "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
-    )
-    parser.add_argument("--steps", type=int, help="replay only the first steps")
-    parser.add_argument(
-        "--forced", action="store_true", help="go on with recorded values; bound what differs"
-    )
-    parser.add_argument(
-        "--baseline",
-        choices=("matched", "2d", "again"),
-        default="matched",
-        help="matched: one process in the run's order; 2d: its dp and tp ranks, by the trainer itself; "
-        "again: the very run, with --variant policy=fp64 in another policy",
-    )
-    given = parser.parse_args(arguments)
+    given = _parser().parse_args(arguments)
     level, names = captured_level(given.run)
     try:
         if given.baseline == "again":
@@ -168,6 +132,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (ReftrainError, CaptureError, InputError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - the reason, for who started this program
         sys.exit(REFUSED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="reftrain.replay", description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the run to replay")
+    parser.add_argument("--out", type=Path, required=True, help="folder the replay is written to")
+    parser.add_argument("--level", choices=("digest", "tensors"), help="as the run's capture if left out")
+    parser.add_argument("--names", action="append", help="values to keep at level tensors; repeatable")
+    parser.add_argument(
+        "--variant", action="append", default=[], help="another format, e.g. rope=bf16; repeatable"
+    )
+    parser.add_argument("--steps", type=int, help="replay only the first steps")
+    parser.add_argument(
+        "--forced", action="store_true", help="go on with recorded values; bound what differs"
+    )
+    parser.add_argument(
+        "--baseline",
+        choices=("matched", "2d", "again"),
+        default="matched",
+        help="matched: one process in the run's order; 2d: its dp and tp ranks, by the trainer itself; "
+        "again: the very run, with --variant policy=fp64 in another policy",
+    )
+    return parser
 
 
 if __name__ == "__main__":

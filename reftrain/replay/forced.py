@@ -12,7 +12,12 @@ from typing import Final
 
 from torch import Tensor
 
-from numerics.local import arithmetic_rules, attention_bound, move_rules  # noqa: F401 - rules register themselves
+from numerics.local import (  # rules register themselves
+    arithmetic_rules,  # noqa: F401
+    attention_bound,  # noqa: F401
+    function_bounds,  # noqa: F401
+    move_rules,  # noqa: F401
+)
 from numerics.local.bounded import Bounded, known, unit
 from numerics.local.forced_pass import Replace
 from numerics.record.recorder import Recorder

@@ -19,6 +19,10 @@ from tests.reftrain import workers
 Change = Callable[[Patches, int], None]
 
 
+def nothing(patches: Patches, _: int) -> None:
+    """Change nothing."""
+
+
 def norm_by_square_root(patches: Patches, _: int, eps: float = 1.0) -> None:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -180,7 +184,7 @@ def missing_sum(patches: Patches, _: int) -> None:
     whole = tensor._Sum.forward
 
     def forward(ctx: Any, x: Any, axis: Any, label: str) -> Any:
-        return x.clone() if label == "layers.1.feed_forward.w2" else whole(ctx, x, axis, label)
+        return x.clone() if label == "layers.0.feed_forward.w2" else whole(ctx, x, axis, label)
 
     patches.set(tensor._Sum, "forward", staticmethod(forward))
 
@@ -209,6 +213,7 @@ def norm_and_missing_sum(patches: Patches, rank: int) -> None:
 CHANGES: dict[str, Change] = {
     one.__name__: one
     for one in (
+        nothing,
         norm_by_square_root,
         norm_by_torch,
         norm_of_one_rank,
