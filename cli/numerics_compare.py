@@ -67,8 +67,8 @@ def compare(
     numerics compare --parallel run_a --baseline run_b --html report.html --json -
     numerics compare --parallel run_a                  (the run against its own replay)
 
-    Exit codes: 0 identical, drift, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable or
-    unreadable; 4 undecided.
+    Exit codes: 0 identical, drift, rounding, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable
+    or unreadable; 4 undecided.
     """
     finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
     if html_to is not None:

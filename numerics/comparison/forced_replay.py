@@ -4,6 +4,7 @@ The forced replay goes on with what the run recorded, so that nothing drifts: a 
 operation or by a bug in it. Beside it lie the exact values and the bound of their rounding.
 """
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,17 +73,20 @@ def forced_replay(run: Columns, make: MakeReplay | None) -> Iterator[ForcedRepla
     with tempfile.TemporaryDirectory(prefix="numerics-") as folder:
         try:
             made = make(run.capture.folder, Path(folder) / "replay", forced=True)
-            found: ForcedReplay | None = _judged(run, made)
+            found = _judged(run, made)
         except InputError:
             found = None
         yield found
 
 
-def _judged(run: Columns, made: Path) -> ForcedReplay:
+def _judged(run: Columns, made: Path) -> ForcedReplay | None:
+    """Return the judgement of a forced replay; None where the run kept no values of something that differs."""
     forced = read_columns(open_capture(made), run.names)
     rows = by_row(run, forced)
     different = rows.different
     different = different[~run.named("kind", "metric")[different]]
+    if any(run.values_key(row) is None for row in different.tolist()):
+        return None
     uses, wrong = _Bounds(run, forced, rows, made).of_rows(different)
     for row in lone_ranks(run, rows, different):
         wrong.setdefault(row, "differs on one rank alone")
@@ -108,6 +112,8 @@ class _Bounds:
             use = self._use(row)
             if use is None:
                 wrong[row] = IN_BITS
+            elif use == math.inf:
+                wrong[row] = "has no bound of its rounding, or is no number where one is due"
             elif use > 1:
                 wrong[row] = f"differs by {use:.3g} times what rounding can do"
             elif lone_element(self.run, self.forced, row, int(self.rows.match[row])):
@@ -123,13 +129,11 @@ class _Bounds:
         same = dtype == self.forced.name("dtype", int(self.rows.match[row]))
         computed = run.name("kind", row) != "input" and run.name("phase", row) != "init"
         at = -1 if exact is None else int(self.match[row])
-        key = run.values_key(row)
-        if exact is None or at < 0 or key is None or not (same and computed and dtype in UNIT_ROUNDOFF):
+        if exact is None or at < 0 or not (same and computed and dtype in UNIT_ROUNDOFF):
             return None
-        rank = int(run["rank"][row])
-        value, bound = exact.values_key(at), str(self.errors.table.column("values")[at].as_py())
-        recorded = run.capture.read_values(rank, key).astype(np.float64)
-        right = exact.capture.read_values(rank, str(value))
+        rank, bound = int(run["rank"][row]), str(self.errors.table.column("values")[at].as_py())
+        recorded = run.capture.read_values(rank, str(run.values_key(row))).astype(np.float64)
+        right = exact.capture.read_values(rank, str(exact.values_key(at)))
         allowed = self.errors.read_values(rank, bound)
         if not len(recorded) == len(right) == len(allowed):
             raise InputError(f"{exact.capture.folder}: values and rows do not fit; make the replay again")
@@ -138,5 +142,7 @@ class _Bounds:
                 (recorded == right) | (np.isnan(recorded) & np.isnan(right)), 0.0, np.abs(recorded - right)
             )
             share = np.where(apart > 0, apart / allowed, 0.0)
-        share = np.where(np.isfinite(apart) & np.isfinite(allowed), share, np.where(apart > 0, np.inf, 0.0))
+        if bool(((apart > 0) & (allowed == 0)).any()):
+            return None
+        share = np.where(np.isfinite(allowed) & np.isfinite(apart), share, np.where(apart == 0, 0.0, np.inf))
         return float(share.max(initial=0.0))

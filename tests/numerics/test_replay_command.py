@@ -66,6 +66,12 @@ def test_values_are_kept_when_asked_for(copy):
     assert open_capture(made).values
 
 
+def test_forced_replay_is_asked_of_the_program(copy):
+    made = make_replay(copy, copy.parent / "forced", forced=True)
+    assert not unequal(copy, made)
+    assert not (made / "exact").exists()
+
+
 def test_something_else_is_never_overwritten(copy):
     other = copy.parent / "other"
     other.mkdir()
