@@ -96,7 +96,7 @@ class ForcedRecorder(Recorder):
         boxes = tuple(identity.get("boxes") or whole(identity.get("global_shape") or value.shape))
         plain = value.value.to(value.dtype) if isinstance(value, Bounded) else value.detach()
         self._found = self.recorded.values(row, number, plain, boxes)
-        if self.errors is None and (self._found is None or not same_bits(self._found, plain)):
+        if self.errors is None and self._found is not None and not same_bits(self._found, plain):
             self.recorded.different.add(row)
 
     def onward(self, tensor: Tensor) -> Tensor:
