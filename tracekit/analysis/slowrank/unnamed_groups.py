@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import InferredGroup, Run
 from tracekit.tables.common_ends import Members, Together, clusters
+from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
-Ways = list[list[Members]]
+COLLECTIVE: Final = "collective"
+"""Kind of a collective whose kernel does not tell it."""
 
 
 def with_groups_of_streams(
@@ -146,7 +149,10 @@ def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Me
 def _named(
     run: Run, ranks: list[RankOps], found: dict[tuple[int, int], Members]
 ) -> tuple[Run, list[RankOps]]:
-    """`run` with the groups in `found`, and the operations of their streams in them."""
+    """`run` with the groups in `found`, and the operations of their streams in them.
+
+    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
+    """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)
     for members in sorted(set(found.values())):
@@ -159,5 +165,7 @@ def _named(
         for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
             if (rank.rank, stream) in found:
                 group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
-        named.append(replace(rank, group=group))
+        learnt = (mine & (group != rank.group)).tolist()
+        op = tuple(COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt, strict=True))
+        named.append(replace(rank, group=group, op=op))
     return replace(run, groups=tuple(groups)), named
