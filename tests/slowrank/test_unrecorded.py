@@ -84,7 +84,7 @@ def test_recorded_waits_outweigh_an_innocent(tmp_path):
     assert "rank 5 has no trace" in finding.reason
 
 
-def test_a_recorded_rank_that_works_longer_is_a_candidate_too(tmp_path):
+def test_a_slow_recorded_rank_is_a_candidate_too(tmp_path):
     """Rank 1 is slow and recorded, its tensor partner 0 is not: most waits for rank 1 cannot be matched."""
     lost = {0, 3, 7}
     finding = analyse(job(tmp_path, MESH, slow={1: 1.5}, lost=lost))

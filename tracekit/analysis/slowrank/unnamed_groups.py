@@ -20,9 +20,10 @@ from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import InferredGroup, Run
+from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.lost_arguments import OTHER
-from tracekit.tables.match import match
+from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
@@ -113,6 +114,21 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
     return members_of(shown(classes, [Way(tuple(way)) for way in ways_of(mesh)], recorded))
+
+
+def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+
+    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
+    """
+    ranks = list(ops.per_rank.values())
+    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
+        return run, ops
+    found = _by_mesh(stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
+    if not found:
+        return run, ops
+    run, ranks = _named(run, ranks, found)
+    return run, rematch(ops, ranks, run.groups)
 
 
 def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
