@@ -129,6 +129,9 @@ def _merged(
     if not any(r.status == "ok" for r in kept):
         raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
     run = merge(kept, folder, found, job)
+    if not run.ranks:
+        first = run.rejected[0]
+        raise InputError(f"{first.path}: cannot be used: {first.reason}")
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)

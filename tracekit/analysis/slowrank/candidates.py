@@ -133,8 +133,10 @@ def long_stage(case: Case) -> Hypothesis | None:
     ratio = (levels[worst] - found.value[worst]) / levels[worst]
     cured = steps.own.copy()
     cured[rows] = cured[rows] * ratio[None, :]
-    everybody = model.ideal_ns if isinstance(model, TableModel) else model.step_ns(cured)
-    gain = model.recorded_ns - everybody  # an imbalance costs what typical work on all ranks would save
+    if isinstance(model, TableModel):  # typical work on all ranks cures other faults as well
+        gain = min(model.recorded_ns - model.ideal_ns, float(found.mean[worst]))
+    else:
+        gain = model.recorded_ns - model.step_ns(cured)
     if gain <= 0:
         return None
     spent = np.nan_to_num(np.nansum(steps.own, axis=1))
