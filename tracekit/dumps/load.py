@@ -56,10 +56,11 @@ def load_dumps(
     progress: called with (files read, all files, bytes read, all bytes).
     Raises InputError where an input names nothing, or no file holds a dump.
     """
-    paths, named = find_files(inputs)
-    read = _read(paths, named, jobs, progress, timed=timed)
+    found = find_files(inputs)
+    paths = [source.uri for source in found.sources]
+    read = _read(paths, found.named, jobs, progress, timed=timed)
     assigned = assign_ranks(read.dumps)
-    rejected = (*read.rejected, *assigned.rejected)
+    rejected = (*read.rejected, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
         raise InputError(f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}")

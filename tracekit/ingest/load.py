@@ -92,7 +92,8 @@ def _of_set(
     results, quality = read_set(inputs, folder, jobs, tell)
     run = merge(results, folder, found.hosts, found.mesh_hints)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
-    return replace(run, quality=tuple(rows))
+    refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
+    return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))
 
 
 def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str]) -> Run:
