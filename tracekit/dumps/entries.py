@@ -205,6 +205,7 @@ def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
         raise ValueError
     index[entry["process_group"][0]] = len(result.groups)
     result.groups.append(GroupTail(name, desc, ()))
+    result.unlisted = True
     return len(result.groups) - 1
 
 

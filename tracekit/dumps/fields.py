@@ -40,7 +40,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
         if number is None or not isinstance(value, dict):
             continue
         enqueued, completed = (integer(value.get(f"last_{k}_collective")) for k in ("enqueued", "completed"))
-        if enqueued is not None and completed is not None:
+        if enqueued is not None and completed is not None and -1 <= completed <= enqueued:
             frontiers[number] = (enqueued, completed)
     result.has_status = bool(frontiers)
     known = {k: v for k, v in ids.items() if k in frontiers}
@@ -81,7 +81,7 @@ def completed_entry(entry: Any) -> dict[str, Any]:
 
 def state_of(entry: dict[str, Any]) -> int:
     """Give SCHEDULED, STARTED or DONE of an entry; KeyError where it does not tell."""
-    if entry["retired"] or entry["state"] == "completed" or entry["time_discovered_completed_ns"]:
+    if entry["retired"] or entry["state"] == "completed" or integer(entry["time_discovered_completed_ns"]):
         return DONE
     return STARTED if entry["state"] == "started" else SCHEDULED
 

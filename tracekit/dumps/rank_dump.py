@@ -124,6 +124,7 @@ class RankDump:
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
     )
+    unlisted: bool = False  # calls name groups that the dump does not list
     damaged_end: bool = False  # damaged entries may be its newest calls or messages
     truncated: bool = False  # the file ends too early: the newest entries are not in it
     unmapped_status: int = 0

@@ -85,7 +85,8 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
             return tail.entry_enqueued, tail.entry_completed
         whole = dump.entries > 0 and not dump.wrapped and not dump.malformed and not dump.truncated
         told = dump.has_status and not dump.unmapped_status and not mixed
-        return (0, 0) if (whole or told) and not mixed else (-1, -1)
+        # calls under a name that is not listed may be this group's
+        return (0, 0) if (whole or told) and not (mixed or dump.unlisted) else (-1, -1)
     enqueued = max(tail.status_enqueued, tail.entry_enqueued)
     if not seen or dump.truncated or tail.open_end:
         return enqueued, tail.status_completed
