@@ -63,6 +63,10 @@ class Group:
     descs: tuple[str, ...]
 
 
+class InferredGroup(Group):
+    """A process group that no file names: the common ends of its collectives show it. It is never written."""
+
+
 @dataclass(frozen=True)
 class Run:
     """An ingested run, opened lazily: events are read one rank and a few columns at a time.
@@ -79,6 +83,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
+    job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
