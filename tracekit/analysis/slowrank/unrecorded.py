@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.tables.channels import Channel
-from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
+from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, SUSPECT_SHARE
 from tracekit.units import ms
@@ -143,9 +143,9 @@ def _crosses_replicas(kind: Kind) -> bool:
 
 
 def _to_somebody(case: Case) -> dict[int, float]:
-    """By operation the exposed time of messages whose peer nothing tells, ns: it may be a rank without a trace."""
+    """By operation the exposed time of those whose members nothing tells, ns: one may be a rank without a trace."""
     ops = case.ops
-    rows = np.flatnonzero((ops.channel < 0) & case.analysed & np.isin(ops.op.astype(str), UNDIRECTED))
+    rows = np.flatnonzero((ops.channel < 0) & case.analysed)
     return {int(row): float(ops.exposed[row]) for row in rows}
 
 
