@@ -38,12 +38,14 @@ from .progress import reading
     metavar="VERDICTS",
     help="Exit 1 on these verdicts (joined by commas, or any), 4 if undecided.",
 )
+@options.job()
 @options.output()  # fmt: skip
 def hang(
     dumps_: tuple[str, ...],
     mesh: dict[str, int] | None,
     order: tuple[str, ...] | None,
     fail_on: frozenset[str],
+    job: int | None,
     json_to: str | None,
     verbose: bool,
     jobs: int | None,
@@ -60,7 +62,7 @@ def hang(
     tracekit hang dumps/ --verbose --json answer.json --fail-on hang,mismatch
     """
     with reading(quiet=quiet) as show:
-        found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show))
+        found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show), job=job)
     finding = analyse(found, mesh, order)
     emit(hang_text(finding, verbose=verbose), lambda: dumps(hang_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)

@@ -54,6 +54,16 @@ def fail_on(
     return parse
 
 
+def job() -> Callable[[Command], Command]:
+    """Decorate a command with the option that chooses among several jobs."""
+    return click.option(
+        "--job",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Which job to answer for, where the input holds several: the refusal numbers them.",
+    )
+
+
 def cut() -> Callable[[Command], Command]:
     """Decorate a command with the options that say which job and which steps the traces show."""
     options = [

@@ -25,6 +25,7 @@ _PARALLEL_FROM = 64_000_000
 @click.command()
 @click.argument("traces", nargs=-1, required=True)
 @options.analysis(get_args(Verdict))
+@options.job()
 @options.output()
 def slowrank(
     traces: tuple[str, ...],
@@ -32,6 +33,7 @@ def slowrank(
     order: tuple[str, ...] | None,
     steps: list[options.StepRange] | None,
     fail_on: frozenset[str],
+    job: int | None,
     json_to: str | None,
     verbose: bool,
     jobs: int | None,
@@ -47,19 +49,21 @@ def slowrank(
     tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
-    run = read(traces, jobs=jobs, quiet=quiet)
+    run = read(traces, jobs=jobs, job=job, quiet=quiet)
     finding = analyse(run, mesh, order, steps)
     emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
 
-def read(traces: Sequence[str], *, jobs: int | None, quiet: bool, out: Path | None = None) -> Run:
+def read(
+    traces: Sequence[str], *, jobs: int | None, job: int | None, quiet: bool, out: Path | None = None
+) -> Run:
     """The ingested run, read with a progress line.
 
     `jobs` is the number of processes; None takes one, or one a CPU where the local input is large.
     """
     with reading(quiet=quiet) as progress:
-        return load(traces, out=out, jobs=jobs or _jobs(traces), progress=progress)
+        return load(traces, out=out, jobs=jobs or _jobs(traces), job=job, progress=progress)
 
 
 def _jobs(traces: Sequence[str]) -> int:

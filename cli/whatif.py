@@ -21,6 +21,7 @@ from .slowrank import read
     help="What is to be typical; repeatable. The standard questions if left out.",
 )
 @options.cut()
+@options.job()
 @options.output()
 def whatif(
     traces: tuple[str, ...],
@@ -28,6 +29,7 @@ def whatif(
     mesh: dict[str, int] | None,
     order: tuple[str, ...] | None,
     steps: list[options.StepRange] | None,
+    job: int | None,
     json_to: str | None,
     verbose: bool,
     jobs: int | None,
@@ -43,7 +45,7 @@ def whatif(
     tracekit whatif traces/ --fix rank=5
     tracekit whatif traces/ --fix stage=3,axis=tp --fix op=all_gather --json -
     """
-    run = read(traces, jobs=jobs, quiet=quiet)
+    run = read(traces, jobs=jobs, job=job, quiet=quiet)
     finding = answer(run, fix, mesh, order, steps)
     emit(whatif_text(finding, verbose=verbose), lambda: dumps(whatif_document(finding)), json_to)
     return 0

@@ -19,3 +19,7 @@ class InputError(TracekitError):
 
 class MeshError(InputError):
     """The mesh cannot be inferred from the input; the message says which flag to give (exit 3)."""
+
+
+class MeshUnknownError(MeshError):
+    """Nothing in the input tells the mesh, and nothing contradicts any (exit 3)."""

@@ -47,6 +47,7 @@ class RankRecord:
     groups: tuple[int, ...] = ()  # rows of GROUPS, by the number in the file's `group` column
     not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
+    windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Group:
     ranks: tuple[int, ...]
     names: tuple[str, ...]
     descs: tuple[str, ...]
+
+
+class InferredGroup(Group):
+    """A process group that no file names: the common ends of its collectives show it. It is never written."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
+    job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""

@@ -21,10 +21,10 @@ NAMES = {
     "WhatIfFinding", "findings", "hang", "load", "load_dumps", "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
-    "load": ["inputs", "out=None", "jobs=1", "progress=None"],
+    "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
-    "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False"],
+    "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
 }
 FINDINGS = {

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from tests.ingest.sample import document, event, put
-from tracekit.errors import InputError
+from tracekit.errors import InputError, UsageError
 from tracekit.files.source import Source
 from tracekit.ingest import load
 from tracekit.ingest.readers import read_file
@@ -189,6 +189,7 @@ def test_copies_windows_and_rivals_of_one_rank(tmp_path):
     run = load([str(tmp_path)])
     assert kinds(run) == ["duplicate_file", "joined_windows"]
     assert run.ranks[0].events == 9
+    assert run.ranks[0].windows == tuple(run.events(0).column("ts").to_pylist()[i] for i in (0, 6))
     assert run.events(0).column("external_id").to_pylist() == [*range(6), 100, 101, 102]
     put(tmp_path / "rival.json.gz", document([event(i) for i in range(20)]))
     run = load([str(tmp_path)])
@@ -225,7 +226,10 @@ def test_world_sizes_that_disagree(tmp_path):
     run = load([str(tmp_path)])
     assert run.world_size == 4
     assert [(r.rank, r.reason) for r in run.rejected] == [
-        (3, "it is of a job of 16 ranks, most files are of one of 4")
+        (
+            None,
+            "it is of another job (world size 16), read are those of job 1 (world size 4); --job 2 reads it",
+        )
     ]
 
 
@@ -235,7 +239,9 @@ def test_files_of_two_jobs_are_refused(tmp_path):
         odd = document(rank=rank)
         odd["distributedInfo"]["world_size"] = 16
         put(tmp_path / f"t{rank}.json.gz", odd)
-    with pytest.raises(InputError, match=r"several jobs \(4 ranks: .*t0.*; 16 ranks: .*t2"):
+    with pytest.raises(
+        InputError, match=r"2 jobs, .*1: world size 4, 2 ranks, .*; 2: world size 16, 2 ranks"
+    ):
         load([str(tmp_path)])
 
 
@@ -244,9 +250,16 @@ def test_two_recordings_of_the_same_ranks_are_refused(tmp_path):
         for rank in range(2):
             step = event(0, name="ProfilerStep#5", cat="user_annotation") | {"ts": 10 + shift}
             put(tmp_path / name / f"{rank}.json", document([step, event(1)], rank=rank))
-    with pytest.raises(InputError, match=r"monday.*tuesday.*both hold step 5 of rank 0; give"):
+    with pytest.raises(
+        InputError, match=r"2 jobs, .*1: folder .*monday, 2 ranks; 2: folder .*tuesday, 2 ranks"
+    ):
         load([str(tmp_path)])
     assert [r.rank for r in load([str(tmp_path / "monday")]).ranks] == [0, 1]
+    assert [r.path for r in load([str(tmp_path)], job=2).ranks] == [
+        str(tmp_path / "tuesday" / f"{rank}.json") for rank in range(2)
+    ]
+    with pytest.raises(UsageError, match="--job 3: the input holds 2 jobs"):
+        load([str(tmp_path)], job=3)
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:

@@ -9,12 +9,13 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recv, send
-from tracekit.analysis.slowrank.mesh_choice import _contradiction, choose, group_uses, world_of
+from tracekit.analysis.slowrank.group_contradictions import contradiction
+from tracekit.analysis.slowrank.mesh_choice import choose, group_uses, world_of
 from tracekit.analysis.slowrank.message_chains import carriers, holding
 from tracekit.errors import MeshError, UsageError
 from tracekit.mesh import GroupUse, from_sizes, parse_mesh
 from tracekit.mesh.parse import mesh_remedy
-from tracekit.store import Run
+from tracekit.store import InferredGroup, Run
 from tracekit.tables.match import match
 from tracekit.tables.operations import read_rank
 
@@ -143,6 +144,23 @@ def test_messages_without_their_own_group_are_a_pipeline(tmp_path):
     assert choose(run, ops, None, None).mesh.sizes["pp"] == 2
 
 
+def test_a_group_that_was_inferred_refuses_nothing(tmp_path):
+    """Common ends showed a group of 0 and 3, which fits no mesh with the tensor groups that the files name."""
+    run = job(tmp_path, grid(tp=2, dp=2))
+    doubted = InferredGroup(len(run.groups), (0, 3), (), ())
+    ops = match([read_rank(run, r.rank) for r in run.ranks], run.groups)
+    found = choose(replace(run, groups=(*run.groups, doubted)), ops, None, None)
+    assert found.mesh.sizes == {"tp": 2, "cp": 1, "pp": 1, "dp": 2}
+
+
+def test_an_unknown_world_is_said(tmp_path):
+    run = replace(bare(tmp_path, {r: ["allreduce"] for r in (0, 1, 3)}), world_size=None)
+    with pytest.raises(
+        MeshError, match=r"do not tell how many ranks the job has \(at least 4\): give its whole mesh"
+    ):
+        chosen(run)
+
+
 @pytest.mark.parametrize("world", [1, 2, 6, 8, 61, 64, 1024])
 def test_the_remedy_has_as_many_ranks_as_the_job(world):
     told = mesh_remedy(world)
@@ -155,14 +173,14 @@ def test_shards_and_replicas_are_parts_of_one_axis():
     mesh = from_sizes({"tp": 2, "cp": 1, "pp": 1, "dp": 8}, ("tp", "cp", "pp", "dp"))
     shards = [GroupUse(tuple(range(at, at + 8, 2)), ("mesh_dp_shard",), 5) for at in (0, 1, 8, 9)]
     replicas = [GroupUse((at, at + 8), ("mesh_dp_replicate",), 5) for at in range(8)]
-    assert _contradiction(mesh, [*shards, *replicas]) is None
-    assert _contradiction(mesh, shards) is shards[0]
+    assert contradiction(mesh, [*shards, *replicas]) is None
+    assert contradiction(mesh, shards) is shards[0]
     bare = [replace(use, descs=()) for use in (*shards, *replicas)]
-    assert _contradiction(mesh, bare) is bare[0]
-    assert _contradiction(mesh, bare, inferred=True) is None
+    assert contradiction(mesh, bare) is bare[0]
+    assert contradiction(mesh, bare, inferred=True) is None
     wider = [GroupUse(tuple(range(at, at + 4)), (), 5) for at in range(0, 16, 4)]
-    assert _contradiction(mesh, [*shards, *replicas, *wider], inferred=True) is wider[0]
-    assert _contradiction(mesh, [GroupUse((0, 14), (), 5), GroupUse((0, 99), (), 5)]).ranks == (0, 99)
+    assert contradiction(mesh, [*shards, *replicas, *wider], inferred=True) is wider[0]
+    assert contradiction(mesh, [GroupUse((0, 14), (), 5), GroupUse((0, 99), (), 5)]).ranks == (0, 99)
 
 
 def test_a_named_pipeline_carries_its_messages():
@@ -171,3 +189,16 @@ def test_a_named_pipeline_carries_its_messages():
     assert holding(lines, pairs) == lines
     assert carriers(lines, pairs, holding(lines, pairs)) == {(0, 2, 4, 6): 12, (8, 10, 12, 14): 8}
     assert carriers([], pairs, []) == {(0, 2, 4, 6): 12, (8, 10): 4, (12, 14): 4}
+
+
+@pytest.mark.parametrize(
+    "given", [("dp=2,cp=2,tp=2",), (None, ("dp", "cp", "pp", "tp")), ("tp=8",), ("tp=2",)]
+)
+def test_a_refusal_says_what_the_groups_say(tmp_path, given):
+    with pytest.raises(UsageError, match=r"the groups say --mesh tp=2,cp=2,pp=1,dp=2"):
+        chosen(job(tmp_path, MESH), *given)
+
+
+def test_an_order_names_axes_that_nothing_describes(tmp_path):
+    run = job(tmp_path, MESH, descs="undefined")
+    assert chosen(run, None, ("dp", "cp", "tp", "pp")).mesh.order[0] == "dp"

@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 
 from tracekit.errors import InputError
-from tracekit.files.discover import Wanted, discover
+from tracekit.files.discover import Found, Wanted, discover
 from tracekit.thresholds.dumps import MAX_DUMP_BYTES
 
 _NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
@@ -39,14 +39,14 @@ def read_bytes(path: str) -> bytes:
     return data
 
 
-def find_files(inputs: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Return every file that `inputs` name, sorted, and those named one by one; InputError where one names nothing."""
+def find_files(inputs: Sequence[str]) -> Found:
+    """Return what `inputs` name, with at least one file; InputError where one of them names nothing."""
     found = discover(inputs, DUMPS)
     if not found.sources and found.unreadable:
         raise InputError(f"{found.unreadable[0].path}: {found.unreadable[0].reason}")
     if not found.sources:
         raise InputError(f"{', '.join(inputs)}: no file in there; give the folder that holds the dumps")
-    return [source.uri for source in found.sources], found.named
+    return found
 
 
 def size_of(path: str) -> int:

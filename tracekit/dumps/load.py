@@ -11,6 +11,7 @@ from typing import Final
 
 from tracekit.dumps.assign import assign_ranks, rank_in_name
 from tracekit.dumps.files import find_files, size_of
+from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
 from tracekit.errors import InputError
@@ -41,6 +42,7 @@ class DumpSet:
     rejected: tuple[Rejected, ...]
     quality: tuple[Quality, ...]
     world: tuple[int, ...]  # ranks of the job, sorted: the greatest group, and every rank read
+    job: int | None = None  # its number, where the input held several jobs
 
 
 def load_dumps(
@@ -49,17 +51,21 @@ def load_dumps(
     progress: Progress | None = None,
     *,
     timed: bool = False,
+    job: int | None = None,
 ) -> DumpSet:
     """Give the dumps in the files that `inputs` (files, folders, globs, fsspec URLs) name, read by `jobs` processes.
 
-    timed: also keep when every call ran (`RankDump.timing`).
+    timed: also keep when every call ran (`RankDump.timing`). job: which one to read, where there are several.
     progress: called with (files read, all files, bytes read, all bytes).
-    Raises InputError where an input names nothing, or no file holds a dump.
+    Raises InputError where an input names nothing, no file holds a dump, or dumps are of several jobs and nobody chose;
+    UsageError where there is no job of that number.
     """
-    paths, named = find_files(inputs)
-    read = _read(paths, named, jobs, progress, timed=timed)
-    assigned = assign_ranks(read.dumps)
-    rejected = (*read.rejected, *assigned.rejected)
+    found = find_files(inputs)
+    paths = [source.uri for source in found.sources]
+    read = _read(paths, found.named, jobs, progress, timed=timed)
+    kept, others, number = of_one_job(read.dumps, {p: found.run_of(p) for p in paths}, job)
+    assigned = assign_ranks(kept)
+    rejected = (*read.rejected, *others, *assigned.rejected)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
         raise InputError(f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}")
@@ -67,7 +73,7 @@ def load_dumps(
     for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
         world.update(ranks)
     quality = (*_foreign(read.foreign), *assigned.renamed, *_damage(assigned.dumps.values()))
-    return DumpSet(dict(sorted(assigned.dumps.items())), rejected, quality, tuple(sorted(world)))
+    return DumpSet(dict(sorted(assigned.dumps.items())), rejected, quality, tuple(sorted(world)), number)
 
 
 @dataclass

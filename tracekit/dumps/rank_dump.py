@@ -129,7 +129,7 @@ class RankDump:
     last_group: int = -1  # index into groups, of the last entry
     stack: tuple[str, ...] = ()  # of the last entry
     timing: TimedCalls | None = None  # where asked for
-    sha256: str = ""  # of the file, and its length, where timings are asked for
+    sha256: str = ""  # of the file, and its length
     bytes: int = 0
 
 

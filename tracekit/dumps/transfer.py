@@ -66,7 +66,7 @@ class DumpReader:
         """Give the reduced dump. Raises NotADumpError, InputError, or any error that a crafted file provokes."""
         data = read_bytes(path)
         decoded, cut_off = _decode(data)
-        digest, length = hashlib.sha256(data).hexdigest() if self._timed else "", len(data)
+        digest, length = hashlib.sha256(data).hexdigest(), len(data)
         del data
         if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
             raise NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")

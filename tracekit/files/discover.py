@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
 from tracekit.errors import InputError, UsageError
-from tracekit.files.recorded_run import recorded_run
+from tracekit.files.recorded_run import RecordedRun, recorded_run
 from tracekit.files.source import Source
 from tracekit.findings import Rejected
 from tracekit.store import is_run
@@ -43,8 +42,12 @@ class Found:
     named: set[str] = field(default_factory=set)  # labels
     foreign: list[str] = field(default_factory=list)
     unreadable: list[Rejected] = field(default_factory=list)
-    mesh_hints: list[dict[str, Any]] = field(default_factory=list)  # of the recorded runs met, each once
-    hosts: dict[int, str] = field(default_factory=dict)
+    runs: dict[str, RecordedRun] = field(default_factory=dict)  # the recorded runs met, by folder
+    ingested: list[str] = field(default_factory=list)  # folders of ingested runs, which no search goes into
+
+    def run_of(self, label: str) -> str:
+        """Return the folder of the recorded run that holds a file, the innermost one; "" where none does."""
+        return next((str(p) for p in Path(label).parents if str(p) in self.runs), "")
 
 
 def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
@@ -164,15 +167,15 @@ class _Search:
                 self._file(path, named=False)
             elif is_run(path):
                 self.found.foreign.append(str(path))
+                self.found.ingested.append(str(path))
             else:
                 self._folder(path)
 
     def _manifest(self, folder: Path) -> bool:
         """Note the mesh and hosts of a recorded run in `folder`, or above it where `folder` is its part."""
-        run = recorded_run(folder.parent if folder.name == self._wanted.part else folder)
+        whole = folder.parent if folder.name == self._wanted.part else folder
+        run = recorded_run(whole)
         if run is None:
             return False
-        if run.mesh_hint is not None and run.mesh_hint not in self.found.mesh_hints:
-            self.found.mesh_hints.append(run.mesh_hint)
-        self.found.hosts.update(run.hosts)
+        self.found.runs[str(whole)] = run
         return True

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit.errors import InputError
+from tracekit.errors import InputError, UsageError
 from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
@@ -26,7 +26,12 @@ from tracekit.thresholds.ingest import FILES_NAMED, LOOKED_INTO
 
 
 def load(
-    inputs: Sequence[str], *, out: Path | None = None, jobs: int = 1, progress: Progress | None = None
+    inputs: Sequence[str],
+    *,
+    out: Path | None = None,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    job: int | None = None,
 ) -> Run:
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
@@ -34,31 +39,45 @@ def load(
     out: where the run is kept; None keeps it in a temporary folder until the process ends.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
-    Raises InputError where nothing can be used; files that cannot are in `Run.rejected` otherwise.
+    job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
+    Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
+    used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
     if not inputs:
         raise InputError("no input was given; name files, folders, globs or URLs")
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         if out is not None:
             raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
-        return open_run(Path(inputs[0]))
-    for text in inputs:
-        if "://" not in text and is_run(Path(text)):
-            raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
-    if out is not None:
-        refuse_foreign(out)
+        return replace(open_run(Path(inputs[0])), job=job)
+    _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
     with building(out) as folder:
         results = read_files(found.sources, folder, jobs, progress) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
-            run = _of_set(together, inputs, found, folder, jobs, progress)
+            run = _of_set(together, inputs, found, folder, (jobs, job), progress)
         elif results:
-            run = _merged(results, found, folder, inputs)
+            run = _merged(results, found, folder, inputs, job)
         else:
             raise InputError(_nothing(inputs, found))
+        _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
     return open_run(out) if out is not None else run
+
+
+def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
+    """Raise InputError where an ingested run is among other inputs, or `out` must not be written."""
+    for text in inputs:
+        if "://" not in text and is_run(Path(text)):
+            raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
+    if out is not None:
+        refuse_foreign(out)
+
+
+def _check_job(run: Run, *, kept: bool) -> None:
+    """Raise UsageError where a run that is to be kept is of another job than wanted; else its analysis may find it."""
+    if kept and run.job not in {None, 1}:
+        raise UsageError(f"--job {run.job}: the files tell of one job only; leave --job out")
 
 
 def _read_together(found: Found, results: Sequence[FileResult]) -> SetReader | None:
@@ -80,22 +99,24 @@ def _of_set(
     inputs: Sequence[str],
     found: Found,
     folder: Path,
-    jobs: int,
+    wanted: tuple[int, int | None],
     progress: Progress | None,
 ) -> Run:
-    """Make the run of files that are read together."""
+    """Make the run of files that are read together; wanted: processes that read, and the number of the job."""
 
     def tell(files: int, of: int, done: int, total: int) -> None:
         if progress is not None:
             progress(ProgressEvent(files, of, done, total, ""))
 
-    results, quality = read_set(inputs, folder, jobs, tell)
-    run = merge(results, folder, found.hosts, found.mesh_hints)
+    results, quality, number = read_set(inputs, folder, *wanted, tell)
+    run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
     return replace(run, quality=tuple(rows))
 
 
-def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str]) -> Run:
+def _merged(
+    results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str], job: int | None
+) -> Run:
     foreign = [
         *found.foreign,
         *(r.label for r in results if r.status == "foreign" and r.label not in found.named),
@@ -107,7 +128,7 @@ def _merged(results: list[FileResult], found: Found, folder: Path, inputs: Seque
     ]
     if not any(r.status == "ok" for r in kept):
         raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
-    run = merge(kept, folder, found.hosts, found.mesh_hints)
+    run = merge(kept, folder, found, job)
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)
@@ -117,6 +138,10 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     """One sentence: where, why, and what to do."""
     more = f" and {len(inputs) - FILES_NAMED} more" if len(inputs) > FILES_NAMED else ""
     where = ", ".join(inputs[:FILES_NAMED]) + more
+    if found.ingested and not refused:
+        runs = ", ".join(found.ingested[:FILES_NAMED])
+        others = f" and {len(found.ingested) - FILES_NAMED} more" if len(found.ingested) > FILES_NAMED else ""
+        return f"{where}: holds ingested runs ({runs}{others}); give one of them"
     rejected = [r for r in refused if r.status == "rejected"] or list(refused)
     if found.unreadable:
         return f"{found.unreadable[0].path}: {found.unreadable[0].reason}"

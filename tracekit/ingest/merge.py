@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tracekit.arrays import from_ints
+from tracekit.files.discover import Found
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
-from tracekit.ingest.recordings import one_recording
+from tracekit.ingest.recordings import of_one_job
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.store import Group, RankRecord, Run
@@ -30,14 +31,18 @@ class _Merged:
     chosen: dict[int, list[Claim]] = field(default_factory=dict)  # windows of a rank in order of time
 
 
-def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints: list[dict[str, Any]]) -> Run:
+def merge(results: list[FileResult], folder: Path, found: Found, job: int | None = None) -> Run:
     """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
 
-    hosts: by rank, for files that name none. hints: meshes of recorded runs; one counts only where it is the only one.
-    Raises InputError where the files are of several jobs or recordings, and none has a majority.
+    found: the recorded runs that the files are of; they name hosts where files do not, and the mesh. job: which one is
+    wanted, where the files are of several. Raises InputError where they are and nobody chose, UsageError where there is
+    no job of that number.
     """
     merged = _Merged()
-    results = one_recording(results)
+    results, number_of_job = of_one_job(results, {r.label: found.run_of(r.label) for r in results}, job)
+    runs = [found.runs[f] for f in sorted({found.run_of(r.label) for r in results if r.tables} - {""})]
+    hosts = {rank: host for run in runs for rank, host in run.hosts.items()}
+    hints = [run.mesh_hint for run in runs if run.mesh_hint is not None]
     for result in results:
         merged.quality.extend(result.quality)
         if result.status == "rejected":
@@ -63,6 +68,7 @@ def merge(results: list[FileResult], folder: Path, hosts: dict[int, str], hints:
         quality=tuple(sorted(merged.quality, key=lambda q: (q.path or "", q.kind, q.detail))),
         world_size=world,
         mesh_hint=hints[0] if len(hints) == 1 else None,
+        job=job if number_of_job is None else None,
     )
 
 
@@ -178,6 +184,7 @@ def _record(
         truncated=any(t.truncated for _, t in claims),
         groups=tuple(number.get(g.ranks, -1) for g in groups),
         not_stored=dict(sorted(skipped.items())),
+        windows=tuple(table.first for _, table in claims) if len(claims) > 1 else (),
     )
 
 

@@ -22,8 +22,12 @@ from tracekit.thresholds.ingest import FILES_NAMED
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
 """Reads the decompressed blocks of a file into Parquet at a path; what is wrong with the file is in the result."""
-SetReader = Callable[[Sequence[str], Path, int, SetProgress | None], tuple[list[FileResult], list[Quality]]]
-"""Reads all files that inputs name into Parquet files in a folder, with so many processes."""
+SetReader = Callable[
+    [Sequence[str], Path, int, int | None, SetProgress | None],
+    tuple[list[FileResult], list[Quality], int | None],
+]
+"""Reads the files of one job that inputs name into Parquet files in a folder, with so many processes; the job by its
+number, which is returned where there are several."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 

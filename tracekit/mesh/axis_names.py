@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tracekit.axes import AXES
-from tracekit.errors import MeshError
+from tracekit.errors import MeshUnknownError
 from tracekit.mesh.families import Family
-from tracekit.mesh.parse import mesh_remedy
 from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
 
@@ -19,7 +18,7 @@ def name_axes(
 
     Names come from descriptions first, then from behaviour, then from position. order: axes inner to outer, where the
     user gave it. notes: takes a sentence where names were guessed. programs: what each rank runs, where messages have
-    no known peer. Raises MeshError where nothing tells along which axis those run.
+    no known peer. Raises MeshUnknownError where nothing tells along which axis those run.
     """
     if all(a.regular for a in axes):
         inner_first = sorted(axes, key=lambda a: (round(a.stride, 6), a.size))
@@ -81,10 +80,8 @@ def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object
     for found in (shown, silent):
         if len(found) == 1:
             return found[0]
-    world = len(axes[0].blocks)
-    raise MeshError(
-        "messages name no peer, and nothing tells which of the process groups lie along the pipeline; "
-        f"{mesh_remedy(world)}"
+    raise MeshUnknownError(
+        "messages name no peer, and nothing tells which of the process groups lie along the pipeline"
     )
 
 

@@ -25,6 +25,8 @@ class GroupUse:
     ops: frozenset[str] = frozenset()
     exposed: float = 0.0  # share of its collectives that compute stood still for
     alternation: float = 0.0  # share of its collectives that differ in kind from the one before
+    told: bool = True  # the files name it; else only its messages or common ends show it
+    partial: bool = False  # it may have further members, which left no trace
 
 
 @dataclass
@@ -71,7 +73,7 @@ def families(uses: Sequence[GroupUse], world: tuple[int, ...], notes: list[str])
     inside = set(world)
     seen: dict[tuple[int, ...], GroupUse] = {}
     for use in uses:
-        if 2 <= len(use.ranks) < len(world) and inside.issuperset(use.ranks):
+        if 2 <= len(use.ranks) < len(world) and inside.issuperset(use.ranks) and not use.partial:
             seen[use.ranks] = use
     foreign = [u for u in seen.values() if is_foreign(u.descs)]
     if foreign:

@@ -5,17 +5,17 @@ orthogonal ones are the axes, joins of them (dp×cp, tp×cp, model parallel) are
 those that fit neither. Nothing here assumes strides: any numbering of ranks gives the same mesh.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tracekit.axes import AXES
-from tracekit.errors import MeshError
+from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh.axis_names import name_axes
 from tracekit.mesh.families import Blocks, Family, GroupUse, families, join, orthogonal, refines
 from tracekit.mesh.grid import Mesh
 from tracekit.mesh.group_descriptions import hinted_dims
-from tracekit.mesh.parse import mesh_remedy
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ def infer(
     """Return the mesh of `world` (all ranks of the job) told by its process groups.
 
     `order` names the axes inner to outer where descriptions do not. `programs` are given where messages have no known
-    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshError, naming the flag to give,
-    when the groups do not determine a mesh.
+    peer: what each rank runs, equal for ranks of one pipeline stage. Raises MeshUnknownError when the groups do
+    not determine a mesh, MeshError when they contradict each other.
     """
     ranks = tuple(sorted(world))
     notes: list[str] = []
     found = families(uses, ranks, notes)
-    axes = _axes(found, ranks, notes)
+    axes = [_with_messages(a, [u for u in uses if u.partial]) for a in _axes(found, ranks, notes)]
     if not axes:
         dim = _world_dim(uses, ranks)
         if dim is not None:
@@ -93,15 +93,25 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list
     if axes and prod(a.size for a in axes) < len(ranks):
         residual = _residual(dict.fromkeys(ranks, 0), axes, ranks)
         if residual is None:
-            raise MeshError(
+            raise MeshUnknownError(
                 f"the process groups leave {len(ranks) // prod(a.size for a in axes)} of {len(ranks)} ranks "
-                f"unexplained; {mesh_remedy(len(ranks))}"
+                "unexplained"
             )
         axes.append(Family(residual, frozenset(), {r: n for n, g in enumerate(residual) for r in g.ranks}))
         notes.append(
             f"an axis of {len(residual[0].ranks)} ranks without groups of its own is inferred from the rest"
         )
     return axes
+
+
+def _with_messages(axis: Family, chains: Sequence[GroupUse]) -> Family:
+    """`axis` with the messages of those `chains`, known in parts, that lie in its groups."""
+    inside = [c for c in chains if len({axis.blocks[r] for r in c.ranks}) == 1]
+    sent: Counter[int] = Counter()
+    for chain in inside:
+        sent[axis.blocks[chain.ranks[0]]] += chain.p2p
+    groups = [replace(g, p2p=g.p2p + sent[axis.blocks[g.ranks[0]]]) for g in axis.groups]
+    return replace(axis, groups=groups)
 
 
 def _coarser_than_some(family: Family, axes: list[Family], ranks: tuple[int, ...]) -> bool:
@@ -132,7 +142,7 @@ def _build(named: list[tuple[str, list[Family]]], ranks: tuple[int, ...]) -> Mes
         others = [a.blocks for n, axes in named if n != name for a in axes]
         columns[name] = join(others, ranks) if others else {r: i for i, r in enumerate(ranks)}
         if len(set(columns[name].values())) != prod(a.size for a in mine):
-            raise MeshError(f"the process groups contradict each other; {mesh_remedy(len(ranks))}")
+            raise MeshError("the process groups contradict each other")
     present = [name for name, _ in named]
     order = _place(present)
     coordinates = {r: tuple(columns[d][r] if d in columns else 0 for d in order) for r in ranks}

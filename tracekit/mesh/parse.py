@@ -52,13 +52,21 @@ def parse_order(text: str) -> tuple[str, ...]:
     return (*names, *(axis for axis in AXES if axis not in names))
 
 
-def mesh_remedy(world_size: int) -> str:
-    """Return what to do where traces do not tell the mesh: an example that has as many ranks as the whole job."""
+def mesh_remedy(world_size: int, *, known: bool = True) -> str:
+    """Return what to do where traces do not tell the mesh: an example that has as many ranks as the whole job.
+
+    world_size: ranks of the job; unless it is `known`, the largest rank that anything names tells it.
+    """
     sizes = dict.fromkeys(AXES, 1)
     for axis in ("tp", "pp"):
         if world_size % (2 * sizes["tp"] * sizes["pp"]) == 0:
             sizes[axis] = 2
     sizes["dp"] = world_size // (sizes["tp"] * sizes["pp"])
-    return f"give the mesh of all {world_size} ranks, as in --mesh " + ",".join(
-        f"{a}={n}" for a, n in sizes.items()
+    whole = (
+        f"give the mesh of all {world_size} ranks"
+        if known
+        else (
+            f"the traces do not tell how many ranks the job has (at least {world_size}): give its whole mesh"
+        )
     )
+    return f"{whole}, as in --mesh " + ",".join(f"{a}={n}" for a, n in sizes.items())

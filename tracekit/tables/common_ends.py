@@ -47,6 +47,14 @@ class Together:
         away = [np.abs(self.ends[r[1:]] - self.ends[r[0]]).ravel() for r in self._rows(groups)]
         return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
 
+    def closest(self) -> float:
+        """How far the ends of those two ranks are apart that leave most nearly together, ns; infinite of one rank."""
+        if not 1 < len(self.row) <= MOST_CLUSTERED:
+            return float("inf")
+        apart = _pairwise(self.ends)
+        np.fill_diagonal(apart, np.inf)
+        return float(apart.min())
+
     def waited(self, groups: Iterable[Members]) -> float:
         """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
         lead = [np.diff(np.partition(self._lasted[r], 1, axis=0)[:2], axis=0)[0] for r in self._rows(groups)]

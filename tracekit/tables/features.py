@@ -54,6 +54,8 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         return None
     each = windows_of(ops, steps, rank, columns)
     windows = union(*each)
+    if not len(windows[0]):
+        return None
     events = run.events(rank, ["ts", "dur", "cat", "name"])
     source = ops.per_rank[rank]
     start = np.asarray(events.column("ts").to_numpy(), np.int64)

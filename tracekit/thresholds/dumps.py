@@ -88,6 +88,13 @@ RECENT_SIGNATURES: Final = 4
 LONGEST_CALL_MS: Final = 86_400_000.0
 """Longest call that is believed: a day."""
 
+MOMENTS_APART_NS: Final = 60 * 1_000_000_000
+"""Between the last calls of ranks that did not stop together, ns: clocks of one job's hosts differ by far less, and a
+rank whose peers stand still issues no more calls within seconds."""
+
+OLD_DUMPS_SHARE: Final = 0.25
+"""Share of dumps that may be old ones of ranks that died: as many as the analysis takes for old (STALE_DUMPS_SHARE)."""
+
 TIMES_AGREE_SHARE: Final = 0.05
 TIMES_AGREE_NS: Final = 10_000
 """Share of the duration, and time beside it, by which discovered times may differ from the measured one."""

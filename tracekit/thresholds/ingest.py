@@ -143,6 +143,21 @@ BEYOND_ALL_CALLS: Final = 1 << 62
 MAX_RUN_MANIFEST: Final = 1 << 26
 """Bytes of a `run.json` that is read, 64 MiB: the hosts of a hundred thousand ranks need a few."""
 
+CAPTURES_COMPARED: Final = 8
+"""Files of one rank that are compared with each other, to tell captures of one job from recordings of several."""
+
+JOBS_TOLD_APART: Final = 64
+"""Jobs that one input is divided into; more is no folder of jobs but of damaged files."""
+
+STRAY_SHARE: Final = 0.25
+"""Share of the files that may be strays of other jobs; with more, the input is of several jobs."""
+
+LONGEST_PAUSE_NS: Final = 3600 * 1_000_000_000
+"""Time between two captures of one job that any number of steps between them may take, ns: a checkpoint, a pause."""
+
+STEPS_PAUSED: Final = 100
+"""Times the recorded step that the steps between two captures of one job may take on the average."""
+
 READER_BYTES: Final = 16 << 30
 """Address space that a reading process may take beyond what it starts with: Arrow reserves far more than it uses."""
 

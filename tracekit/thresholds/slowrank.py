@@ -2,6 +2,9 @@
 
 from typing import Final
 
+ENDS_ELSEWHEN_NS: Final = 3600 * 1_000_000_000
+"""Between recordings of ranks that share no operation, ns: clocks of one job's hosts differ by seconds at the most."""
+
 ENDS_LEAST: Final = 4
 """Common collectives of two ranks from which their ends can miss a line: three nearly always fit one."""
 

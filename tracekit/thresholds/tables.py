@@ -157,6 +157,12 @@ PROVING_LEAD: Final = 3.0
 MOST_CLUSTERED: Final = 1024
 """Ranks of a class that are compared each with each where no mesh is given: the work is quadratic."""
 
+MOST_WAYS: Final = 4096
+"""Ways to divide the ranks that are tried: 1,024 ranks have 385, numbers with many divisors more than are worth it."""
+
+MOST_AXES: Final = 5
+"""Axes of a mesh that is looked for: tensor, context, pipeline, and data parallelism in two parts."""
+
 WHOLE_REPEATS: Final = 2
 """Repetitions that make a pattern, of most of a recording: the end of a step breaks the pattern of its layers."""
 
@@ -165,3 +171,6 @@ RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
 
 REPEATING_SHARE: Final = 0.6
 """Share of a rank's operations that must repeat: the first step of a program often runs something more."""
+
+RARE_KINDS: Final = 8
+"""Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""

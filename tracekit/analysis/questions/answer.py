@@ -36,8 +36,8 @@ def answer(
     """The step with each `fix` (`rank=5`, `stage=3`, `axis=tp`, `op=all_gather`) and with all together, ms.
 
     Without a fix the standard questions are answered: everybody, the worst ranks, each axis and each stage typical.
-    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names nothing
-    in the run, or mesh or order contradict it; MeshError and InputError as `tracekit.slowrank` does.
+    `mesh`, `order`, `steps` and `progress` are as for `tracekit.slowrank`. Raises UsageError where a fix names
+    nothing in the run, or mesh, order or job contradict it; MeshError and InputError as `tracekit.slowrank` does.
     """
     fixes = parse_fixes(fix)
     case, choice = opened(run, mesh, order, steps, progress)

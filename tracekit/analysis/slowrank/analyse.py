@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.measured import StepRange
@@ -20,14 +21,17 @@ from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
+from tracekit.analysis.slowrank.unknown_mesh import without_mesh
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.errors import MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
+from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
@@ -43,11 +47,17 @@ def analyse(
     """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Raises UsageError where mesh or
-    order contradict the input, MeshError where nothing determines the mesh, InputError where nothing can be compared.
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Where nothing determines the
+    mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input, MeshError where
+    process groups do, InputError where nothing can be compared.
     """
-    case, choice = opened(run, mesh, order, steps, progress)
-    return _finding(case, choice, tempered(case, decide(case)))
+    run, ranks = _read(run, mesh, progress)
+    try:
+        case, choice = _opened(run, ranks, mesh, order, steps)
+    except MeshUnknownError as error:
+        world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
+        case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+    return _finding(case, choice, doubted(case, tempered(case, decide(case))))
 
 
 def opened(
@@ -57,7 +67,17 @@ def opened(
     steps: Sequence[StepRange] | None,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice]:
-    """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`."""
+    """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
+
+    Raises MeshUnknownError as well, where nothing determines the mesh.
+    """
+    return _opened(*_read(run, mesh, progress), mesh, order, steps)
+
+
+def _read(
+    run: Run, mesh: dict[str, int] | None, progress: Callable[[int, int], None] | None
+) -> tuple[Run, list[RankOps]]:
+    """`run` with its size, and the operations of its ranks."""
     if mesh and run.world_size is None:  # traces that do not say how large the job is: the user does
         run = replace(run, world_size=prod(mesh.values()))
     ranks: list[RankOps] = []
@@ -65,13 +85,27 @@ def opened(
         ranks.append(repaired(read_rank(run, record.rank), final=False))
         if progress:
             progress(i + 1, len(run.ranks))
+    return run, ranks
+
+
+def _opened(
+    run: Run,
+    ranks: list[RankOps],
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+) -> tuple[Case, MeshChoice]:
+    """The case and the mesh of the operations that were read."""
     named = run.groups
+    marked = any((r.step != NO_STEP).any() for r in ranks)
+    ranks = with_repeating_steps(ranks, None) or ranks
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
-    if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+    ranks = with_repeating_steps(ranks, run.groups) or ranks
+    if not marked and any((r.step != NO_STEP).any() for r in ranks):
+        run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    if run.groups == named and (others := strangers(ops)):
+    if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )

@@ -5,18 +5,19 @@ slow drift. Two recordings of different jobs, or of different times of one job, 
 clocks say; they are told apart without trusting any clock, and never compared.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from tracekit.disjoint_sets import DisjointSets
-from tracekit.errors import InputError
+from tracekit.errors import InputError, UsageError
 from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.thresholds.slowrank import (
     ENDS_DRIFT,
+    ENDS_ELSEWHEN_NS,
     ENDS_LEAST,
     ENDS_MATCHED,
     ENDS_MISFIT,
@@ -28,34 +29,83 @@ from tracekit.thresholds.slowrank import (
 )
 
 
-def strangers(ops: Operations) -> tuple[int, ...]:
-    """Ranks whose common operations do not end with those of most ranks, sorted; () where all were recorded together.
+def strangers(ops: Operations, job: int | None = None) -> tuple[int, ...]:
+    """Ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
 
-    Raises InputError where the ranks fall into several recordings and none of them holds most ranks.
+    Recordings are numbered from 1, the one of most ranks first; without a number that is the one that is answered.
+    Raises InputError where it does not hold most ranks, UsageError where there is no such recording.
     """
+    recordings = _recordings(ops)
+    why = "collectives that they share do not end together"
+    if not recordings:
+        recordings, why = _elsewhen(ops), "they share no operation and no time"
+    if job is not None and job > len(recordings):
+        held = "one job" if len(recordings) == 1 else f"{len(recordings)} jobs"
+        raise UsageError(f"--job {job}: the input holds {held}; {_numbered(recordings)}")
+    others = [ranks for number, ranks in enumerate(recordings, 1) if number != (job or 1)]
+    if job is None and others and len(recordings[0]) <= sum(map(len, others)):
+        raise InputError(
+            f"the ranks were not recorded together: {why} "
+            f"({_numbered(recordings)}); choose one with --job 1, or give the files of one job, recorded at one time"
+        )
+    return tuple(sorted(r for ranks in others for r in ranks))
+
+
+def _numbered(recordings: Sequence[Sequence[int]]) -> str:
+    if len(recordings) == 1:
+        return "leave --job out"
+    shown = recordings[:RANKS_LISTED]
+    return "; ".join(f"{number}: {_shown(ranks)}" for number, ranks in enumerate(shown, 1))
+
+
+def _recordings(ops: Operations) -> list[list[int]]:
+    """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none."""
     apart, together = _judged(ops)
     if not apart:
-        return ()
+        return []
     linked = DisjointSets(ops.ranks)
     for a, b in together:
         linked.join(a, b)
     split = {r for pair in apart if linked.find(pair[0]) != linked.find(pair[1]) for r in pair}
-    if not split:
-        return ()
     recordings: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         recordings[linked.find(rank)].append(rank)
-    suspicious = {linked.find(r) for r in split}
-    sizes = Counter({root: len(ranks) for root, ranks in recordings.items() if root in suspicious})
-    home, most = sizes.most_common(1)[0]
-    others = [r for root in suspicious - {home} for r in recordings[root]]
-    if most <= len(others):
-        shown = "; ".join(_shown(recordings[root]) for root in sorted(suspicious)[:RANKS_LISTED])
-        raise InputError(
-            f"the ranks were not recorded together: collectives that they share do not end together ({shown}); "
-            "give the files of one job, recorded at one time"
-        )
-    return tuple(sorted(others))
+    told = [recordings[root] for root in {linked.find(r) for r in split}]
+    return sorted(told, key=lambda ranks: (-len(ranks), ranks))
+
+
+def _elsewhen(ops: Operations) -> list[list[int]]:
+    """Ranks by recording where some share no operation with the others and were recorded long before or after them."""
+    linked = DisjointSets(ops.ranks)
+    rows = np.flatnonzero(ops.instance >= 0)
+    for row, first in zip(rows.tolist(), _first_rows(ops.instance[rows], rows).tolist(), strict=True):
+        linked.join(int(ops.rank[row]), int(ops.rank[first]))
+    parts: dict[int, list[int]] = defaultdict(list)
+    for rank in ops.ranks:
+        parts[linked.find(rank)].append(rank)
+    spans = sorted((*_span(ops, ranks), ranks) for ranks in parts.values())
+    found: list[list[int]] = []
+    until = 0
+    for begin, end, ranks in spans:
+        if not found or begin - until > ENDS_ELSEWHEN_NS:
+            found.append([])
+        found[-1].extend(ranks)
+        until = max(until, end)
+    return sorted((sorted(ranks) for ranks in found), key=lambda ranks: (-len(ranks), ranks))
+
+
+def _first_rows(instance: I64, rows: I64) -> I64:
+    """The first of `rows` that is of the same instance, for each of them."""
+    _, first, place = np.unique(instance, return_index=True, return_inverse=True)
+    return np.asarray(rows[first][place.reshape(-1)], np.int64)
+
+
+def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
+    """Begin and end of the operations of some ranks, by their own clocks, ns."""
+    mine = [ops.of(r) for r in ranks if len(ops.start[ops.of(r)])]
+    if not mine:
+        return 0, 0
+    return min(int(ops.start[m].min()) for m in mine), max(int(ops.end[m].max()) for m in mine)
 
 
 def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -1,25 +1,29 @@
 """Groups of collectives that name none: by the stream they ran on, the mesh, and the ranks that leave together.
 
 Up to torch 2.3 no operation names its group. Where the mesh is known, its lines, planes and blocks are the groups that
-a stream can belong to; else the groups are those whose members leave together. What stays open keeps no group, and so
-no wait of it is known.
+a stream can belong to; else the groups are those whose members leave together, or, where ranks are missing, what a mesh
+of the usual numbering leaves of them. What stays open keeps no group, and so no wait of it is known.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 
+from tracekit.analysis.slowrank.group_contradictions import contradiction
 from tracekit.analysis.slowrank.mesh_choice import choose as choose_mesh
-from tracekit.errors import MeshError
-from tracekit.mesh import Mesh
-from tracekit.mesh.parse import mesh_remedy
-from tracekit.store import Group, Run
-from tracekit.tables.common_ends import Members, Together, choose, clusters
+from tracekit.analysis.slowrank.mesh_choice import group_uses, remedy, world_of
+from tracekit.analysis.slowrank.unknown_mesh import is_unknown
+from tracekit.errors import MeshError, MeshUnknownError
+from tracekit.mesh import Mesh, infer
+from tracekit.store import InferredGroup, Run
+from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
+from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
 Ways = list[list[Members]]
 
@@ -29,25 +33,54 @@ def with_groups_of_streams(
 ) -> tuple[Run, list[RankOps]]:
     """`run` and its operations with the groups that streams tell; unchanged where every collective names its group.
 
-    `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshError where neither
-    groups nor common ends tell a mesh.
+    `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
+    neither groups nor common ends tell a mesh.
     """
-    if len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
+    if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
-        told = _by_ends(stream_classes(ranks)) if sizes is None else {}
-        world = _world(run, ranks)
-        if sizes is None and not told:
-            raise MeshError(
+        told = _told(run, ranks, order) if sizes is None else {}
+        if told is None:
+            raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
-                f"together; {mesh_remedy(len(world))}"
+                f"together; {remedy(run, _world(run, ranks))}"
             )
         # with a group in the run, an operation without one is unknown, and not everybody's
-        run, ranks = _named(run, ranks, told or {(-1, -1): world})
+        run, ranks = _named(run, ranks, told or {(-1, -1): _world(run, ranks)})
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
         return run, ranks
     return _named(run, ranks, _by_mesh(stream_classes(ranks), mesh, {r.rank for r in ranks}))
+
+
+def _told(
+    run: Run, ranks: list[RankOps], order: Sequence[str] | None
+) -> dict[tuple[int, int], Members] | None:
+    """(rank, stream) → members of its group, by common ends; None where they tell no mesh.
+
+    Where all ranks were recorded they may be numbered in any way; else they count up along the axes.
+    """
+    classes, world = stream_classes(ranks), _world(run, ranks)
+    for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
+        if told and _is_mesh(*_named(run, ranks, told), order):
+            return told
+    return None
+
+
+def _by_numbers(
+    classes: list[StreamClass], world: Members, ranks: list[RankOps]
+) -> dict[tuple[int, int], Members]:
+    return usual_groups(classes, len(world), [r.rank for r in ranks])
+
+
+def _is_mesh(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
+    """Whether all groups of `run` lie along the axes of one mesh, whatever their names."""
+    ops = match(ranks, run.groups)
+    uses = [replace(u, told=True) for u in group_uses(run, ops)]
+    try:
+        return contradiction(infer(uses, world_of(run, ops), order).mesh, uses, inferred=True) is None
+    except MeshError:
+        return False
 
 
 def _mesh(
@@ -76,35 +109,38 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    found: dict[tuple[int, int], Members] = {}
-    for streams in classes:
-        ways = [way for way in _ways(mesh) if _fits(way, streams, recorded)]
-        chosen = choose(Together(streams), ways)
-        if chosen is not None:
-            home = {rank: group for group in ways[chosen] for rank in group}
-            found |= {(rank, stream): home[rank] for rank, stream in streams.streams.items() if rank in home}
-    return found
+    return members_of(shown(classes, [Way(tuple(way)) for way in ways_of(mesh)], recorded))
 
 
-def _ways(mesh: Mesh) -> Iterator[list[Members]]:
-    """Every way in which a process group divides the ranks: along some of the axes, or the two ends of a line."""
+def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
+    """Return every way in which a process group divides the ranks.
+
+    It extends along some of the axes, along part of one and all of some others (as shards and replicas do), or it is
+    the two ends of a line.
+    """
     axes = [a for a in mesh.order if mesh.sizes[a] > 1]
     for count in range(1, len(axes) + 1):
         for along in combinations(axes, count):
             yield sorted({mesh.line(rank, along) for rank in mesh.coordinates})
+            for axis in along:
+                yield from _parts_of(mesh, axis, along)
     for axis in axes:
         lines = {mesh.line(rank, (axis,)) for rank in mesh.coordinates}
         if mesh.sizes[axis] > len(("first", "last")):
             yield sorted((line[0], line[-1]) for line in lines)
 
 
-def _fits(way: list[Members], streams: StreamClass, recorded: set[int]) -> bool:
-    """Whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
-    mine = set(streams.streams)
-    shared = [g for g in way if mine.intersection(g)]
-    sized = all(streams.size in {-1, len(g)} for g in shared)
-    members = {r for g in shared for r in g}
-    return sized and mine <= members and members & recorded <= mine
+def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Members]]:
+    """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
+    for way in usual_ways(mesh.sizes[axis]):
+        if not 1 < len(way.groups) < mesh.sizes[axis]:
+            continue
+        block = {index: number for number, group in enumerate(way.groups) for index in group}
+        place = mesh.order.index(axis)
+        parts: dict[tuple[Members, int], list[int]] = defaultdict(list)
+        for rank in sorted(mesh.coordinates):
+            parts[mesh.line(rank, along), block[mesh.coordinates[rank][place]]].append(rank)
+        yield sorted(tuple(p) for p in parts.values())
 
 
 def _named(
@@ -116,7 +152,7 @@ def _named(
     for members in sorted(set(found.values())):
         if members not in number:
             number[members] = len(groups)
-            groups.append(Group(len(groups), members, (), ()))
+            groups.append(InferredGroup(len(groups), members, (), ()))
     named = []
     for rank in ranks:
         group, mine = rank.group.copy(), unnamed_rows(rank)

@@ -143,9 +143,12 @@ def _crosses_replicas(kind: Kind) -> bool:
 
 
 def _to_somebody(case: Case) -> dict[int, float]:
-    """By operation the exposed time of those whose members nothing tells, ns: one may be a rank without a trace."""
+    """By operation the exposed time of those with whom nothing tells, ns: it may be with a rank without a trace.
+
+    They are messages without a peer, and collectives without a group.
+    """
     ops = case.ops
-    rows = np.flatnonzero((ops.channel < 0) & case.analysed)
+    rows = np.flatnonzero((ops.channel < 0) & case.analysed & (ops.op != "other"))
     return {int(row): float(ops.exposed[row]) for row in rows}
 
 

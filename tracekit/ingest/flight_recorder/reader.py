@@ -40,14 +40,15 @@ _KIND = (None, None, "in_nelems", "out_nelems", "src_rank", "dst_rank")
 
 
 def read_dumps(
-    inputs: Sequence[str], folder: Path, jobs: int, progress: Progress | None
-) -> tuple[list[FileResult], list[Quality]]:
-    """Read the timed dumps that `inputs` name into Parquet files in `folder`: a result per file, and doubts about all.
+    inputs: Sequence[str], folder: Path, jobs: int, job: int | None, progress: Progress | None
+) -> tuple[list[FileResult], list[Quality], int | None]:
+    """Read the timed dumps that `inputs` name into Parquet files in `folder`.
 
-    jobs: processes that decode. progress: called with files done, files in all, bytes done, bytes in all.
-    Raises InputError where no dump times its calls.
+    Returns a result per file, doubts about all, and the number of the job where the dumps are of several.
+    jobs: processes that decode. job: which job is wanted. progress: called with files done, files in all, bytes done,
+    bytes in all. Raises InputError where no dump times its calls, and what `load_dumps` raises.
     """
-    found = load_dumps(inputs, jobs, progress, timed=True)
+    found = load_dumps(inputs, jobs, progress, timed=True, job=job)
     timed = {r: d for r, d in found.dumps.items() if d.timing is not None and len(d.timing.start)}
     if not timed:
         raise InputError(f"{next(iter(found.dumps.values())).path}: {UNTIMED}")
@@ -65,7 +66,8 @@ def read_dumps(
             results.append(_result(dump, members[rank], steps.get(rank, []), folder))
         else:
             results.append(FileResult(dump.path, "rejected", UNTIMED, rank))
-    return results, [*found.quality, *_quality(list(timed.values()), marks, steps, dropped)]
+    doubts = _quality(list(timed.values()), marks, steps, dropped)
+    return results, [*found.quality, *doubts], found.job
 
 
 def _users(found: DumpSet) -> dict[tuple[str, str], tuple[int, ...]]:

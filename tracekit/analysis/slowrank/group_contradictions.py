@@ -1,0 +1,83 @@
+"""Whether process groups lie along the axes of a mesh: only groups that the files name may contradict one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tracekit.disjoint_sets import DisjointSets
+from tracekit.mesh import GroupUse, Mesh
+from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
+from tracekit.thresholds.slowrank import MEMBERS_LISTED
+
+CHAIN: Final = frozenset({"p2p"})
+"""Kinds of operations of ranks that only messages connect."""
+
+
+def shown(use: GroupUse) -> str:
+    """Return the members and descriptions of a group, as messages tell them."""
+    members = ", ".join(map(str, use.ranks[:MEMBERS_LISTED])) + (
+        ", …" if len(use.ranks) > MEMBERS_LISTED else ""
+    )
+    return f"[{members}]" + (f" ({', '.join(use.descs)})" if use.descs else "")
+
+
+def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = False) -> GroupUse | None:
+    """Return the first group in use that is no line, plane or block of the mesh; None where all fit.
+
+    Groups that no file names do not count, and against a mesh that was inferred neither do chains of messages.
+
+    The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
+    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do; unless the mesh is
+    `inferred` from the groups, their descriptions must name that axis.
+    """
+    parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
+    for use in uses:
+        doubtful = not use.told or (inferred and use.ops == CHAIN)
+        if doubtful or not (use.collectives or use.p2p) or len(use.ranks) < 2 or is_foreign(use.descs):
+            continue
+        if mesh.dims_of(use.ranks) is not None:
+            continue
+        if any(r not in mesh.coordinates for r in use.ranks):
+            return use
+        if use.ops == CHAIN and sum(len(set(c)) > 1 for c in _columns(mesh, use)) == 1:
+            continue  # messages along one axis, of which a rank between was not recorded
+        axis, values = _part(mesh, use, inferred=inferred)
+        if values == [0, mesh.sizes.get(axis, 0) - 1]:
+            continue
+        if not values:
+            return use
+        parts[axis].append((use, values))
+    for axis, found in parts.items():
+        whole = DisjointSets(range(mesh.sizes[axis]))
+        for _, values in found:
+            for value in values:
+                whole.join(values[0], value)
+        if any(whole.find(value) for value in range(mesh.sizes[axis])):
+            return found[0][0]
+    return None
+
+
+def _columns(mesh: Mesh, use: GroupUse) -> list[tuple[int, ...]]:
+    """By axis of `mesh.order` the members' indices on it."""
+    return list(zip(*(mesh.coordinates[r] for r in use.ranks), strict=True))
+
+
+def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]:
+    """(axis, indices on it) of a group that is part of the line or block that its description names; else none."""
+    columns = [sorted(set(c)) for c in _columns(mesh, use)]
+    along = {axis for axis, values in zip(mesh.order, columns, strict=True) if len(values) > 1}
+    partial = [
+        (axis, values)
+        for axis, values in zip(mesh.order, columns, strict=True)
+        if 1 < len(values) < mesh.sizes[axis]
+    ]
+    full = int(np.prod([len(values) for values in columns])) == len(use.ranks)
+    hints = hinted_dims(use.descs)
+    if not full or len(partial) != 1:
+        return "", []
+    axis, values = partial[0]
+    ends = values == [0, mesh.sizes[axis] - 1]
+    told = along == hints or (along == {axis} and (ends or (inferred and not hints)))
+    return (axis, values) if told else ("", [])

@@ -1,0 +1,51 @@
+"""Which job of an input is answered: the one that the user chose, or the one that all but stray files are of."""
+
+from collections.abc import Sequence
+
+from tracekit.errors import InputError, UsageError
+from tracekit.files.jobs import jobs_of
+from tracekit.files.witness import Job, Witness
+from tracekit.thresholds.ingest import STRAY_SHARE
+
+
+def refused(files: Sequence[Witness], wanted: int | None) -> tuple[dict[str, str], int | None]:
+    """Return why files are left out, by label, and the number of the job that is left; None where all are of one job.
+
+    wanted: the number of a job, from 1, the one with most ranks first. Raises UsageError where there is none of that
+    number, InputError where nobody chose, unless the other jobs are but a few stray files.
+    """
+    jobs = jobs_of(files)
+    if len(jobs) < 2:
+        return {}, None
+    told = "; ".join(f"{n}: {_told(job)}" for n, job in enumerate(jobs, 1))
+    if wanted is not None and wanted > len(jobs):
+        raise UsageError(f"--job {wanted}: the input holds {len(jobs)} jobs ({told}); choose one of these")
+    strays = len(files) - len(jobs[0].files)
+    clear = strays <= STRAY_SHARE * len(files) and not any(job.surely for job in jobs)
+    if wanted is None and not clear:
+        raise InputError(
+            f"the input holds recordings of {len(jobs)} jobs, which are never compared ({told}); choose one with "
+            "--job 1, or give the files of one job"
+        )
+    number = wanted or 1
+    reasons = {}
+    if not clear:
+        unknown = f"nothing tells which of {len(jobs)} jobs it is of"
+        reasons.update(dict.fromkeys((label for job in jobs for label in job.silent), unknown))
+    for other, job in enumerate(jobs, 1):
+        if other != number:
+            mine = _about(jobs[number - 1])
+            reason = f"it is of another job ({_about(job)}), read are those of job {number} ({mine})"
+            reasons.update({f.label: f"{reason}; --job {other} reads it" for f in job.files})
+    return reasons, number
+
+
+def _about(job: Job) -> str:
+    return job.told or f"{len(job.ranks)} ranks"
+
+
+def _told(job: Job) -> str:
+    """A job in some words: what sets it apart, its ranks, and a file where the words are not those of its folder."""
+    ranks = f"{len(job.ranks)} ranks" if len(job.ranks) > 1 else f"rank {job.ranks[0]}"
+    first = job.files[0].label
+    return f"{job.told}, {ranks}" + ("" if job.told.startswith(("run ", "folder ")) else f", first {first}")
