@@ -14,7 +14,7 @@ from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import GROUPS, RUN_SCHEMA
 from tracekit.store import MANIFEST, Group, RankRecord, Run, verify
-from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
 
 GROUPS_FILE = "groups.parquet"
 
@@ -114,13 +114,15 @@ def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]
 
 def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     """One rank's entry, its numbers within bounds."""
-    made = RankRecord(**(raw | {"groups": tuple(raw["groups"])}))
+    made = RankRecord(**(raw | {"groups": tuple(raw["groups"]), "windows": tuple(raw.get("windows", ()))}))
     texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
         raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")
     _whole(made.rank, MAX_RANKS)
     _whole(made.events, MAX_COUNT)
     _whole(made.bytes, MAX_COUNT)
+    for begin in made.windows:
+        _whole(begin + MAX_TIME_NS, 2 * MAX_TIME_NS)
     for number in made.groups:
         _whole(number + 1, groups + 1)  # −1 is a group that the job does not have
     return made

@@ -48,6 +48,7 @@ class RankRecord:
     groups: tuple[int, ...] = ()  # rows of GROUPS, by the number in the file's `group` column
     not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
+    windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
 
 
 @dataclass(frozen=True)
