@@ -42,10 +42,12 @@ def test_segments_hold_the_work_before_each_operation(tmp_path):
     assert parts[3, 1:] == pytest.approx(1.2 * LAYER_US * 1000)
 
 
-def test_steps_that_were_left_out_are_no_work(tmp_path):
-    run = job(tmp_path, MESH, steps=5)
-    case = build(run, prepared(run, MESH).ops, MESH, [(0, 2), (4, 5)])
-    assert np.isnan(segments(case)).sum(axis=1).tolist() == [1] * len(run.ranks)
+def test_steps_left_out_belong_to_no_segment(tmp_path):
+    """The first operation of step 4 has its own work before it, and not that of steps 2 and 3."""
+    ops = prepared(job(tmp_path, MESH, jitter=0), MESH).ops
+    run = job(tmp_path, MESH, jitter=0)
+    parts = segments(build(run, ops, MESH, [(0, 2), (4, 5)]))
+    assert parts[:, 2 * CALLS] == pytest.approx(np.full(8, LAYER_US * 1000))
 
 
 def test_one_accident_is_no_slow_rank(tmp_path):

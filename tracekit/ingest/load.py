@@ -111,7 +111,8 @@ def _of_set(
     results, quality, number = read_set(inputs, folder, *wanted, tell)
     run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
-    return replace(run, quality=tuple(rows))
+    refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
+    return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))
 
 
 def _merged(
