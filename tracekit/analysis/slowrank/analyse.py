@@ -122,7 +122,7 @@ _REPEATED: Final = Quality(
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
     step = case.step_ns
-    base = case.model.recorded_ns
+    base = case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
