@@ -7,6 +7,8 @@ import click
 
 from numerics.comparison.compare import Options
 from numerics.comparison.compare import compare as compare_runs
+from numerics.local.model_source import build_model
+from numerics.local.proof import prove
 from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
@@ -32,6 +34,11 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     metavar="RUN",
     help="Matched replay of the run; RUN/replay, or made now, if left out.",
 )
+@click.option(
+    "--model",
+    metavar="FILE.py:FUNCTION",
+    help="Prove the run piece by piece, of any trainer: the function builds the whole model (and its optimiser).",
+)
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @click.option(
     "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
@@ -43,6 +50,7 @@ def compare(
     parallel: Path,
     baseline: Path | None,
     replay: Path | None,
+    model: str | None,
     no_replay: bool,
     json_to: str | None,
     html_to: str | None,
@@ -62,14 +70,18 @@ def compare(
     Exit codes: 0 identical, drift, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable or
     unreadable; 4 undecided.
     """
-    finding = compare_runs(parallel, baseline, _options(replay, no_replay=no_replay, quiet=quiet))
+    finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
     if html_to is not None:
         write_file(Path(html_to), compare_html(finding))
     emit(compare_text(finding, verbose=verbose), lambda: dumps(compare_document(finding)), json_to)
     return exit_codes.of_comparison(finding.verdict)
 
 
-def _options(replay: Path | None, *, no_replay: bool, quiet: bool) -> Options:
+def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:
+    if model is not None:
+        built, optimizer = build_model(model)
+        told = None if quiet else (lambda line: click.echo(f"numerics: proves {line}", err=True))
+        return Options(prove=lambda run: prove(run, built, optimizer, told))
     if no_replay:
         return Options(replay=replay)
 

@@ -8,6 +8,7 @@ COMPARE_SCHEMA: Final = "numerics.compare/1"
 Verdict = Literal[
     "identical",
     "drift",
+    "rounding",
     "precision_policy",
     "reporting_only",
     "signed_zero",
@@ -15,7 +16,7 @@ Verdict = Literal[
     "incomparable",
     "undecided",
 ]
-Proof = Literal["matched_order", "infeasible_by_plan", "ladder", "invariant", "none"]
+Proof = Literal["matched_order", "local", "bound", "infeasible_by_plan", "ladder", "invariant", "none"]
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,9 @@ KINDS: Final = (
 COLLECTIVES: Final = ("collective_in", "collective_out")
 """Kinds of rows that collectives leave."""
 
+LEARNING_RATE: Final = "optimizer.lr."
+"""Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
+
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 ROWS: Final = pa.schema(

@@ -236,3 +236,29 @@ OPERANDS_IN_SENTENCE: Final = 12
 
 LONGEST_VALUE: Final = 60
 """Characters of a configured value shown in a sentence."""
+
+# Local proof
+
+FUNCTION_ROUNDINGS: Final = 40
+"""Roundings that a function (exponential, square root) may cost: the quickest vectorised exponential errs by 20 ulp."""
+
+MOST_EXPONENT: Final = 700.0
+"""Largest exponent taken of an error: beyond it FP64 overflows, and the bound says nothing anyway."""
+
+SCALE_TOLERANCE: Final = 1e-3
+"""Relative distance from 1, 1/dp and the like at which a factor of all gradients is taken to be that number."""
+
+MAX_ORDERED: Final = 4
+"""Addends of which every order is tried: 24 orders."""
+
+MAX_RINGED: Final = 64
+"""Addends of which the orders of rings are tried, from each start in both directions."""
+
+ADDEND_MISFIT: Final = 0.02
+"""Relative misfit of a gradient by its ranks' gradients at which the fit explains it: BF16 sums err by a percent."""
+
+NEARLY_WHOLE: Final = 0.01
+"""Relative distance at which a factor counts as the size of an axis: the bound lets ratios err by less."""
+
+LOSS_SCALE: Final = 0.02
+"""Distance from 1 of the ratio of all gradients to the baseline's that order cannot explain: BF16 moves it by 0.1 %."""

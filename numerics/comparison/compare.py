@@ -4,7 +4,7 @@ The matched replay comes from `Options.replay`, else from RUN/replay, else `Opti
 of them the verdict rests on the baseline, the order plans and the run's invariants alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,15 @@ from numerics.columns import Columns, Names, read_columns
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.invariants import Broken, broken_invariants
+from numerics.comparison.local_answer import (
+    decide_locally,
+    divergence_of,
+    explanation_of,
+    first_wrong,
+    local_notes,
+)
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
+from numerics.comparison.next_step import what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.row_pairs import RowPairs
@@ -22,9 +30,10 @@ from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
 from numerics.comparison.summary import finding_of, incomparable, rows_of
 from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
-from numerics.comparison.verdict import Case, baseline_kinds, decide
+from numerics.comparison.verdict import Case, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
+from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
@@ -36,11 +45,13 @@ from tracekit.errors import InputError
 class Options:
     """Where the matched replay comes from.
 
-    `replay` is its folder; None takes RUN/replay where it is, else what `make_replay` makes (None: nothing).
+    `replay` is its folder; None takes RUN/replay where it is, else what `make_replay` makes (None: nothing). `prove`
+    proves the run locally instead, piece by piece from its own recorded inputs.
     """
 
     replay: Path | None = None
     make_replay: MakeReplay | None = None
+    prove: Callable[[Columns], LocalProof] | None = None
 
 
 def compare(parallel: Path, baseline: Path | None, options: Options | None = None) -> CompareFinding:
@@ -58,15 +69,18 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     if reason is not None:
         return incomparable(run, base, reason)
     tensors = by_tensor(run, base)
-    reason = _other_model(run, base, tensors)
+    reason = _other_model(run, base, tensors, proved=options is not None and options.prove is not None)
     if reason is not None:
         return incomparable(run, base, reason)
     note = thread_note(run.capture, base.capture)
     return _compared(run, base, tensors, options or Options(), (note,) if note else ())
 
 
-def _other_model(run: Columns, baseline: Columns, tensors: TensorTable) -> str | None:
-    """Return a sentence where the runs are of different models: a parameter of another shape, or no common tensor."""
+def _other_model(run: Columns, baseline: Columns, tensors: TensorTable, *, proved: bool) -> str | None:
+    """Return a sentence where the runs are of different models: a parameter of another shape, or no common tensor.
+
+    A run that is `proved` locally needs no tensor in common with its baseline.
+    """
     own = run.names.number
     state = np.isin(tensors.kind, [own(kind) for kind in ("param", "param_grad", "optimizer")])
     wrong = np.flatnonzero(tensors.shapes_differ & state)
@@ -77,7 +91,7 @@ def _other_model(run: Columns, baseline: Columns, tensors: TensorTable) -> str |
             f"{run.name('tensor', left)} is {run.name('global_shape', left) or 'a scalar'} in {run.capture.folder} "
             f"and {baseline.name('global_shape', right) or 'a scalar'} in {baseline.capture.folder}"
         )
-    shared = int((tensors.status != Status.UNMATCHED).sum())
+    shared = 1 if proved else int(computed_in_common(run, tensors).sum())
     return other_model(run.capture, baseline.capture, shared, text)
 
 
@@ -89,9 +103,10 @@ def _compared(
     notes: tuple[str, ...],
 ) -> CompareFinding:
     """Collect the evidence on comparable runs, decide, and return the finding."""
-    folder = run.capture.folder
-    command = f"numerics replay {folder} --out {folder / 'replay'}"
+    command = what_decides(run.capture)
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
+    if options.prove is not None:
+        return _proved_locally(case, options.prove(run), notes)
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -106,6 +121,20 @@ def _compared(
             explanation = _explained(case, case.replay, case.rows, found, options.make_replay)
             case = replace(case, explanation=explanation)
     return finding_of(case, decide(case), found, notes)
+
+
+def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> CompareFinding:
+    """Decide a case by its local proof, and return the finding."""
+    decision = decide_locally(case, proof)
+    finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
+    wrong = first_wrong(proof)
+    if wrong is None:
+        return finding
+    return replace(
+        finding,
+        first_divergence=divergence_of(case.run, wrong, proof),
+        explanation=explanation_of(case.run, wrong),
+    )
 
 
 def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Case:

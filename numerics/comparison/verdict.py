@@ -22,6 +22,7 @@ from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
 from numerics.order.plan_differences import PlanDifference
+from numerics.schema import LEARNING_RATE
 from numerics.thresholds import CHAOTIC_GROWTH, SUDDEN_GROWTH
 
 
@@ -61,7 +62,7 @@ def decide(case: Case) -> Decision:
     """Return the decision on a comparable case."""
     kinds = baseline_kinds(case)
     if kinds is not None and not kinds.real:
-        return _equal(case, kinds)
+        return equal_runs(case, kinds)
     if case.rows is not None and case.replay is not None:
         return _replayed(case, case.run, case.rows)
     if case.broken:
@@ -86,6 +87,13 @@ class Kinds:
     reporting: bool
 
 
+def computed_in_common(run: Columns, tensors: TensorTable) -> np.ndarray:
+    """Mark the entries that both runs recorded and computed: no inputs, no rates, no state that only counts."""
+    given = np.isin(tensors.kind, [run.names.number(kind) for kind in ("input", "optimizer")])
+    rate = np.array([run.names.text(int(n)).startswith(LEARNING_RATE) for n in tensors.tensor], bool)
+    return np.asarray((tensors.status != Status.UNMATCHED) & ~given & ~rate)
+
+
 def baseline_kinds(case: Case) -> Kinds | None:
     """Return the kinds of difference from the baseline; None without a baseline."""
     if case.tensors is None or case.baseline is None:
@@ -96,7 +104,7 @@ def baseline_kinds(case: Case) -> Kinds | None:
     return Kinds(bool((different & ~metric).any()), bool(zero.any()), bool((different & metric).any()))
 
 
-def _equal(case: Case, kinds: Kinds) -> Decision:
+def equal_runs(case: Case, kinds: Kinds) -> Decision:
     """Decide a case in which no computed value differs from the baseline."""
     if case.broken:
         return Decision(

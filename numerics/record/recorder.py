@@ -74,6 +74,7 @@ class Recorder:
         first: bool | None = None,
     ) -> None:
         self.rank, self.world_size, self.level = rank, world_size, level
+        self.declared = tuple(coords or ())
         self.coords = {axis: int((coords or {}).get(axis, 0)) for axis in AXES}
         self._names = tuple(names)
         self._folder = Path(run_dir) / FOLDER

@@ -7,13 +7,14 @@
     watcher.close()                                            # after the last step
 
 Run it under `numerics capture --out RUN -- CMD`; without that (and without `out`) the calls do nothing. The capture
-holds the parameters before the first step; each module's output and its gradient; each parameter's gradient as the
-optimiser sees it; parameters and optimiser state after each step. A DTensor's placements say which part of the global
-tensor it is; a plain activation is taken to be this rank's sequences of the global batch (dimension 0).
+holds the parameters before the first step; what the model is called with; each module's output and its gradient; each
+parameter's gradient as the optimiser sees it; parameters and optimiser state after each step. A DTensor's placements
+say which part of the global tensor it is; a plain activation is taken to be this rank's sequences of the global batch
+(dimension 0).
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Collectives
+from numerics.record.parallel_layout import layout_of
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
-from numerics.record.wrapped_models import clean_name, first_tensor, spans_data
-from numerics.schema import Box, Kind, Level, Phase
-
-Batch = Callable[[int], tuple[int, int]]
-"""Maps a micro-batch's number to (index of its first sequence in the global batch, size of the global batch)."""
-
-Place = Callable[[str, torch.Tensor], Placed | None]
-"""Maps an activation's name and value to its place in the global tensor; None leaves the choice to `watch`."""
+from numerics.record.wrapped_models import clean_name, first_tensor
+from numerics.schema import LEARNING_RATE, Kind, Level, Phase
 
 
 class Watcher:
@@ -52,7 +49,8 @@ class Watcher:
     ) -> None:
         self._to = recorder
         self._model, self._optimizer = model, optimizer
-        self._dp, self._micro_batches, self._batch, self._place = dp, micro_batches, batch, place
+        self._micro_batches, self._batch = micro_batches, batch
+        self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
@@ -61,7 +59,7 @@ class Watcher:
             self._attach()
 
     def _attach(self) -> None:
-        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch))
+        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
         for name, module in self._model.named_modules():
             clean = clean_name(name)
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
@@ -88,9 +86,22 @@ class Watcher:
             partial=f"rank={self._to.rank}",
         )
 
-    def _next_micro_batch(self, *_: object) -> None:
-        if torch.is_grad_enabled():
-            self._micro_batch += 1
+    def _next_micro_batch(
+        self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self._micro_batch += 1
+        if self._micro_batch == self._micro_batches and self._batch is None:
+            warnings.warn(
+                f"numerics.watch: a step makes more forwards than micro_batches={self._micro_batches}; say how many, "
+                "or the sequences of the later ones are recorded in the wrong place",
+                stacklevel=2,
+            )
+        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        for name, value in given.items():
+            if isinstance(value, torch.Tensor):
+                self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
 
     def _output_hook(self, name: str) -> Callable[..., None]:
         tensor = f"{name}.out" if name else "out"
@@ -115,16 +126,10 @@ class Watcher:
     def _value(
         self, tensor: str, value: torch.Tensor, phase: Phase, kind: Kind, module: str, micro_batch: int
     ) -> None:
-        if self._to is None:
-            return
-        declared = None if self._place is None else self._place(tensor, value)
-        if declared is not None:
-            self._record(tensor, declared, phase, kind, module, micro_batch)
-            return
-        at = self._in_batch(placed(value), micro_batch, whole_batch=spans_data(value))
-        if not hasattr(value, "placements") and self._to.world_size > self._dp[1]:
-            at = replace(at, partial=f"rank={self._to.rank}")  # a copy or a part: unknown
-        self._record(tensor, at, phase, kind, module, micro_batch)
+        if self._layout is not None:
+            self._record(
+                tensor, self._layout.activation(tensor, value, micro_batch), phase, kind, module, micro_batch
+            )
 
     def _record(
         self,
@@ -152,51 +157,36 @@ class Watcher:
                 partial=at.partial,
             )
 
-    def _in_batch(self, at: Placed, micro_batch: int, *, whole_batch: bool) -> Placed:
-        """Return the place of an activation in the global batch; a scalar stays its rank's own.
-
-        `whole_batch` says that dimension 0 already spans data parallelism, so that only micro-batches are laid out.
-        """
-        if not at.shape:
-            own = None if self._dp[1] == 1 else f"dp={self._dp[0]}"
-            return replace(at, partial=",".join(name for name in (own, at.partial) if name) or None)
-        size, ranks, rank = at.shape[0], self._dp[1], self._dp[0]
-        if whole_batch:
-            ranks, rank = 1, 0
-        if self._batch is not None:
-            first, total = self._batch(micro_batch)
-        else:
-            first, total = (
-                (rank * self._micro_batches + micro_batch) * size,
-                ranks * self._micro_batches * size,
-            )
-        boxes = tuple(Box((first + b.offsets[0], *b.offsets[1:]), b.sizes) for b in at.boxes)
-        return replace(at, shape=(total, *at.shape[1:]), boxes=boxes)
-
     def _parameters(self, phase: Phase, step: int) -> None:
+        if self._layout is None:
+            return
         for name, parameter in self._model.named_parameters():
             clean = clean_name(name)
-            self._record(clean, self._shared(parameter), phase, "param", clean.rpartition(".")[0], -1, step)
-
-    def _shared(self, tensor: torch.Tensor) -> Placed:
-        """Return the place of a parameter, gradient or moment; plain ones are copies on every data-parallel rank."""
-        at = placed(tensor)
-        return at if hasattr(tensor, "placements") else Placed(at.local, at.shape, at.boxes, self._dp[0])
+            self._record(
+                clean, self._layout.shared(parameter), phase, "param", clean.rpartition(".")[0], -1, step
+            )
 
     def _before_step(self, *_: object) -> None:
+        if self._layout is None:
+            return
         for name, parameter in self._model.named_parameters():
             if parameter.grad is not None:
                 clean = clean_name(name)
-                at = self._shared(parameter.grad)
+                at = self._layout.shared(parameter.grad)
                 self._record(f"{clean}.grad", at, "reduce", "param_grad", clean.rpartition(".")[0], -1)
+        for number, group in enumerate(self._optimizer.param_groups):
+            rate = torch.as_tensor(group["lr"], dtype=torch.float64)
+            self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
 
     def _after_step(self, *_: object) -> None:
+        if self._layout is None:
+            return
         self._parameters("step", self._step)
         for name, parameter in self._model.named_parameters():
             for key, value in sorted(self._optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, torch.Tensor) and (value.dim() or value.numel() == 1):
                     clean = clean_name(name)
-                    at = self._shared(value)
+                    at = self._layout.shared(value)
                     self._record(f"{clean}.{key}", at, "step", "optimizer", clean.rpartition(".")[0], -1)
         self._step += 1
         self._micro_batch = -1
@@ -234,7 +224,7 @@ def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    dp: tuple[int, int] = (0, 1),
+    dp: tuple[int, int] | None = None,
     micro_batches: int = 1,
     batch: Batch | None = None,
     place: Place | None = None,
@@ -247,17 +237,19 @@ def watch(
 ) -> Watcher:
     """Record what a model computes, step by step, until the watcher's `close`.
 
-    `dp` is this rank's index and the number of data-parallel ranks; `micro_batches` is the number of forwards in a
-    step. Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
-    together, micro-batch after micro-batch. `batch` says it where that is otherwise. `place` says which part a plain
-    activation is where ranks of one data-parallel index hold parts or copies; without it these are compared with
-    nothing but their own replay. `coords` are coordinates on the mesh axes, for the report. `config` names what the
-    run computes (model, data, seeds); comparisons of runs that differ in it are refused. `collectives` also records
-    inputs and outputs of collectives. `out` records without `numerics capture`. CaptureError where a tensor or the
-    folder cannot be recorded.
+    `dp` is this rank's index and the number of data-parallel ranks (left out: as DDP or the meshes of DTensors
+    tell); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
+    batch a forward sees: those of a data-parallel rank stand together, micro-batch after micro-batch. `batch` says
+    it where that is otherwise. `place` says which part a plain activation is where ranks of one data-parallel index
+    hold parts or copies; without it these are compared with nothing but their own replay. `coords` are coordinates
+    on the mesh axes, for the report. `config` names what the run computes (model, data, seeds); comparisons of runs
+    that differ in it are refused. `collectives` also records inputs and outputs of collectives. `out` records
+    without `numerics capture`. CaptureError where a tensor or the folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
-    recorder = None if switch is None else _recorder(switch, coords or {"dp": dp[0]}, config)
+    told, axes = layout_of(model)
+    dp = dp or told
+    recorder = None if switch is None else _recorder(switch, coords or {**axes, "dp": dp[0]}, config)
     return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)
 
 

@@ -7,6 +7,7 @@ from tracekit.text import plain
 _WORDS = {
     "identical": "IDENTICAL",
     "drift": "DRIFT, not a bug",
+    "rounding": "ROUNDING, not a bug",
     "precision_policy": "PRECISION POLICY",
     "reporting_only": "REPORTING ONLY",
     "signed_zero": "SIGNED ZERO",

@@ -81,5 +81,8 @@ def test_same_input_same_bytes_whatever_the_number_of_workers(folder):
 def test_an_ill_fitting_mesh_and_a_missing_input(folder, tmp_path):
     with pytest.raises(MeshError):
         run(folder, "--mesh", "tp=2,cp=1,pp=2,dp=8")
+    for given in (["--mesh", "dp=2,cp=1,pp=2,tp=2"], ["--order", "dp,pp,cp,tp"]):
+        with pytest.raises(MeshError, match=r"contradicts the dumps: .*the groups say --mesh tp=2,cp="):
+            run(folder, *given)
     with pytest.raises(InputError, match="no such file"):
         run(str(tmp_path / "absent"))

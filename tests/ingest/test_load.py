@@ -189,6 +189,7 @@ def test_copies_windows_and_rivals_of_one_rank(tmp_path):
     run = load([str(tmp_path)])
     assert kinds(run) == ["duplicate_file", "joined_windows"]
     assert run.ranks[0].events == 9
+    assert run.ranks[0].windows == tuple(run.events(0).column("ts").to_pylist()[i] for i in (0, 6))
     assert run.events(0).column("external_id").to_pylist() == [*range(6), 100, 101, 102]
     put(tmp_path / "rival.json.gz", document([event(i) for i in range(20)]))
     run = load([str(tmp_path)])

@@ -56,7 +56,7 @@ def test_a_difference_that_the_replay_repeats_is_drift(tmp_path):
 def test_without_a_replay_a_real_difference_is_undecided(tmp_path):
     finding = judge(tmp_path, dataclasses.replace(PAR, order=1e-6), Plan())
     assert finding.verdict == "undecided"
-    assert finding.next.startswith("numerics replay ")
+    assert finding.next.startswith("numerics capture --level tensors")  # nobody replays this trainer
 
 
 def test_a_run_alone_is_checked_against_its_replay(tmp_path):

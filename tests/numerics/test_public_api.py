@@ -18,7 +18,7 @@ NAMES = {
     "largest_differences, invariants, plan, could_not_have_seen, next, notes, cells)",
     "Counts": "(compared, identical, explained, unexplained, only_one, rows_replayed, rows_different)",
     "Divergence": "(step, phase, micro_batch, module, tensor, collective, axis, ranks, evidence)",
-    "Options": "(replay, make_replay)",
+    "Options": "(replay, make_replay, prove)",
     "Proof": None,
     "Recorder": "(run_dir, rank, world_size, coords, *, level, names, source, config, first)",
     "TensorDifference": "(tensor, step, max_ulp, rel, cosine, ratio)",

@@ -21,6 +21,7 @@ from tests.ranks.program import Program, reftrain, script
 
 PRELOAD = [
     "tests.reftrain.workers",
+    "tests.numerics.local.trainers",
     "reftrain.job.launcher",
     "reftrain.faults.bugs",
     "tracekit_cli.reftrain",

@@ -6,6 +6,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.case import build
 from tracekit.analysis.slowrank.data_imbalance import dispersion
 from tracekit.analysis.slowrank.excess import rank_excess, segments, typical
 from tracekit.thresholds.slowrank import Z_LIMIT
@@ -39,6 +40,14 @@ def test_segments_hold_the_work_before_each_operation(tmp_path):
     assert parts.shape == (8, 2 * CALLS)
     assert parts[0, 1:] == pytest.approx(LAYER_US * 1000)
     assert parts[3, 1:] == pytest.approx(1.2 * LAYER_US * 1000)
+
+
+def test_steps_left_out_belong_to_no_segment(tmp_path):
+    """The first operation of step 4 has its own work before it, and not that of steps 2 and 3."""
+    ops = prepared(job(tmp_path, MESH, jitter=0), MESH).ops
+    run = job(tmp_path, MESH, jitter=0)
+    parts = segments(build(run, ops, MESH, [(0, 2), (4, 5)]))
+    assert parts[:, 2 * CALLS] == pytest.approx(np.full(8, LAYER_US * 1000))
 
 
 def test_one_accident_is_no_slow_rank(tmp_path):

@@ -189,3 +189,16 @@ def test_a_named_pipeline_carries_its_messages():
     assert holding(lines, pairs) == lines
     assert carriers(lines, pairs, holding(lines, pairs)) == {(0, 2, 4, 6): 12, (8, 10, 12, 14): 8}
     assert carriers([], pairs, []) == {(0, 2, 4, 6): 12, (8, 10): 4, (12, 14): 4}
+
+
+@pytest.mark.parametrize(
+    "given", [("dp=2,cp=2,tp=2",), (None, ("dp", "cp", "pp", "tp")), ("tp=8",), ("tp=2",)]
+)
+def test_a_refusal_says_what_the_groups_say(tmp_path, given):
+    with pytest.raises(UsageError, match=r"the groups say --mesh tp=2,cp=2,pp=1,dp=2"):
+        chosen(job(tmp_path, MESH), *given)
+
+
+def test_an_order_names_axes_that_nothing_describes(tmp_path):
+    run = job(tmp_path, MESH, descs="undefined")
+    assert chosen(run, None, ("dp", "cp", "tp", "pp")).mesh.order[0] == "dp"

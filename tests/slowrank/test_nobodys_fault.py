@@ -46,7 +46,7 @@ def test_the_longest_step_counts_for_nothing():
     assert without_longest(value).tolist() == [1.0, 4.0, 0.0, 0.0]
 
 
-FEW = [(1, 6, "is slow: nobody else"), (2, 3, "are both slow: two that")]
+FEW = [(1, 6, "is slow: nobody else"), (2, 2, "are both slow: two that")]
 
 
 @pytest.mark.parametrize(("ranks", "seed", "words"), FEW)
@@ -55,6 +55,17 @@ def test_a_stage_of_few_ranks_says_both(ranks, seed, words):
     finding = answer_case(generate(seed, kind="long_stage", mesh=mesh, steps=4))
     assert (finding.verdict, len(finding.suspects)) == ("imbalance", ranks)
     assert words in finding.reason
+
+
+def test_an_unmatched_long_stage_is_left_open():
+    """A rank was cut off, so that others may wait for it as well as for the stage."""
+    mesh = Mesh(("tp", "cp", "pp", "dp"), {"tp": 2, "cp": 1, "pp": 4, "dp": 1})
+    finding = answer_case(generate(3, kind="long_stage", mesh=mesh, steps=4))
+    assert (finding.verdict, [c.rank for c in finding.candidates]) == ("inconclusive", [6, 7])
+    low, high = finding.candidates[0].lost_ms_low, finding.candidates[0].lost_ms_high
+    assert low is not None
+    assert high is not None
+    assert low < 0.02 * finding.what_if.step_ms < high
 
 
 def test_a_missing_culprit_is_the_candidate(tmp_path):

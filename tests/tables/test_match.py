@@ -1,10 +1,12 @@
 """Operations match by sequence number, by step, by the best shift, or by source and destination."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tables.rows import comm, gemm, group, matched, partners, recv, send, step
+from tracekit.tables.instance_keys import instance_keys
 
 PAIR = group(0, 0, 1)
 
@@ -69,6 +71,15 @@ def test_operations_before_and_after_all_steps_stay_apart():
     assert partners(matched({0: early, 1: [comm(-3, 1, 0), *inside]}, PAIR)) == both((1, 0), (2, 1), (3, 2))
     more = [*late, comm(23, 1, 0)]
     assert partners(matched({0: more, 1: late}, PAIR)) == both((0, 0), (1, 1), (2, 2))
+
+
+def test_operations_between_those_of_a_step_stay_apart():
+    """Where labels alternate, two operations outside all steps stand behind the same step."""
+    labels = np.array([1, -1, 1, -1, -1])
+    told = np.zeros(10, np.int64), np.zeros(10, np.int64), np.full(10, "send", object)
+    keys = instance_keys([np.arange(5), np.arange(5, 10)], True, np.tile(labels, 2), *told)
+    assert len(np.unique(keys[0])) == 5
+    assert (keys[0] == keys[1]).all()
 
 
 def test_messages_match_by_source_destination_and_order():

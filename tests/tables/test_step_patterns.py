@@ -1,19 +1,19 @@
-"""Without marks a step is one repetition of the operations, the same one on every rank."""
+"""Without marks a step is one repetition of what the device runs, the same one on every rank."""
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from tests.tables.rows import comm, gemm, group, recorded
+from tests.tables.rows import comm, events, gemm, group, launch, recorded, row
+from tracekit.tables.operations import rank_ops
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.step_patterns import period, repetitions, with_repeating_steps
+from tracekit.tables.step_patterns import with_repeating_steps
 
 PAIR = [group(0, 0, 1)]
 
 
-def job(rank, *, steps=5, layers=3, skip=0, shift=0.0):
-    """A rank of a job with `layers` gathers and one reduction a step, then a pause; its first calls are cut off."""
+def job(rank, *, steps=5, layers=3, skip=0, shift=0.0, drop=0):
+    """A rank of a job with `layers` gathers and one reduction a step, then a pause; its first or last calls are cut."""
     rows, at = [], shift
     for number in range(steps):
         for _ in range(layers):
@@ -21,48 +21,117 @@ def job(rank, *, steps=5, layers=3, skip=0, shift=0.0):
             at += 25
         rows += [gemm(at, 20 + rank), comm(at + 20 + rank, 10 - rank, 0, "allreduce", stream=20)]
         at += 130 + 7 * (number**2 % 5)
-    return recorded(rank, *rows[2 * skip :])
+    return recorded(rank, *rows[2 * skip : len(rows) - 2 * drop])
 
 
-@pytest.mark.parametrize(
-    ("kinds", "found"),
-    [
-        ([0, 0, 1] * 4, (3, 12)),
-        ([7, 8] + [0, 0, 1] * 4, (3, 12)),
-        ([0, 1] + [0, 0, 1] * 4 + [0], (3, 15)),
-        ([0] * 9, (1, 9)),
-        ([0, 0, 1] * 2, (3, 6)),
-        ([0, 0, 1, 0, 2], (0, 0)),
-        ([0, 1, 2, 3, 4, 5, 6, 7], (0, 0)),
-        ([], (0, 0)),
-    ],
-)
-def test_the_shortest_repetition(kinds, found):
-    assert period(kinds) == found
+def busy(rank, *, windows=((0, 3),), first=0, last=0, optimizer="adam", apart=10_000):
+    """A rank whose kernels differ, in windows of (first step, steps); the first and last kernels of each are cut."""
+    rows, begins = [], []
+    for number, (begin, steps) in enumerate(windows):
+        inside, at = [], 200 * begin + apart * number
+        for _ in range(steps):
+            inside += [gemm(at, 30, "forward"), gemm(at + 30, 50 + 5 * rank, "backward")]
+            inside += [comm(at + 80 + 5 * rank, 10 - 5 * rank, 0, stream=20), gemm(at + 90, 10, optimizer)]
+            at += 200
+        kept = inside[first : len(inside) - last]
+        begins.append(min(r["ts"] for r in kept))
+        rows += kept
+    return rank_ops(rank, events(rows), [], begins if len(windows) > 1 else ())
 
 
-def test_a_step_begins_after_the_widest_pause():
-    steps = repetitions(job(0, skip=2))
-    assert steps.tolist() == [NO_STEP] * 2 + [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+def steps_of(ranks):
+    """The steps of each rank's operations."""
+    return [r.step.tolist() for r in with_repeating_steps(ranks, PAIR)]
 
 
 def test_ragged_windows_have_common_steps():
     """Rank 1 began two calls later, and its clock is off: what both call step 1 is the same repetition."""
-    ranks = with_repeating_steps([job(0), job(1, skip=2, shift=1e6)], PAIR)
-    ends = [[int(s) for s in r.step] for r in ranks]
-    assert ends[0][2:] == ends[1]
-    assert set(ends[1]) == {NO_STEP, 0, 1, 2, 3}
+    one, two = steps_of([job(0), job(1, skip=2, shift=1e6)])
+    assert one == [number for number in range(5) for _ in range(4)]
+    assert two == [NO_STEP] * 2 + one[4:]
+
+
+def test_whole_windows_lose_no_step():
+    ranks = with_repeating_steps([busy(0), busy(1)], None)
+    assert [r.step.tolist() for r in ranks] == [[0, 1, 2]] * 2
+    assert ranks[0].steps[0][0] == ranks[0].begins[0]
+
+
+def test_time_between_windows_is_no_steps():
+    """The second capture's first step begins with its window, and its number says that others lie between."""
+    captures = ((0, 2), (50, 2))
+    ranks = with_repeating_steps([busy(0, windows=captures), busy(1, windows=captures)], PAIR)
+    assert [r.step.tolist() for r in ranks] == [[0, 1, 3, 4]] * 2
+    assert ranks[0].steps[3][0] == ranks[0].begins[1]
+
+
+def test_windows_of_one_step_show_the_pattern_together():
+    captures = ((0, 1), (50, 1))
+    assert steps_of([busy(r, windows=captures) for r in (0, 1)]) == [[0, 2]] * 2
+
+
+def test_windows_without_a_pattern_are_steps():
+    ranks = [busy(r, windows=((0, 1), (50, 1)), first=2 * r) for r in (0, 1)]
+    odd = [replace(r, order=None) for r in ranks]
+    assert steps_of(odd) == [[0, 2]] * 2
+
+
+def test_ragged_steps_begin_behind_the_optimizer():
+    ranks = [busy(0, windows=((0, 5),), first=1), busy(1, windows=((0, 5),), last=1)]
+    found = with_repeating_steps(ranks, PAIR)
+    assert [r.step.tolist() for r in found] == [[NO_STEP, 1, 2, 3, 4], [0, 1, 2, 3, NO_STEP]]
+
+
+def test_the_optimizers_span_tells_its_kernels():
+    rows = [launch(0, 1), launch(5, 2), gemm(10, 5, "a") | {"correlation": 1}]
+    rows += [gemm(20, 5, "b") | {"correlation": 2}, row("user_annotation", "Optimizer.step#AdamW.step", 4, 3)]
+    assert rank_ops(0, events(rows)).order.optimizer.tolist() == [False, True]
+
+
+def test_a_rarer_reduction_makes_the_step_longer():
+    """Micro-batches repeat as well, but the gradients are reduced once for two of them."""
+    rows = []
+    for micro in range(8):
+        at = 100 * micro
+        rows += [gemm(at, 30, "forward"), gemm(at + 30, 30, "backward")]
+        rows += [comm(at + 60, 5, 0, "_allgather_base", stream=20)]
+        rows += [comm(at + 70, 10, 0, stream=20)] if micro % 2 else []
+    ranks = with_repeating_steps([recorded(r, *rows) for r in (0, 1)], PAIR)
+    assert [r.step.tolist() for r in ranks] == [[0] * 3 + [1] * 3 + [2] * 3 + [3] * 3] * 2
+
+
+def test_a_pause_tells_where_a_step_begins():
+    """Nothing is named like an optimizer, and the windows are ragged."""
+    ranks = [
+        busy(0, first=1, optimizer="other", windows=((0, 5),)),
+        busy(1, last=1, optimizer="other", windows=((0, 5),)),
+    ]
+    assert steps_of(ranks) == [[NO_STEP, 1, 2, 3, 4], [0, 1, 2, 3, NO_STEP]]
+
+
+def test_operations_launched_before_the_window_belong_to_no_step():
+    """A device that runs behind its host still works off the step before the recording."""
+    rows = [gemm(5, 10, "adam"), comm(16, 3, 0, stream=20)]
+    for number in range(3):
+        at = 100 * number + 20
+        for i, kernel in enumerate(
+            (gemm(at, 30, "forward"), comm(at + 30, 5, 0, stream=20), gemm(at + 40, 10, "adam"))
+        ):
+            ids = {"correlation": 10 * number + i + 1}
+            rows += [kernel | ids, launch(at - 19 + i, ids["correlation"])]
+    assert steps_of([recorded(r, *rows) for r in (0, 1)]) == [[NO_STEP, 0, 1, 2]] * 2
 
 
 def test_ranks_that_share_nothing_count_alike():
-    apart = [replace(job(r), group=np.full_like(job(r).group, r // 2)) for r in range(4)]
+    apart = [replace(job(r, skip=1), group=np.full_like(job(r, skip=1).group, r // 2)) for r in range(4)]
     pairs = [group(0, 0, 1), group(1, 2, 3)]
     ranks = with_repeating_steps(apart, pairs)
-    assert [set(r.step.tolist()) for r in ranks] == [{NO_STEP, 0, 1, 2, 3}] * 4
-    shorter = [*apart[:2], *(replace(job(r, steps=4), group=np.ones(16, np.int32)) for r in (2, 3))]
-    assert with_repeating_steps(shorter, pairs) is None
+    assert [set(r.step.tolist()) for r in ranks] == [{NO_STEP, *range(4)}] * 4
+    shorter = [replace(job(r, steps=4, skip=1), group=np.ones(15, np.int32)) for r in (2, 3)]
+    assert with_repeating_steps([*apart[:2], *shorter], pairs) is None
 
 
 def test_marks_or_no_pattern_leave_everything_as_it_is():
     assert with_repeating_steps([job(0, steps=1), job(1, steps=1)], PAIR) is None
-    assert with_repeating_steps([job(0), job(1, steps=1)], PAIR) is None
+    assert with_repeating_steps([job(0, drop=1), job(1, drop=1)], None) is None
+    assert with_repeating_steps([], PAIR) is None

@@ -75,6 +75,14 @@ def test_without_marks_everything_is_one_step():
     assert found.own == pytest.approx(np.full((2, 1), 500_000))  # from the first post on
 
 
+def test_a_step_without_a_known_group_is_whole():
+    """What a rank calls belongs to no group, while others' groups are known: its steps are no shorter for that."""
+    unnamed = [r | {"group": None} for r in steady(range(3))]
+    found = measure(matched({0: steady(range(3)), 1: steady(range(3)), 2: unnamed}, PAIR))
+    assert found.numbers == (0, 1, 2)
+    assert np.isfinite(found.own).all()
+
+
 def test_steps_need_not_count_from_zero():
     found = measure(matched({r: steady(range(100, 103)) for r in (0, 1)}, PAIR))
     assert found.numbers == (100, 101, 102)

@@ -184,6 +184,7 @@ def _record(
         truncated=any(t.truncated for _, t in claims),
         groups=tuple(number.get(g.ranks, -1) for g in groups),
         not_stored=dict(sorted(skipped.items())),
+        windows=tuple(table.first for _, table in claims) if len(claims) > 1 else (),
     )
 
 

@@ -12,7 +12,7 @@ from tracekit.tables.event_columns import Mask, Values, present, truth
 from tracekit.tables.intervals import I64, Intervals, union
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
 
-_COMM_KERNEL = re.compile(
+COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
 )
 _GLOO = re.compile(r"^gloo:")
@@ -24,7 +24,7 @@ def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
     """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace."""
     annotated = present(events, "collective")
     if on_gpu:
-        return kernel & (annotated | truth(events, "name", _COMM_KERNEL))
+        return kernel & (annotated | truth(events, "name", COMM_KERNEL))
     if annotated.any():
         return annotated
     return truth(events, "name", _GLOO)

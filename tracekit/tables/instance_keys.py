@@ -36,13 +36,18 @@ def instance_keys(
 
 def _with_occurrence(keys: I64) -> I64:
     """`keys` made unique: equal ones (coalesced calls share a sequence number) are told apart by their order."""
+    return keys * _COALESCED + np.minimum(_occurrence(keys), _COALESCED - 1)
+
+
+def _occurrence(keys: I64) -> I64:
+    """How many equal keys stand before each."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     begin = np.maximum.accumulate(np.where(fresh, np.arange(len(keys)), 0))
     occurrence = np.empty(len(keys), np.int64)
     occurrence[order] = np.arange(len(keys)) - begin
-    return keys * _COALESCED + np.minimum(occurrence, _COALESCED - 1)
+    return occurrence
 
 
 _COALESCED: Final = 1024  # calls with one sequence number that keys can tell apart
@@ -74,7 +79,7 @@ def _by_step(sides: Sequence[I64], step: npt.NDArray[np.int32]) -> list[I64]:
 
 
 def _outside(labels: I64) -> I64:
-    """Keys of one side's operations outside steps: the step beside them, and their distance from it.
+    """Keys of one side's operations outside steps: the step beside them, and how many stand between.
 
     Entries of operations inside steps are meaningless.
     """
@@ -82,7 +87,8 @@ def _outside(labels: I64) -> I64:
     inside = labels != NO_STEP
     before = np.maximum.accumulate(np.where(inside, place, -1))
     first = int(np.argmax(inside))
-    behind = (labels[np.maximum(before, 0)] + 1) * 2**32 + _AFTER + place - before
+    step = np.where(inside, NO_STEP, labels[np.maximum(before, 0)])
+    behind = (step + 1) * 2**32 + _AFTER + _occurrence(step)
     ahead = (labels[first] + 1) * 2**32 + _BEFORE + first - place
     return np.asarray(np.where(before >= 0, behind, ahead), np.int64)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tracekit.tables.event_columns import Mask, Values, filled, ints, matches, present
 from tracekit.tables.host_events import Enclosing, Host, Thread
 from tracekit.tables.intervals import I64
+from tracekit.tables.latest import latest
 from tracekit.tables.operation_names import MESSAGES, canonical_op
 from tracekit.tables.step_marks import launch_rows
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
@@ -77,14 +78,10 @@ def _by_external_id(events: pa.Table, rows: I64, records: I64, launch: I64, host
     """
     external, correlation = ints(events, "external_id", -1), ints(events, "correlation", -1)
     hosts = records[external[records] >= 0]
-    hosts = hosts[np.argsort(external[hosts], kind="stable")]
-    found = np.full(len(rows), -1, np.int64)
-    if not len(hosts):
-        return found
     wanted = external[rows]
-    place = np.minimum(np.searchsorted(external[hosts], wanted), len(hosts) - 1)
-    named = (external[hosts[place]] == wanted) & (wanted >= 0)
-    found[named] = hosts[place[named]]
+    place = latest(external[hosts], host.start[hosts], wanted, host.start[rows])
+    named = (place >= 0) & (wanted >= 0)
+    found = np.where(named, np.append(hosts, -1)[place], -1)
     for k in np.flatnonzero(named & (wanted == correlation[rows]) & (launch >= 0)):
         if not host.encloses(int(found[k]), int(launch[k])):
             found[k] = -1

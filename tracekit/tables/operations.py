@@ -9,12 +9,13 @@ import pyarrow as pa
 from tracekit.store import Group, Run
 from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
-from tracekit.tables.event_columns import ints, matches
+from tracekit.tables.event_columns import Mask, Values, ints, matches
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
+from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.readiness import ready_times
-from tracekit.tables.step_marks import I32, captures, issue_times, label, step_spans
+from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, step_spans
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
@@ -54,20 +55,24 @@ class RankOps:
         None  # number that both ends of an inferred message share; -1 of any other operation
     )
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
+    begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
+    order: KernelOrder | None = None  # what its device ran, where no step is marked
 
 
 def read_rank(run: Run, rank: int) -> RankOps:
     """Operations and compute intervals of `rank`; KeyError where the run has no such rank, InputError on a bad file."""
     events = run.events(rank, _COLUMNS)
     mine = [g for g in run.groups if rank in g.ranks]
-    return rank_ops(rank, resolve_groups(events, mine), mine)
+    return rank_ops(rank, resolve_groups(events, mine), mine, run.record(rank).windows)
 
 
-def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankOps:
+def rank_ops(
+    rank: int, events: pa.Table, groups: Sequence[Group] = (), windows: Sequence[int] = ()
+) -> RankOps:
     """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
     `groups` are the process groups of the run that hold the rank: without them, peers told by their place in a group
-    stay unknown.
+    stay unknown. `windows` are the begins of its recording windows, ns, where there are several.
     """
     if not events.num_rows:
         return _nothing(rank)
@@ -86,14 +91,26 @@ def rank_ops(rank: int, events: pa.Table, groups: Sequence[Group] = ()) -> RankO
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
     stream = ints(events, "stream", -1)[rows[joined.kernel]]
-    issued = issue_times(joined.launch, stream, begin, start, captures(steps, start))
+    begins = captures(steps, start, windows)
+    issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
     ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size,
+        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size, begins=tuple(begins),
+        order=None if steps else _order(events, cat, comm, start, end, begins),
     )  # fmt: skip
+
+
+def _order(
+    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, begins: Sequence[int]
+) -> KernelOrder | None:
+    """What the device ran, in order; None without kernels that compute. `begins` are those of the windows."""
+    rows = np.flatnonzero(cat == "kernel")
+    stream = ints(events, "stream", -1)[rows]
+    issued = issue_times(launch_rows(events, cat, rows), stream, start[rows], start, begins)
+    return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
 
 
 def _nothing(rank: int) -> RankOps:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.intervals import I64
+from tracekit.tables.latest import latest
 from tracekit.thresholds.ingest import MAX_STEP
 
 I32 = npt.NDArray[np.int32]
@@ -52,17 +53,14 @@ def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
 
 
 def launch_rows(events: pa.Table, cat: Values, rows: I64) -> I64:
-    """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell."""
-    correlation = ints(events, "correlation", -1)
+    """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell.
+
+    Of several launches with the kernel's correlation, as windows of two processes have, it is the last one before it.
+    """
+    correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
     hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
-    found = np.full(len(rows), -1, np.int64)
-    if len(hosts):
-        hosts = hosts[np.argsort(correlation[hosts], kind="stable")]
-        wanted = correlation[rows]
-        place = np.minimum(np.searchsorted(correlation[hosts], wanted), len(hosts) - 1)
-        known = (correlation[hosts[place]] == wanted) & (wanted >= 0)
-        found[known] = hosts[place[known]]
-    return found
+    found = latest(correlation[hosts], start[hosts], correlation[rows], start[rows])
+    return np.where(found >= 0, np.append(hosts, -1)[found], -1)
 
 
 def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
@@ -71,13 +69,15 @@ def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
     return np.where(launch >= 0, start[launch], start[rows])
 
 
-def captures(steps: dict[int, tuple[int, int]], start: I64) -> list[int]:
+def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[int] = ()) -> list[int]:
     """When each recording window began on the host, ns: the first with the first event, others with a step after a gap.
 
-    `steps` are the host spans of marked steps by number, `start` is per event.
+    `steps` are the host spans of marked steps by number, `start` is per event. Without marks the windows are those of
+    the files: `windows`, their begins.
     """
     first = int(start.min()) if len(start) else 0
-    return [first, *(steps[n][0] for n in sorted(steps) if n - 1 not in steps and n > min(steps))]
+    others = [steps[n][0] for n in sorted(steps) if n - 1 not in steps and n > min(steps)]
+    return [first, *(others if steps else sorted(w for w in windows if w > first))]
 
 
 def issue_times(launch: I64, stream: I64, begin: I64, start: I64, windows: Sequence[int]) -> I64:

@@ -86,7 +86,9 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
         rows = [row[r] for r in channel.members if r in row]
         most = counts[c, rows].max(axis=0) if rows else 0
         whole[rows] &= counts[c, rows] == most
-    total = counts.sum(axis=0) if len(ops.channels) else _operations(ops, step, numbers)
+    total = counts.sum(axis=0)
+    unknown = ~total.any(axis=1, keepdims=True) if len(numbers) else np.zeros((len(row), 1), bool)
+    total = np.where(unknown, _operations(ops, step, numbers), total)
     usual = np.median(total, axis=1, keepdims=True) if len(numbers) else total
     return np.asarray(whole & (total > 0) & (total >= WHOLE_STEP_SHARE * usual), bool)
 

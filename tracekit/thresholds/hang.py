@@ -23,6 +23,9 @@ STRAGGLER_SHARE: Final = 0.5
 STRAGGLER_CHANCE: Final = 1e-3
 """Probability, over all ranks together, with which chance (1/size a call) may make a rank last as often as it was."""
 
+RANKS_SHOWN: Final = 8
+"""Members of a group shown in a refusal: enough to recognise it."""
+
 NAMED_A_SIDE: Final = 4
 """Ranks named of each side of a mismatch in doubt; the group tells the rest."""
 

@@ -90,6 +90,9 @@ STAGE_TELLING_PEERS: Final = 3
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
 
+HOST_PACE: Final = 1.25
+"""Hosts launch alike if one needs at most this many times as long between launches: those of one kind vary less."""
+
 STEP_PARTS: Final = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
 

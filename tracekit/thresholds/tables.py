@@ -174,3 +174,6 @@ RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
 
 REPEATING_SHARE: Final = 0.6
 """Share of a rank's operations that must repeat: the first step of a program often runs something more."""
+
+RARE_KINDS: Final = 8
+"""Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""

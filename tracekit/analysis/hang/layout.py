@@ -7,7 +7,9 @@ from tracekit.analysis.hang.scene import Scene
 from tracekit.errors import MeshError
 from tracekit.findings import MeshFinding
 from tracekit.mesh import GroupUse, Mesh, from_sizes, infer
+from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.parse import mesh_remedy
+from tracekit.thresholds.hang import RANKS_SHOWN
 
 
 class Layout(NamedTuple):
@@ -24,13 +26,51 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
     order: axes inner to outer. Raises MeshError where `given` or `order` does not fit the dumps.
     """
     if given is not None:
-        mesh = from_sizes(given, order or tuple(given))
-        if mesh.world_size != len(scene.world):
-            raise MeshError(
-                f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(scene.world)}; correct it"
-            )
-        return Layout(mesh, MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ())
-    uses = [
+        return Layout(
+            mesh := _given(scene, given, order), MeshFinding(tuple(mesh.order), dict(mesh.sizes), "flag"), ()
+        )
+    try:
+        inferred = infer(_uses(scene), scene.world, order)
+    except MeshError as error:
+        told = f"{error}; {mesh_remedy(len(scene.world))}"
+        if order is not None:
+            raise MeshError(told) from None
+        return Layout(None, None, (f"mesh unknown: {told}",))
+    if inferred.flat:
+        return Layout(None, None, inferred.notes)
+    mesh = inferred.mesh
+    if reordered(mesh, order):
+        told = said(_uses(scene), scene.world) or f"the groups say --mesh {written(mesh)}"
+        raise MeshError(
+            f"--order {','.join(order or ())} contradicts the dumps: {told} (inner to outer); give that order, or "
+            "leave --order out"
+        )
+    finding = MeshFinding(tuple(mesh.order), dict(mesh.sizes), "process_groups")
+    return Layout(mesh, finding, inferred.notes)
+
+
+def _given(scene: Scene, given: dict[str, int], order: Sequence[str] | None) -> Mesh:
+    """Give the mesh of the user; MeshError where it contradicts the dumps, with what their groups say."""
+    mesh = from_sizes(given, order or tuple(given))
+    told = said(_uses(scene), scene.world)
+    says = f"; {told}" if told else ""
+    if mesh.world_size != len(scene.world):
+        raise MeshError(
+            f"--mesh describes {mesh.world_size} ranks, the dumps are of {len(scene.world)}; correct it{says}"
+        )
+    if named := misnamed(mesh, _uses(scene)):
+        (use, axis) = named
+        few = ", ".join(map(str, use.ranks[:RANKS_SHOWN])) + (", …" if len(use.ranks) > RANKS_SHOWN else "")
+        raise MeshError(
+            f"--mesh contradicts the dumps: group {use.descs[0]} of ranks {few} does not lie along its axis {axis}; "
+            f"correct it{says}"
+        )
+    return mesh
+
+
+def _uses(scene: Scene) -> list[GroupUse]:
+    """Give the groups of the scene as an inference takes them."""
+    return [
         GroupUse(
             group.ranks,
             (group.desc,) if group.desc else (),
@@ -40,15 +80,3 @@ def layout_of(scene: Scene, given: dict[str, int] | None, order: Sequence[str] |
         for group in scene.groups
         if not group.guessed
     ]
-    try:
-        inferred = infer(uses, scene.world, order)
-    except MeshError as error:
-        told = f"{error}; {mesh_remedy(len(scene.world))}"
-        if order is not None:
-            raise MeshError(told) from None
-        return Layout(None, None, (f"mesh unknown: {told}",))
-    if inferred.flat:
-        return Layout(None, None, inferred.notes)
-    mesh = inferred.mesh
-    finding = MeshFinding(tuple(mesh.order), dict(mesh.sizes), "process_groups")
-    return Layout(mesh, finding, inferred.notes)

@@ -31,6 +31,7 @@ from tracekit.store import Run
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
+from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
 from tracekit.units import NS_PER_US, ms
@@ -96,9 +97,12 @@ def _opened(
 ) -> tuple[Case, MeshChoice]:
     """The case and the mesh of the operations that were read."""
     named = run.groups
+    marked = any((r.step != NO_STEP).any() for r in ranks)
+    ranks = with_repeating_steps(ranks, None) or ranks
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
-    if repeating := with_repeating_steps(ranks, run.groups):
-        ranks, run = repeating, replace(run, quality=(*run.quality, _REPEATED))
+    ranks = with_repeating_steps(ranks, run.groups) or ranks
+    if not marked and any((r.step != NO_STEP).any() for r in ranks):
+        run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
@@ -119,7 +123,7 @@ _REPEATED: Final = Quality(
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
     step = case.step_ns
-    base = case.model.recorded_ns
+    base = case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]

@@ -30,13 +30,13 @@ def coverage(case: Case) -> Coverage:
     """The share of exposed communication time, over the analysed steps, that was matched with all members."""
     ops = case.ops
     exposed = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
-    whole = _whole(case)
+    matched = whole(case)
     names = ["_".join(case.axes_of(c)) or "other" for c in ops.channels]
     axis = np.array([*names, "unknown"], object)[ops.channel]  # channel −1 takes the last name
     shares = {
-        str(name): _share(exposed[axis == name], whole[axis == name]) for name in sorted(set(axis.tolist()))
+        str(name): _share(exposed[axis == name], matched[axis == name]) for name in sorted(set(axis.tolist()))
     }
-    return Coverage(_share(exposed, whole), {n: s for n, s in shares.items() if s is not None})
+    return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
 
 
 def unread(case: Case) -> bool:
@@ -47,7 +47,7 @@ def unread(case: Case) -> bool:
     return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
 
 
-def _whole(case: Case) -> npt.NDArray[np.bool_]:
+def whole(case: Case) -> npt.NDArray[np.bool_]:
     """Whether each operation was matched with all members of its group."""
     if not len(case.waits.complete):
         return np.zeros(len(case.ops.start), bool)
@@ -121,7 +121,7 @@ def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
 def what_would_decide(case: Case) -> str:
     """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
-    open_ = case.analysed & ~_whole(case)
+    open_ = case.analysed & ~whole(case)
     message = np.isin(ops.op.astype(str), _PEERLESS)
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,

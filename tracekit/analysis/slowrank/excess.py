@@ -109,16 +109,24 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
 def segments(run: Measured) -> F64:
     """Own time before each operation of the analysed steps, ns; rows as in `run.steps`, one column an operation.
 
-    Column k is the work between the posts of the rank's operations k−1 and k. Ranks of a stage that runs fewer
-    operations end in NaN; a rank that has not as many as its peers is NaN throughout.
+    Column k is the work between the posts of the rank's operations k−1 and k, or since the begin of its step where
+    steps before it were not analysed. Ranks of a stage that runs fewer operations end in NaN; a rank that has not as
+    many as its peers is NaN throughout.
     """
     ops, steps = run.ops, run.steps
     parts = []
+    after_a_gap = np.flatnonzero(np.diff(steps.numbers) > 1) + 1
     for i, rank in enumerate(steps.ranks):
         where = ops.of(rank)
         posts = ops.at_start[where][run.analysed[where]].astype(np.float64)
         late = len(steps.numbers) == 1 and np.isfinite(steps.begin[i, 0])
-        parts.append(np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1]))
+        part = np.diff(posts, prepend=steps.begin[i, 0] if late else posts[:1])
+        labels = ops.step[where][run.analysed[where]]
+        for column in after_a_gap.tolist():
+            if np.isfinite(steps.begin[i, column]):
+                first = int(np.argmax(labels == steps.numbers[column]))
+                part[first] = max(posts[first] - steps.begin[i, column], 0.0)
+        parts.append(part)
     result = np.full((len(parts), max((len(p) for p in parts), default=0)), np.nan)
     for rows in run.stages:
         usual = int(np.median([len(parts[r]) for r in rows])) if len(rows) else 0

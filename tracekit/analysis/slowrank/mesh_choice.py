@@ -13,6 +13,7 @@ from tracekit.axes import AXES
 from tracekit.errors import MeshError, MeshUnknownError, UsageError
 from tracekit.findings import MeshFinding, MeshSource, Quality
 from tracekit.mesh import GroupUse, Inference, Mesh, from_sizes, infer
+from tracekit.mesh.given import misnamed, reordered, said, written
 from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import InferredGroup, Run
@@ -65,6 +66,7 @@ def choose(
     hinted = _hinted(run, world)
     if not [u for u in uses if len(u.ranks) > 1]:
         if hinted is not None:
+            _check_order(hinted, order, f"the run's manifest says --mesh {written(hinted)}")
             return MeshChoice(hinted, "manifest")
         return _flat(ops, world, remedy(run, world))
     try:
@@ -75,6 +77,7 @@ def choose(
         raise type(error)(f"{error}; {remedy(run, world)}") from None
     if hinted is not None and found.mesh.sizes != hinted.sizes and contradiction(hinted, uses) is None:
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
+    _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
     if found.flat and not any(g.names or g.descs for g in run.groups):
         return MeshChoice(found.mesh, "flat_world", found.notes, (_flat_row(world),))
     return MeshChoice(found.mesh, "process_groups", found.notes)
@@ -197,16 +200,35 @@ def _flagged(
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
         raise UsageError(
             f"--mesh {told} has {product} ranks, but the job has {len(world)} ranks, of which {read} were read; give "
-            f"the sizes of the whole job, whose product is {len(world)}"
+            f"the sizes of the whole job, whose product is {len(world)}{_says(uses, world)}"
         )
     mesh = from_sizes(sizes, order or tuple(sizes))
     wrong = contradiction(mesh, uses)
     if wrong is not None:
         raise UsageError(
             f"--mesh contradicts the traces: process group {shown(wrong)} lies along none of its axes; "
-            "mend the sizes or the order (inner to outer as written, or --order)"
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
+        )
+    if named := misnamed(mesh, uses):
+        raise UsageError(
+            f"--mesh contradicts the traces: process group {shown(named[0])} does not lie along its axis {named[1]}; "
+            f"mend the sizes or the order (inner to outer as written, or --order){_says(uses, world)}"
         )
     return mesh
+
+
+def _says(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
+    told = said(uses, world)
+    return f"; {told}" if told else ""
+
+
+def _check_order(mesh: Mesh, order: Sequence[str] | None, told: str) -> None:
+    """Raise UsageError where the user's order numbers the ranks otherwise than the mesh that was found."""
+    if reordered(mesh, order):
+        raise UsageError(
+            f"--order {','.join(order or ())} contradicts the traces: {told} (inner to outer); give that order, or "
+            "leave --order out"
+        )
 
 
 def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:

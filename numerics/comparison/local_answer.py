@@ -1,0 +1,157 @@
+"""Decides a case by its local proof: each recorded piece against its own recorded inputs."""
+
+from numerics.columns import Columns
+from numerics.comparison.loss_scale import other_loss
+from numerics.comparison.mesh_axes import axis_sizes
+from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
+from numerics.findings import Divergence
+from numerics.local.forced_pass import ROOT
+from numerics.local.judgement import Standing
+from numerics.local.proof import LocalCheck, LocalProof
+from numerics.local.recorded import ADDENDS
+from numerics.thresholds import NEARLY_WHOLE
+
+_RIGHT = {
+    "forward": "what its module computes from the recorded inputs",
+    "backward": "the gradient that follows from the recorded ones",
+    "reduce": "the sum of the gradients that follow from the recorded activations",
+    "step": "what the optimiser makes of the recorded gradient and state",
+}
+"""By phase, in the order in which data flow: what a recorded tensor ought to be."""
+
+
+def decide_locally(case: Case, proof: LocalProof) -> Decision:
+    """Return the decision on a comparable case by its local proof."""
+    wrong = first_wrong(proof)
+    if wrong is not None:
+        return Decision("bug", "local", _reason(wrong))
+    kinds = baseline_kinds(case)
+    common = case.tensors is not None and bool(computed_in_common(case.run, case.tensors).any())
+    if kinds is not None and not kinds.real and common:
+        return equal_runs(case, kinds)
+    if case.broken:
+        return Decision("bug", "invariant", case.broken[0].sentence)
+    other = other_loss(proof, case.baseline)
+    if other is not None:
+        return Decision("bug", "local", other)
+    return _sound(case, proof)
+
+
+def _sound(case: Case, proof: LocalProof) -> Decision:
+    """Decide a case in which nothing is wrong: proved, or not all of it was seen."""
+    judged = [(c.check, c.check.judged) for c in proof.checks]
+    doubt = next((c for c, j in judged if j.standing == Standing.UNCHECKED and j.differ), None)
+    if doubt is not None:
+        reason = f"{doubt.tensor} differs from {_RIGHT[doubt.phase]}, and {doubt.judged.why}"
+        return Decision("undecided", "none", reason, case.decide)
+    checked = [(c, j) for c, j in judged if j.standing != Standing.UNCHECKED]
+    if not any(c.phase == "forward" for c, _ in checked):
+        return Decision("undecided", "none", "no module's output could be checked", case.decide)
+    equal = sum(j.standing == Standing.EQUAL for _, j in checked)
+    if equal < len(checked):
+        use = max(j.use or 0.0 for _, j in checked)
+        return Decision(
+            "rounding",
+            "bound",
+            f"every module, gradient and update is what its recorded inputs give: {equal} of {len(checked)} tensors in "
+            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)",
+        )
+    given = "every module, gradient and update is bit for bit what its recorded inputs give"
+    if case.baseline is None:
+        return Decision("identical", "local", given)
+    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ")
+
+
+def first_wrong(proof: LocalProof) -> LocalCheck | None:
+    """Return the check to blame: the first beyond its bound, or the sum that its inputs were left without."""
+    phases = list(_RIGHT)
+    wrong = min(proof.wrong, key=lambda c: (c.step, phases.index(c.check.phase)), default=None)
+    if wrong is None:
+        return None
+    before = proof.checks[: proof.checks.index(wrong)]
+    here = (wrong.step, wrong.place, wrong.check.phase)
+    chain: LocalCheck | None = None
+    for check in reversed([c for c in before if (c.step, c.place, c.check.phase) == here]):
+        if check.check.judged.how == ADDENDS:
+            chain = check
+        elif chain is not None:
+            break
+    return chain or wrong
+
+
+def _reason(wrong: LocalCheck) -> str:
+    """Return what is wrong with the blamed tensor, as a sentence."""
+    check, judged = wrong.check, wrong.check.judged
+    if judged.how == ADDENDS:
+        return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
+    text = (
+        f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.differ} of {judged.elements} elements differ"
+    )
+    return text if judged.use is None else f"{text}, by up to {judged.use:.3g} times what rounding can do"
+
+
+def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Divergence:
+    """Return where the blamed check stands in the run."""
+    place, check = wrong.place, wrong.check
+    rows = (run["step"] == wrong.step) & run.named("tensor", check.tensor) & run.named("phase", check.phase)
+    if place is not None:
+        rows &= (run["dp"] == place[0]) & (run["micro_batch"] == place[1])
+    alike = [c for c in proof.checks if c.check.tensor == check.tensor and c.step == wrong.step]
+    bad = sum(c.check.judged.standing == Standing.BEYOND for c in alike)
+    told = f"wrong in {bad} of {len(alike)} micro-batches of all data-parallel ranks"
+    return Divergence(
+        step=wrong.step,
+        phase=check.phase,
+        micro_batch=None if place is None else place[1],
+        module=check.module,
+        tensor=check.tensor,
+        collective=None,
+        axis=_axis(run, wrong),
+        ranks=tuple(sorted(set(run["rank"][rows].tolist()))),
+        evidence=told if place is not None and bad else "",
+    )
+
+
+def _axis(run: Columns, wrong: LocalCheck) -> str | None:
+    """Return the axis that the relation names: that of the addends, or one whose size is the factor."""
+    sizes = axis_sizes(run)
+    judged = wrong.check.judged
+    if judged.how == ADDENDS:
+        return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
+    if wrong.check.phase == "reduce" and judged.how:
+        return "dp"
+    if judged.scaled and judged.ratio:
+        for axis, size in sizes.items():
+            if size > 1 and any(abs(judged.ratio / f - 1) < NEARLY_WHOLE for f in (size, 1 / size)):
+                return axis
+    return None
+
+
+def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
+    """Return the relation of the recorded tensor to the right one in words; None where none holds."""
+    judged = wrong.check.judged
+    if judged.how == ADDENDS:
+        return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
+    if wrong.check.phase == "reduce" and judged.how:
+        return judged.how
+    if judged.scaled and judged.ratio:
+        axis = _axis(run, wrong)
+        size = f" (= {'1/' if judged.ratio < 1 else ''}{axis})" if axis else ""
+        return f"{judged.ratio:.6g}{size} times the right value, within rounding"
+    return None
+
+
+def local_notes(proof: LocalProof) -> tuple[str, ...]:
+    """Return what the proof rests on and what it did not see, in words."""
+    standings = [c.check.judged.standing for c in proof.checks]
+    equal, within, unchecked, beyond = (standings.count(standing) for standing in Standing)
+    counts = (
+        f"local proof: {equal} tensors equal in bits, {within} within the bound of their rounding, {beyond} beyond it, "
+        f"{unchecked} not checked"
+    )
+    scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
+    ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
+    loss = (
+        [] if any(ends) else ["the loss function was not repeated: its gradient is taken as it was recorded"]
+    )
+    return (counts, *scales, *loss, *(f"not checked: {text}" for text in proof.unseen))

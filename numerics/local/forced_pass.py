@@ -1,0 +1,135 @@
+"""Runs a model in which the recorded output of each module replaces its own, so that no error reaches the next one.
+
+The output that a module computes from recorded inputs is judged against the recorded output before it is replaced;
+gradients are judged and replaced in the same way on the way back.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from numerics.local.bounded import known
+from numerics.local.judgement import Judged, judge
+from numerics.local.recorded import Reading
+from numerics.record.wrapped_models import clean_name, first_tensor
+
+Ask = Callable[[str, int, tuple[int, ...]], list[Reading]]
+"""Maps a tensor's name, the number of the module's call and the shape to the recorded readings."""
+
+
+ROOT: Final = "out"
+ROOT_GRADIENT: Final = f"{ROOT}.grad"
+"""The whole model's output, and its gradient, from which a backward starts."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One tensor that was judged."""
+
+    tensor: str
+    module: str
+    phase: str
+    judged: Judged
+
+
+class _Replace(torch.autograd.Function):
+    """Gives the recorded value on the way forth; on the way back, whatever `back` makes of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, _computed: torch.Tensor, value: torch.Tensor, back: Callable[..., Any]
+    ) -> torch.Tensor:
+        """Return the recorded value."""
+        ctx.back = back
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Return the recorded gradient."""
+        return ctx.back(grad), None, None
+
+
+class ForcedPass:
+    """One forward and backward: `activation` and `gradient` give what was recorded, `checks` holds the judgements."""
+
+    def __init__(self, activation: Ask, gradient: Ask, *, bounds: bool) -> None:
+        self._activation, self._gradient, self._bounds = activation, gradient, bounds
+        self._calls: Counter[str] = Counter()
+        self.checks: list[Check] = []
+
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Judge and replace the outputs of all modules of `model` for a while."""
+        handles = [
+            module.register_forward_hook(self._hook(clean_name(name)))
+            for name, module in model.named_modules()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hook(self, name: str) -> Callable[..., Any]:
+        tensor = f"{name}.out" if name else ROOT
+
+        def hook(_module: nn.Module, _given: object, output: Any) -> Any:
+            computed = first_tensor(output)
+            if computed is None or not computed.is_floating_point():
+                return None
+            call = self._calls[tensor]
+            self._calls[tensor] += 1
+            judged, recorded = judge(computed, self._activation(tensor, call, tuple(computed.shape)))
+            self.checks.append(Check(tensor, name, "forward", judged))
+            value = (
+                computed.detach()
+                if recorded is None or recorded.shape != computed.shape
+                else self._as(recorded)
+            )
+
+            def back(grad: torch.Tensor) -> torch.Tensor:
+                found, wanted = judge(grad, self._gradient(f"{tensor}.grad", call, tuple(grad.shape)))
+                self.checks.append(Check(f"{tensor}.grad", name, "backward", found))
+                return (
+                    grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
+                )
+
+            return replaced(output, computed, _Replace.apply(computed, value, back))  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _as(self, recorded: torch.Tensor) -> torch.Tensor:
+        return known(recorded) if self._bounds else recorded
+
+    def run(self, model: nn.Module, state: Mapping[str, torch.Tensor], args: Any, kwargs: Any) -> None:
+        """Run forward with the recorded parameters `state`, and backward from the recorded gradient of the output.
+
+        An output of one element (a loss) without such a record starts from 1; no other output starts a backward.
+        """
+        with self.on(model):
+            out = first_tensor(torch.func.functional_call(model, dict(state), tuple(args), kwargs))
+        if out is None or not out.requires_grad:
+            return
+        recorded = self._gradient(ROOT_GRADIENT, 0, tuple(out.shape))
+        start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
+        if recorded or out.numel() == 1:
+            torch.autograd.backward(out, self._as(start))
+
+
+def replaced(output: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """Return a module's output with one tensor exchanged; mappings keep their class."""
+    if output is old:
+        return new
+    if isinstance(output, Mapping):
+        name = next(k for k, v in output.items() if v is old)
+        output[name] = new  # type: ignore[index]
+        return output
+    if isinstance(output, tuple | list):
+        items = [new if item is old else item for item in output]
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    return output

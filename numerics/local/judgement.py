@@ -1,0 +1,100 @@
+"""How a recorded tensor stands to the same tensor computed anew from recorded inputs."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+
+from numerics.local.bounded import Bounded
+from numerics.local.recorded import Reading, same_bits
+
+
+class Standing(IntEnum):
+    """From proved to wrong; the greater of two says more."""
+
+    EQUAL = 0  # in every bit
+    WITHIN = 1  # every element within the bound of its rounding
+    UNCHECKED = 2  # not recorded, of another shape, or no bound is known
+    BEYOND = 3  # an element misses by more than rounding can
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A recorded tensor beside the one computed anew.
+
+    `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
+    are not equal; `ratio` is <recorded, computed> / <computed, computed>, and `scaled` says that the recorded tensor is
+    the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
+    recorded parts were put together.
+    """
+
+    standing: Standing
+    use: float | None = None
+    differ: int = 0
+    elements: int = 0
+    ratio: float | None = None
+    why: str = ""
+    how: str = ""
+    scaled: bool = False
+
+
+def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torch.Tensor | None]:
+    """Return how the recorded tensor stands, by the reading that fits best, and that reading; None without one."""
+    best: tuple[Judged, torch.Tensor | None] = (Judged(Standing.UNCHECKED, why="it was not recorded"), None)
+    for number, reading in enumerate(readings):
+        found = replace(_stand(computed, reading.tensor), how=reading.how)
+        if not number or found.standing < best[0].standing:
+            best = found, reading.tensor
+    return best
+
+
+def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
+    """Return how one reading stands: by its bits or, where the computed tensor knows its error, by the bound."""
+    if tuple(computed.shape) != tuple(recorded.shape):
+        shapes = f"recorded as {tuple(recorded.shape)}, computed as {tuple(computed.shape)}"
+        return Judged(Standing.UNCHECKED, why=shapes)
+    if isinstance(computed, Bounded):
+        return within(computed.value, computed.error, recorded)
+    if same_bits(computed.detach(), recorded):
+        return Judged(Standing.EQUAL, elements=recorded.numel())
+    value = computed.detach()
+    return Judged(
+        Standing.BEYOND, None, int((value != recorded).sum()), recorded.numel(), ratio(recorded, value)
+    )
+
+
+def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> Judged:
+    """Return how a recorded tensor stands to `value`, which a sound run may miss by `error` and one last rounding."""
+    finite = value.abs().where(value.isfinite(), 0.0)
+    allowed = error + torch.finfo(recorded.dtype).eps / 2 * finite + torch.finfo(recorded.dtype).tiny
+    apart = distance(recorded, value)
+    differ, factor = int((apart > 0).sum()), ratio(recorded, value)
+    if not bool(allowed.isfinite().all()):
+        return Judged(
+            Standing.UNCHECKED, None, differ, recorded.numel(), factor, "no bound of its rounding is known"
+        )
+    use = largest_share(apart, allowed)
+    if use <= 1:
+        return Judged(Standing.WITHIN if differ else Standing.EQUAL, use, differ, recorded.numel(), factor)
+    scaled = (
+        factor is not None and largest_share(distance(recorded, factor * value), abs(factor) * allowed) <= 1
+    )
+    return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, scaled=scaled)
+
+
+def distance(recorded: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return by how much each element misses, float64; 0 where both are the same infinity or no number."""
+    wide = recorded.double()
+    return torch.where((wide == value) | (wide.isnan() & value.isnan()), 0.0, (wide - value).abs())
+
+
+def largest_share(apart: torch.Tensor, allowed: torch.Tensor) -> float:
+    """Return the largest share of its bound that an element takes; infinite for what is not a number."""
+    return float(torch.nan_to_num(apart / allowed, nan=torch.inf).max()) if apart.numel() else 0.0
+
+
+def ratio(recorded: torch.Tensor, value: torch.Tensor) -> float | None:
+    """Return the factor that brings `value` closest to the recorded tensor; None where it is zero."""
+    wide = value.double()
+    size = float((wide * wide).sum())
+    return float((recorded.double() * wide).sum()) / size if size > 0 else None

@@ -1,0 +1,87 @@
+"""Repeats an optimiser's step on the recorded parameters, gradients and state."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from numerics.local.bounded import unit
+from numerics.local.judgement import Judged, Standing, within
+from numerics.thresholds import FUNCTION_ROUNDINGS
+
+Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
+"""Maps a tensor's name and shape (None: any) to what was recorded; None where it was not."""
+
+
+def repeat_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    before: Find,
+    gradient: Find,
+    after: Find,
+    rates: Mapping[int, float],
+    states: Mapping[str, Sequence[str]],
+) -> list[tuple[str, Judged]]:
+    """Return how each recorded parameter and state stands to the same step made anew.
+
+    `before` and `after` give parameters and state around the step ("name", "name.key"), `rates` the learning rates
+    by number of the parameter group, `states` the recorded names of state by parameter. A parameter without a recorded
+    gradient is not stepped and not judged.
+    """
+    names = {p: name for name, p in model.named_parameters()}
+    optimizer.state.clear()
+    for number, group in enumerate(optimizer.param_groups):
+        group["lr"] = rates.get(number, group["lr"])
+        for p in group["params"]:
+            name = names.get(p, "")
+            _put(optimizer, p, name, before, gradient, states.get(name, ()))
+    old = {p: p.detach().clone() for p in names}
+    optimizer.step()
+    found = []
+    for p, name in names.items():
+        if p.grad is None:
+            continue
+        found.append((name, _stand(after(name, tuple(p.shape)), p.detach(), old[p])))
+        for key, value in sorted(optimizer.state[p].items()):
+            if isinstance(value, torch.Tensor):
+                found.append(
+                    (f"{name}.{key}", _stand(after(f"{name}.{key}", tuple(value.shape)), value, None))
+                )
+    return found
+
+
+def _put(
+    optimizer: torch.optim.Optimizer,
+    p: torch.Tensor,
+    name: str,
+    before: Find,
+    gradient: Find,
+    keys: Sequence[str],
+) -> None:
+    """Set a parameter, its gradient and its state to the recorded ones."""
+    value, grad = before(name, tuple(p.shape)), gradient(f"{name}.grad", tuple(p.shape))
+    p.grad = None
+    if value is None or grad is None:
+        return
+    p.data.copy_(value)
+    p.grad = grad.to(p.dtype)
+    state: dict[str, Any] = {}
+    for key in keys:
+        held = before(f"{name}.{key}", tuple(p.shape))
+        if held is None:  # a number, as the count of steps
+            held = before(f"{name}.{key}", None)
+        if held is not None:
+            state[key] = held.clone()
+    if state:
+        optimizer.state[p] = state
+
+
+def _stand(recorded: torch.Tensor | None, made: torch.Tensor, old: torch.Tensor | None) -> Judged:
+    """Return how a recorded value stands to the one made anew; other implementations round each operation once."""
+    if recorded is None or recorded.shape != made.shape:
+        return Judged(Standing.UNCHECKED, why="it was not recorded")
+    size = made.double().abs() if old is None else (made.double() - old.double()).abs()
+    return within(
+        made.double(), unit(made.dtype) * (FUNCTION_ROUNDINGS * size + made.double().abs()), recorded
+    )

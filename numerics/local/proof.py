@@ -1,0 +1,265 @@
+"""The local proof of a run: every module, gradient and update from its own recorded inputs.
+
+Unlike a replay it repeats nothing from the start: each module gets the inputs that the run recorded. What a module
+computes then differs from its record by the rounding of that module alone, for which a bound is derived, and a bug
+stands out where it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from numerics.columns import Columns
+from numerics.local import arithmetic_rules, attention_bound, move_rules  # noqa: F401 - rules register themselves
+from numerics.local.bounded import PARTS, WITHOUT_RULE, known
+from numerics.local.forced_pass import ROOT, ROOT_GRADIENT, Check, ForcedPass
+from numerics.local.judgement import Standing
+from numerics.local.optimizer_step import repeat_step
+from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
+from numerics.local.recorded import Reading, RecordedRun
+from numerics.schema import LEARNING_RATE
+from tracekit.errors import InputError
+
+
+@dataclass(frozen=True)
+class LocalCheck:
+    """One recorded tensor that was checked, and where it stands in the run."""
+
+    step: int
+    place: tuple[int, int] | None  # data-parallel index and micro-batch; None after the reduction
+    check: Check
+
+
+@dataclass(frozen=True)
+class LocalProof:
+    """All checks of a run in the order in which data flow, and what was not seen.
+
+    `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
+    """
+
+    checks: tuple[LocalCheck, ...]
+    scales: dict[int, Scale] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
+    first_step: int = 0
+    first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> list[LocalCheck]:
+        """The checks that rounding does not explain, the first first."""
+        return [c for c in self.checks if c.check.judged.standing == Standing.BEYOND]
+
+
+class _Step:
+    """One step of a recorded run."""
+
+    def __init__(self, recorded: RecordedRun, model: nn.Module, step: int, before: tuple[int, str]) -> None:
+        self.recorded, self.model, self.step, self.before = recorded, model, step, before
+        self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
+
+    def parameter(
+        self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
+    ) -> torch.Tensor | None:
+        """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
+        step, phase = at or self.before
+        for kind in ("param", "optimizer"):
+            found = self.recorded.whole(self.recorded.rows(step, phase, kind, name), shape, batch=False)
+            if found:
+                return found[0].tensor
+        return None
+
+    def gradient(self, name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+        """Return a parameter's gradient as the optimiser saw it."""
+        rows = self.recorded.rows(self.step, "reduce", "param_grad", name)
+        found = self.recorded.whole(rows, shape, batch=False)
+        return found[0].tensor if found else None
+
+    def activation(
+        self, place: tuple[int, int], phase: str, kind: str, name: str, call: int, shape: tuple[int, ...]
+    ) -> list[Reading]:
+        """Return the readings of an activation or its gradient, of a call of its module."""
+        rows = self.recorded.rows(self.step, phase, kind, name)
+        if (
+            name in {ROOT, ROOT_GRADIENT} and rows
+        ):  # each stage of a pipeline calls its own model: the last one's counts
+            last = max(int(self.recorded.run["pp"][row]) for row in rows)
+            rows = [row for row in rows if int(self.recorded.run["pp"][row]) == last]
+        return self.recorded.whole(self.recorded.of_place(rows, place, call), shape, batch=True)
+
+    def inputs(self, place: tuple[int, int]) -> tuple[list[Any], dict[str, Any]]:
+        """Return what the model was called with. InputError where that was not recorded."""
+        args: dict[int, torch.Tensor] = {}
+        kwargs: dict[str, torch.Tensor] = {}
+        for name in self.recorded.names(self.step, "forward", "input"):
+            own = name.partition("in.")[2]
+            rows = self.recorded.rows(self.step, "forward", "input", name)
+            first = min(int(self.recorded.run["pp"][row]) for row in rows)
+            rows = [
+                r for r in self.recorded.of_place(rows, place) if int(self.recorded.run["pp"][r]) == first
+            ]
+            found = self.recorded.whole(rows, None, batch=True) or self.recorded.whole(
+                rows[:1], None, batch=True
+            )
+            if not found or not own:
+                continue
+            if own.isdigit():
+                args[int(own)] = found[0].tensor
+            else:
+                kwargs[own] = found[0].tensor
+        if not args and not kwargs:
+            raise InputError(
+                f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
+                "with level tensors"
+            )
+        return [args[n] for n in sorted(args)], kwargs
+
+
+def prove(
+    run: Columns,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    progress: Callable[[str], None] | None = None,
+) -> LocalProof:
+    """Return the local proof of a captured run by its model on one process.
+
+    InputError where the capture holds no values, or none of the model's inputs.
+    """
+    recorded = RecordedRun(run)
+    steps = recorded.steps
+    if not steps or not run.capture.values:
+        raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
+    torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
+    checks: list[LocalCheck] = []
+    scales: dict[int, Scale] = {}
+    unseen: set[str] = set()
+    before = (-1, "init")
+    for step in steps:
+        if progress is not None:
+            progress(f"step {step} of {steps[-1]}")
+        state = _Step(recorded, model, step, before)
+        found, sums = _modules(state)
+        checks += found
+        checks += _gradients(state, sums, scales, unseen)
+        checks += _update(state, optimizer, unseen)
+        before = (step, "step")
+    unseen |= {f"an operator without a bound: {name}" for name in WITHOUT_RULE}
+    first = _Step(recorded, model, steps[0], (-1, "init"))
+    shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
+    grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
+    return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), steps[0], grads)
+
+
+def _modules(state: _Step) -> tuple[list[LocalCheck], dict[str, Sum]]:
+    """Check all modules of a step, forth and back, and add up the parameters' gradients."""
+    held: dict[str, torch.Tensor] = {}
+    for name, p in state.model.named_parameters():
+        value = state.parameter(name, tuple(p.shape))
+        if value is None:
+            raise InputError(
+                f"{state.recorded.run.capture.folder}: {name} of shape {tuple(p.shape)} was not recorded before step "
+                f"{state.step}; is this the model that was trained, and was it captured with --level tensors?"
+            )
+        held[name] = value
+    sums: dict[str, Sum] = {}
+    checks: list[LocalCheck] = []
+    for place in state.recorded.places(state.step):
+        exact, plain = _passed(state, place, held, bounds=False)
+        bounds, grads = _passed(state, place, held, bounds=True)
+        best = (
+            [_better(a, b) for a, b in zip(exact, bounds, strict=True)]
+            if len(exact) == len(bounds)
+            else bounds
+        )
+        for name, grad in grads.items():
+            sums.setdefault(name, Sum()).add(place[0], plain.get(name), grad)
+        checks += [LocalCheck(state.step, place, c) for c in best]
+    return checks, sums
+
+
+def _better(exact: Check, bound: Check) -> Check:
+    return exact if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} else bound
+
+
+def _passed(
+    state: _Step, place: tuple[int, int], held: dict[str, torch.Tensor], *, bounds: bool
+) -> tuple[list[Check], dict[str, torch.Tensor]]:
+    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients."""
+    values = {
+        name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
+        for name, v in held.items()
+    }
+    walk = ForcedPass(
+        partial(state.activation, place, "forward", "activation"),
+        partial(state.activation, place, "backward", "activation_grad"),
+        bounds=bounds,
+    )
+    args, kwargs = state.inputs(place)
+    PARTS.set(state.parts)
+    walk.run(state.model, values, args, kwargs)
+    grads = {name: v.grad for name, v in values.items() if v.grad is not None}
+    checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
+    return checks, grads
+
+
+def _gradients(
+    state: _Step, sums: dict[str, Sum], scales: dict[int, Scale], unseen: set[str]
+) -> list[LocalCheck]:
+    """Check the parameters' gradients of a step, as the optimiser saw them."""
+    recorded = {
+        name: grad
+        for name, total in sums.items()
+        if (grad := state.gradient(f"{name}.grad", tuple(total.total.shape))) is not None
+    }
+    if not recorded:
+        unseen.add(
+            "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
+        )
+        return []
+    places = state.recorded.places(state.step)
+    dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
+    sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
+    scale = solve_scale(sums, recorded, {n: s for n, s in sizes.items() if s > 1})
+    scales[state.step] = scale
+    found = []
+    for name, grad in recorded.items():
+        judged = judge_gradient(grad, sums[name], scale)
+        check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
+        found.append(LocalCheck(state.step, None, check))
+    return found
+
+
+def _update(state: _Step, optimizer: torch.optim.Optimizer | None, unseen: set[str]) -> list[LocalCheck]:
+    """Check the optimiser's step."""
+    if optimizer is None:
+        unseen.add("the optimiser's step: the function returned no optimiser beside the model")
+        return []
+    states: dict[str, list[str]] = {}
+    for tensor in state.recorded.names(state.step, "step", "optimizer"):
+        name, _, key = tensor.rpartition(".")
+        states.setdefault(name, []).append(key)
+    done = repeat_step(
+        state.model,
+        optimizer,
+        state.parameter,
+        state.gradient,
+        lambda name, shape: state.parameter(name, shape, (state.step, "step")),
+        _rates(state),
+        states,
+    )
+    return [
+        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", judged)) for n, judged in done
+    ]
+
+
+def _rates(state: _Step) -> dict[int, float]:
+    """Return the recorded learning rates by number of the parameter group."""
+    found: dict[int, float] = {}
+    for name in state.recorded.names(state.step, "step", "scalar"):
+        if name.startswith(LEARNING_RATE) and name[len(LEARNING_RATE) :].isdigit():
+            value = state.recorded.local(state.recorded.rows(state.step, "step", "scalar", name)[0])
+            if value is not None:
+                found[int(name[len(LEARNING_RATE) :])] = float(value)
+    return found

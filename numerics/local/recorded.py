@@ -1,0 +1,168 @@
+"""The tensors of a capture, put together from the parts that its ranks held, for one module call at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from numerics.columns import Columns
+from numerics.schema import Box, parse_boxes
+from numerics.thresholds import MAX_ELEMENTS
+from tracekit.errors import InputError
+
+ADDENDS: Final = "addends of all ranks"
+"""How a tensor was read whose ranks hold unequal values of the whole shape."""
+
+_UNPLACED: Final = "rank="
+"""Start of `partial` where a trainer did not say which part a plain tensor is."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read recorded parts as a whole: the tensor, and in words how it was put together."""
+
+    tensor: torch.Tensor
+    how: str = ""
+
+
+class RecordedRun:
+    """The rows of a capture by what they record. Values are read when they are asked for."""
+
+    def __init__(self, run: Columns) -> None:
+        self.run = run
+        self._rows: dict[tuple[int, ...], list[int]] = {}
+        for row in np.lexsort((run["order"], run["rank"])).tolist():
+            key = tuple(int(run[c][row]) for c in ("step", "phase", "kind", "tensor"))
+            self._rows.setdefault(key, []).append(row)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps that a forward was recorded in, in order."""
+        forward = self.run.named("phase", "forward") & self.run.named("kind", "activation")
+        return sorted(set(self.run["step"][forward].tolist()))
+
+    def places(self, step: int) -> list[tuple[int, int]]:
+        """Return the (data-parallel index, micro-batch) pairs of a step, in order."""
+        here = (
+            self.run.named("phase", "forward") & (self.run["step"] == step) & (self.run["micro_batch"] >= 0)
+        )
+        pairs = zip(self.run["dp"][here].tolist(), self.run["micro_batch"][here].tolist(), strict=True)
+        return sorted(set(pairs))
+
+    def rows(self, step: int, phase: str, kind: str, tensor: str) -> list[int]:
+        """Return the rows that record a tensor, by rank and order."""
+        number = self.run.names.number
+        return self._rows.get((step, number(phase), number(kind), number(tensor)), [])
+
+    def of_place(self, rows: Sequence[int], place: tuple[int, int], call: int = 0) -> list[int]:
+        """Return those rows of one data-parallel index and micro-batch that record each rank's call number `call`."""
+        found: dict[int, list[int]] = {}
+        for row in rows:
+            if (int(self.run["dp"][row]), int(self.run["micro_batch"][row])) == place:
+                found.setdefault(int(self.run["rank"][row]), []).append(row)
+        return [own[call] for own in found.values() if len(own) > call]
+
+    def names(self, step: int, phase: str, kind: str) -> list[str]:
+        """Return the tensors of a kind that a step recorded, sorted."""
+        number = self.run.names.number
+        wanted = (step, number(phase), number(kind))
+        return sorted(self.run.names.text(key[3]) for key in self._rows if key[:3] == wanted)
+
+    def local(self, row: int) -> torch.Tensor | None:
+        """Return a rank's own values, flat, in their format; None where none were kept, or too many."""
+        key = self.run.values_key(row)
+        if key is None or int(self.run["numel"][row]) > MAX_ELEMENTS:
+            return None
+        flat = torch.from_numpy(np.array(self.run.capture.read_values(int(self.run["rank"][row]), key)))
+        if flat.numel() != int(self.run["numel"][row]):
+            raise InputError(f"{self.run.capture.folder}: values and rows do not fit; capture the run again")
+        return flat.to(getattr(torch, self.run.name("dtype", row)))
+
+    def whole(self, rows: Sequence[int], shape: Sequence[int] | None, *, batch: bool) -> list[Reading]:
+        """Return the ways to read rows of one tensor as a whole of `shape` (None: any), the likeliest first.
+
+        `batch` says that dimension 0 counts sequences of the global batch, of which these rows hold some.
+        """
+        if any(self.run.name("partial", row).startswith(_UNPLACED) for row in rows):
+            return self._unplaced(rows, shape)
+        addends: dict[str, torch.Tensor] = {}
+        for name in sorted({self.run.name("partial", row) for row in rows}):
+            made = self._pasted([row for row in rows if self.run.name("partial", row) == name], batch=batch)
+            if made is None:
+                return []
+            if shape is not None and tuple(made.shape) != tuple(shape):
+                return self._unplaced(rows, shape)
+            addends[name] = made
+        values = list(addends.values())
+        if len(values) <= 1:
+            return [Reading(v) for v in values]
+        total = torch.stack([v.double() for v in values]).sum(0).to(values[0].dtype)
+        return [Reading(total, f"the sum of {', '.join(addends)}")]
+
+    def _pasted(self, rows: Sequence[int], *, batch: bool) -> torch.Tensor | None:
+        """Return the tensor that the rows' boxes cover; None where values are missing or boxes leave gaps."""
+        boxes: list[list[Box]] = []
+        for row in rows:
+            text = self.run.name("boxes", row)
+            boxes.append([Box((), ())] if not text else list(parse_boxes(text)))
+        every = [box for held in boxes for box in held if box.numel]
+        if not every:
+            return None
+        dims = len(every[0].sizes)
+        low = [min(b.offsets[d] for b in every) if batch and d == 0 else 0 for d in range(dims)]
+        extent = [max(b.offsets[d] + b.sizes[d] for b in every) - low[d] for d in range(dims)]
+        if int(np.prod(extent, dtype=np.float64)) > MAX_ELEMENTS:
+            return None
+        found: torch.Tensor | None = None
+        painted = torch.zeros(extent, dtype=torch.bool)
+        for row, held in zip(rows, boxes, strict=True):
+            flat = self.local(row)
+            if flat is None:
+                return None
+            found = torch.zeros(extent, dtype=flat.dtype) if found is None else found
+            start = 0
+            for box in held:
+                place = tuple(
+                    slice(o - at, o - at + n) for o, n, at in zip(box.offsets, box.sizes, low, strict=True)
+                )
+                found[place] = flat[start : start + box.numel].reshape(box.sizes)
+                painted[place] = True
+                start += box.numel
+        return found if bool(painted.all()) else None
+
+    def _unplaced(self, rows: Sequence[int], shape: Sequence[int] | None) -> list[Reading]:
+        """Return the ways to read plain tensors of ranks that share a data-parallel index: copies, parts, addends."""
+        first = min((int(self.run["dp"][row]) for row in rows), default=0)
+        own = [row for row in rows if int(self.run["dp"][row]) == first]
+        by = sorted(own, key=lambda r: tuple(int(self.run[c][r]) for c in ("pp", "cp", "tp", "rank")))
+        parts = []
+        for row in by:
+            flat, boxes = self.local(row), parse_boxes(self.run.name("boxes", row) or "")
+            if flat is None:
+                return []
+            parts.append(flat.reshape(boxes[0].sizes if boxes else ()))
+        if shape is None:
+            return [Reading(parts[0])] if len(parts) == 1 else []
+        whole = tuple(shape)
+        if all(tuple(p.shape) == whole for p in parts):
+            copies = [Reading(parts[0], "copies")]
+            if len(parts) == 1 or all(same_bits(p, parts[0]) for p in parts):
+                return copies
+            total = torch.stack([p.double() for p in parts]).sum(0).to(parts[0].dtype)
+            return [Reading(total, ADDENDS), *copies]
+        return [
+            Reading(torch.cat(parts, d), f"parts along dimension {d}")
+            for d in range(len(whole))
+            if all(p.dim() == len(whole) for p in parts)
+            and sum(p.shape[d] for p in parts) == whole[d]
+            and all(p.shape[e] == whole[e] for p in parts for e in range(len(whole)) if e != d)
+        ]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are equal in every bit, but for signs of zeros and kinds of NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | ((a != a) & (b != b))).all())  # noqa: PLR0124 - NaN differs from itself

@@ -1,0 +1,1 @@
+"""Tests of the local proof: bounds, forced passes, and trainers that this project did not design."""

@@ -1,0 +1,84 @@
+"""The local proof on trainers that this project did not design: healthy ones, and each with a bug."""
+
+import pytest
+import torch
+
+from numerics.comparison.compare import Options, compare
+from numerics.local.model_source import build_model
+from numerics.local.proof import prove
+from tests.numerics.local.trainers import trained
+
+WORLDS = {"plain": 1, "ddp": 3, "fsdp_tp": 6, "by_hand": 6}
+
+
+def answered(run, baseline=None, function="build"):
+    model, optimizer = build_model(f"tests.numerics.local.model:{function}")
+    return compare(run, baseline, Options(prove=lambda columns: prove(columns, model, optimizer)))
+
+
+@pytest.fixture(scope="module")
+def runs(ranks, tmp_path_factory):
+    made = {}
+
+    def run(kind, bug="", dtype=torch.float32):
+        key = (kind, bug, dtype)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(f"{kind}{bug}") / "run"
+            ranks.run(trained, WORLDS[kind], kind, made[key], bug, dtype)
+        return made[key]
+
+    return run
+
+
+def test_one_process_equals_itself_in_every_bit(runs):
+    found = answered(runs("plain"))
+    assert (found.verdict, found.proof) == ("identical", "local")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp_tp", "by_hand"])
+def test_healthy_trainers_of_others_are_proved(runs, kind):
+    found = answered(runs(kind), runs("plain"))
+    assert (found.verdict, found.proof) == ("rounding", "bound"), found.reason
+    assert any("0 beyond it, 0 not checked" in note for note in found.notes)
+
+
+def test_sixteen_bit_formats_stay_within_their_bounds(runs):
+    found = answered(runs("by_hand", dtype=torch.bfloat16), function="build_narrow")
+    assert found.verdict == "rounding", found.reason
+
+
+@pytest.mark.parametrize(
+    ("bug", "tensor", "axis", "words"),
+    [
+        ("no_forward_sum", "layers.1.attention.wo.out", "tp", "missing all-reduce"),
+        pytest.param(
+            "no_backward_sum",
+            "layers.1.ffn_norm.out.grad",
+            "tp",
+            "missing all-reduce",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "doubled_output", "layers.1.attention.wo.out", "tp", "2 (= tp) times", marks=pytest.mark.slow
+        ),
+        ("skipped", "norm.weight.grad", "dp", "of dp rank"),
+        ("epsilon", "layers.1.ffn_norm.out", None, None),
+        pytest.param(
+            "scaled_gradient", "layers.1.ffn.w1.weight.grad", "tp", "2 (= tp) times", marks=pytest.mark.slow
+        ),
+        pytest.param("touched_weight", "norm.out", None, None, marks=pytest.mark.slow),
+    ],
+)
+def test_bugs_are_called_and_placed(runs, bug, tensor, axis, words):
+    found = answered(runs("by_hand", bug))
+    assert (found.verdict, found.proof) == ("bug", "local")
+    assert found.first_divergence.tensor == tensor
+    assert found.first_divergence.axis == axis
+    assert (found.explanation is None) == (words is None)
+    assert words is None or words in found.explanation
+
+
+def test_wrong_average_shows_beside_the_baseline(runs):
+    found = answered(runs("by_hand", "no_average"), runs("plain"))
+    assert found.verdict == "bug"
+    assert "3 times the baseline's" in found.reason

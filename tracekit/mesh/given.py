@@ -1,0 +1,46 @@
+"""A mesh or an order of axes that the user gives, beside what the process groups say."""
+
+from collections.abc import Sequence
+
+from tracekit.errors import MeshError
+from tracekit.mesh.families import GroupUse
+from tracekit.mesh.grid import Mesh, from_sizes
+from tracekit.mesh.group_descriptions import hinted_dims, is_foreign
+from tracekit.mesh.infer import infer
+
+
+def misnamed(mesh: Mesh, uses: Sequence[GroupUse]) -> tuple[GroupUse, str] | None:
+    """Return the first group whose description names one axis along which its members do not lie, and that axis."""
+    for use in uses:
+        hints = hinted_dims(use.descs)
+        if len(use.ranks) < 2 or len(hints) != 1 or is_foreign(use.descs):
+            continue
+        (axis,) = hints
+        places = [mesh.coordinates.get(rank) for rank in use.ranks]
+        if len({None if place is None else place[mesh.order.index(axis)] for place in places}) < 2:
+            return use, axis
+    return None
+
+
+def reordered(mesh: Mesh, order: Sequence[str] | None) -> bool:
+    """Return whether `order` (inner to outer) numbers the ranks otherwise than `mesh`, whose ranks have an order."""
+    if order is None or from_sizes(mesh.sizes, mesh.order).coordinates != mesh.coordinates:
+        return False
+    given = from_sizes(mesh.sizes, order)
+    return any(given.coords(rank) != mesh.coords(rank) for rank in mesh.coordinates)
+
+
+def said(uses: Sequence[GroupUse], world: tuple[int, ...]) -> str:
+    """Return what the groups say of the mesh, as the option that a user would give; empty where they tell none."""
+    try:
+        found = infer(uses, world)
+    except MeshError:
+        return ""
+    if found.flat:
+        return ""
+    return f"the groups say --mesh {written(found.mesh)}"
+
+
+def written(mesh: Mesh) -> str:
+    """Return a mesh as the option `--mesh` takes it, inner to outer."""
+    return ",".join(f"{axis}={mesh.sizes[axis]}" for axis in mesh.order)

@@ -1,0 +1,158 @@
+"""The numbers of steps that no mark counts: operations that ranks share tell which repetitions are the same step."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from tracekit.store import Group
+from tracekit.tables.intervals import I64
+from tracekit.tables.kernel_order import window_of
+from tracekit.tables.match import Operations, match
+from tracekit.tables.operations import RankOps
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds.tables import REPEATING_SHARE
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """When each repetition of one rank began and ended on its host, ns, and in which window; one entry a repetition.
+
+    `closed` says of each window whether it ends where a repetition ends.
+    """
+
+    begin: I64
+    end: I64
+    window: I64
+    closed: tuple[bool, ...]
+
+    def ordinal(self) -> I64:
+        """The number of each repetition within its window."""
+        return np.arange(len(self.window)) - np.searchsorted(self.window, self.window)
+
+
+def numbered(
+    ranks: Sequence[RankOps], groups: Sequence[Group] | None, cuts: Mapping[int, Cuts]
+) -> list[RankOps] | None:
+    """`ranks` with the repetitions `cuts` as steps; a rank without an entry in `cuts` gets none.
+
+    None where operations that ranks share show no common steps, or where they are needed and the `groups` are not yet
+    known. Numbers ascend from 0; one is left out between two windows: nobody knows how many steps lie between.
+    """
+    if len({len(c.closed) for c in cuts.values()}) > 1:
+        return None
+    cut = [r for r in ranks if r.rank in cuts]
+    own = {r.rank: _labels(r, cuts[r.rank]) for r in cut}
+    ops: Operations | None = None
+    number = {r: np.full(len(c.begin), NO_STEP, np.int64) for r, c in cuts.items()}
+    following = 0
+    for window in range(len(next(iter(cuts.values())).closed)):
+        counts = {r: int((c.window == window).sum()) for r, c in cuts.items()}
+        if not any(counts.values()):
+            continue
+        ahead: dict[int, int] | None = dict.fromkeys(cuts, 0)
+        if len(set(counts.values())) > 1 or not all(c.closed[window] for c in cuts.values()):
+            if groups is None:
+                return None
+            ops = ops or match(cut, groups)
+            ahead = _ahead(ops, {r: _in_window(own[r], cuts[r], window) for r in own}, counts)
+        if ahead is None:
+            return None
+        low = min(ahead[r] for r, n in counts.items() if n)
+        for rank, spans in cuts.items():
+            mine = spans.window == window
+            number[rank][mine] = spans.ordinal()[mine] + ahead[rank] - low + following
+        following = max(int(n.max(initial=NO_STEP)) for n in number.values()) + 2
+    return [_with_steps(r, own[r.rank], cuts[r.rank], number[r.rank]) if r.rank in cuts else r for r in ranks]
+
+
+def _with_steps(rank: RankOps, own: I64, cuts: Cuts, number: I64) -> RankOps:
+    """`rank` with the steps of its repetitions, `own` by operation, numbered by `number`."""
+    step = np.where(own == NO_STEP, NO_STEP, np.append(number, NO_STEP)[own]).astype(np.int32)
+    spans = zip(number.tolist(), cuts.begin.tolist(), cuts.end.tolist(), strict=True)
+    return replace(rank, step=step, steps={n: (a, b) for n, a, b in spans})
+
+
+def _in_window(own: I64, cuts: Cuts, window: int) -> I64:
+    """The number within its window of each operation's repetition; NO_STEP outside `window`."""
+    inside = (own != NO_STEP) & (np.append(cuts.window, NO_STEP)[own] == window)
+    return np.where(inside, np.append(cuts.ordinal(), NO_STEP)[own], NO_STEP)
+
+
+def _labels(rank: RankOps, cuts: Cuts) -> I64:
+    """The repetition of each operation, by when the host issued it; NO_STEP outside all of them.
+
+    A stream runs its operations in order. So where a window ends with a step, the same number of them on each stream
+    belongs to each of its steps, counted from its end: near a border the clock alone does not tell.
+    """
+    own = np.full(len(rank.issued), NO_STEP, np.int64)
+    if not len(cuts.begin):
+        return own
+    place = np.searchsorted(cuts.begin, rank.issued, side="right") - 1
+    window = window_of(rank.start, rank.begins)
+    at = np.maximum(place, 0)
+    inside = (place >= 0) & (rank.issued < cuts.end[at]) & (cuts.window[at] == window)
+    own[inside] = at[inside]
+    stream = rank.group if rank.stream is None else np.where(rank.stream < 0, rank.group, rank.stream)
+    recorded = rank.issued >= np.array(rank.begins)[window]
+    for number, closed in enumerate(cuts.closed):
+        steps = np.flatnonzero(cuts.window == number)
+        if not closed or not len(steps):
+            continue
+        for one in np.unique(stream):
+            rows = np.flatnonzero((stream == one) & (window == number) & recorded)
+            counts = np.bincount(own[rows][own[rows] != NO_STEP] - steps[0], minlength=len(steps))
+            each = int(np.median(counts))
+            if each * len(steps) <= len(rows):
+                own[rows] = NO_STEP
+                own[rows[len(rows) - each * len(steps) :]] = np.repeat(steps, each)
+    return own
+
+
+def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -> dict[int, int] | None:
+    """Rank → what to add to its step numbers, so that shared operations have one; None where they do not agree.
+
+    The ranks are joined by the operations that most of them share first. Where some share none with the others, a
+    profiler that starts and stops at the same step on all ranks is assumed: as many repetitions are the same ones.
+    """
+    links = _links(ops, np.concatenate([own[rank] for rank in ops.ranks]))
+    first = ops.ranks[0]
+    ahead: dict[int, int] = {}
+    heap: list[tuple[int, int, int]] = [(0, first, 0)]
+    while heap:
+        _, rank, shift = heappop(heap)
+        if rank in ahead:
+            continue
+        ahead[rank] = shift
+        for other, (apart, often, of) in links[rank].items():
+            if other not in ahead:
+                if often < REPEATING_SHARE * of:
+                    return None
+                heappush(heap, (-often, other, shift + apart))
+    if len(ahead) == len(ops.ranks):
+        return ahead
+    alike = len({n for n in counts.values() if n}) <= 1 and not any(ahead.values())
+    return dict.fromkeys(ops.ranks, 0) if alike else None
+
+
+def _links(ops: Operations, own: I64) -> dict[int, dict[int, tuple[int, int, int]]]:
+    """Rank → rank that shares operations → (by how much the first one's step is ahead, in how many, of how many)."""
+    rows = np.flatnonzero((ops.instance >= 0) & (own != NO_STEP))
+    rows = rows[np.argsort(ops.instance[rows], kind="stable")]
+    one, two = rows[:-1], rows[1:]
+    both = ops.instance[one] == ops.instance[two]
+    table = np.stack([ops.rank[one], ops.rank[two], own[one] - own[two]], axis=1)[both]
+    found: dict[int, dict[int, tuple[int, int, int]]] = defaultdict(dict)
+    kinds, often = np.unique(table, axis=0, return_counts=True)
+    total: dict[tuple[int, int], int] = defaultdict(int)
+    best: dict[tuple[int, int], tuple[int, int]] = {}
+    for (a, b, apart), n in zip(kinds.tolist(), often.tolist(), strict=True):
+        total[a, b] += n
+        if n > best.get((a, b), (0, 0))[1]:
+            best[a, b] = apart, n
+    for (a, b), (apart, n) in best.items():
+        found[a][b] = apart, n, total[a, b]
+        found[b][a] = -apart, n, total[a, b]
+    return found
