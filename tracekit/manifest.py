@@ -62,7 +62,7 @@ def open_run(folder: Path) -> Run:
             )
         if manifest.get("groups_sha256"):
             verify(folder / GROUPS_FILE, str(manifest["groups_sha256"]))
-        run = _run_of(folder, manifest, pq.read_table(folder / GROUPS_FILE, use_threads=False).to_pylist())
+        run = _run_of(folder, manifest, _groups(folder / GROUPS_FILE))
     except (
         OSError,
         ValueError,
@@ -82,10 +82,19 @@ def open_run(folder: Path) -> Run:
     return run
 
 
+def _groups(path: Path) -> list[dict[str, Any]]:
+    """The rows of GROUPS in a file; an Arrow error or ValueError where it holds others."""
+    table = pq.read_table(path, use_threads=False).cast(GROUPS)
+    if any(table.column(name).null_count for name in GROUPS.names):
+        raise ValueError("a group is incomplete")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
 def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
     """The run that a manifest describes; ValueError, TypeError or KeyError where a value is none that we write."""
     made = tuple(
-        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), tuple(g["names"]), tuple(g["descs"]))
+        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), _texts(g["names"]), _texts(g["descs"]))
         for g in groups
     )
     ranks = tuple(_record(r, len(groups)) for r in manifest["ranks"])
@@ -128,6 +137,12 @@ def _whole(value: Any, end: int) -> int:
 
 def _members(ranks: list[Any]) -> tuple[int, ...]:
     return tuple(_whole(r, MAX_RANKS) for r in ranks)
+
+
+def _texts(values: list[Any]) -> tuple[str, ...]:
+    if not all(type(v) is str for v in values):
+        raise ValueError("a name of a group is none")
+    return tuple(values)
 
 
 def _hint(hint: Any) -> dict[str, Any] | None:

@@ -125,8 +125,9 @@ def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) ->
         except (EOFError, OSError):
             worker.bury()
             workers.remove(worker)
-            # a file may leave damage behind that kills later: only a fresh worker's death is that file's
-            if worker.process.exitcode != _SPENT and worker.handled == 0:
+            # a file may leave damage behind that kills later: only a fresh worker's death is that file's, or lost time
+            slow = worker.process.exitcode == -signal.SIGALRM
+            if slow or (worker.process.exitcode != _SPENT and worker.handled == 0):
                 yield worker.todo.pop(0), _death(worker.process, limits)
             if worker.todo:
                 chunks.append(worker.todo)

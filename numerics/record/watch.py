@@ -13,6 +13,7 @@ say which part of the global tensor it is; a plain activation is taken to be thi
 (dimension 0).
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch import nn
 
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Collectives
+from numerics.record.parallel_layout import layout_of
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
 from numerics.record.switch import Switch, switched_on
@@ -47,6 +49,7 @@ class Watcher:
     ) -> None:
         self._to = recorder
         self._model, self._optimizer = model, optimizer
+        self._micro_batches, self._batch = micro_batches, batch
         self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
@@ -89,6 +92,12 @@ class Watcher:
         if not torch.is_grad_enabled():
             return
         self._micro_batch += 1
+        if self._micro_batch == self._micro_batches and self._batch is None:
+            warnings.warn(
+                f"numerics.watch: a step makes more forwards than micro_batches={self._micro_batches}; say how many, "
+                "or the sequences of the later ones are recorded in the wrong place",
+                stacklevel=2,
+            )
         given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
@@ -215,7 +224,7 @@ def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    dp: tuple[int, int] = (0, 1),
+    dp: tuple[int, int] | None = None,
     micro_batches: int = 1,
     batch: Batch | None = None,
     place: Place | None = None,
@@ -228,17 +237,19 @@ def watch(
 ) -> Watcher:
     """Record what a model computes, step by step, until the watcher's `close`.
 
-    `dp` is this rank's index and the number of data-parallel ranks; `micro_batches` is the number of forwards in a
-    step. Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
-    together, micro-batch after micro-batch. `batch` says it where that is otherwise. `place` says which part a plain
-    activation is where ranks of one data-parallel index hold parts or copies; without it these are compared with
-    nothing but their own replay. `coords` are coordinates on the mesh axes, for the report. `config` names what the
-    run computes (model, data, seeds); comparisons of runs that differ in it are refused. `collectives` also records
-    inputs and outputs of collectives. `out` records without `numerics capture`. CaptureError where a tensor or the
-    folder cannot be recorded.
+    `dp` is this rank's index and the number of data-parallel ranks (left out: as DDP or the meshes of DTensors
+    tell); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
+    batch a forward sees: those of a data-parallel rank stand together, micro-batch after micro-batch. `batch` says
+    it where that is otherwise. `place` says which part a plain activation is where ranks of one data-parallel index
+    hold parts or copies; without it these are compared with nothing but their own replay. `coords` are coordinates
+    on the mesh axes, for the report. `config` names what the run computes (model, data, seeds); comparisons of runs
+    that differ in it are refused. `collectives` also records inputs and outputs of collectives. `out` records
+    without `numerics capture`. CaptureError where a tensor or the folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
-    recorder = None if switch is None else _recorder(switch, coords or {"dp": dp[0]}, config)
+    told, axes = layout_of(model)
+    dp = dp or told
+    recorder = None if switch is None else _recorder(switch, coords or {**axes, "dp": dp[0]}, config)
     return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)
 
 

@@ -65,7 +65,7 @@ def load_dumps(
     read = _read(paths, found.named, jobs, progress, timed=timed)
     kept, others, number = of_one_job(read.dumps, {p: found.run_of(p) for p in paths}, job)
     assigned = assign_ranks(kept)
-    rejected = (*read.rejected, *others, *assigned.rejected)
+    rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
         raise InputError(f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}")

@@ -111,7 +111,8 @@ def _of_set(
     results, quality, number = read_set(inputs, folder, *wanted, tell)
     run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
-    return replace(run, quality=tuple(rows))
+    refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
+    return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))
 
 
 def _merged(
@@ -129,6 +130,9 @@ def _merged(
     if not any(r.status == "ok" for r in kept):
         raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
     run = merge(kept, folder, found, job)
+    if not run.ranks:
+        first = run.rejected[0]
+        raise InputError(f"{first.path}: cannot be used: {first.reason}")
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)

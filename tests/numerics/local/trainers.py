@@ -120,7 +120,10 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
             replicas = mesh["dp"].get_group()
     plant(model, bug)
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
-    watcher = watch(wrapped, optimizer, dp=dp, micro_batches=2, out=out, level="tensors", coords=coords)
+    told = (
+        {"dp": dp, "coords": coords} if kind == "by_hand" else {}
+    )  # of the others `watch` finds it by itself
+    watcher = watch(wrapped, optimizer, micro_batches=2, out=out, level="tensors", **told)
     drawn = torch.Generator().manual_seed(1)
     data = torch.randint(0, WORDS, (STEPS, SEQUENCES, LENGTH), generator=drawn)
     share = SEQUENCES // dp[1]

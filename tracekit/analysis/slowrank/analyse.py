@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import MeshUnknownError
@@ -111,6 +111,7 @@ def _opened(
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
+    run, ops = with_rare_groups(run, ops, choice.mesh)
     return build(run, ops, choice.mesh, steps), choice
 
 

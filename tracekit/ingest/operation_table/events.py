@@ -18,7 +18,9 @@ from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
 
 
-def write_rank(table: OperationTable, found: Communication, rank: int, world: int, out: Path) -> RankTable:
+def write_rank(
+    table: OperationTable, found: Communication, rank: int, world: int | None, out: Path
+) -> RankTable:
     """Write the events of `rank`, of a job of `world` ranks, into a Parquet file named after `out` and the rank."""
     rows = np.flatnonzero(table.rank == rank)
     parts = [_step_rows(table, rows, rank), _operation_rows(table, found, rows, rank)]

@@ -40,7 +40,8 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         found = communication(table, layout)
     except (ValueError, pa.ArrowException) as error:
         return FileResult(source.label, "rejected", f"an operation table with unusable values ({error})")
-    world = layout.world_size if layout else table.dp_size * table.pp_size
+    places = table.dp_size * table.pp_size
+    world = layout.world_size if layout else places if max(table.ranks) < places else None
     quality += unpaired(table, found, source.label)
     return FileResult(
         source.label,
