@@ -243,7 +243,10 @@ def test_a_refusal_lists_the_rejected_files(tracekit, copy, tmp_path):
         (tmp_path / name).write_bytes(HTML)
     done = tracekit("slowrank", tmp_path / "x.json", tmp_path / "y.json")
     assert done.code == 3
-    assert re.findall(r"^rejected .*/([xy].json): it is an HTML", done.err, re.MULTILINE) == ["x.json", "y.json"]
+    assert re.findall(r"^rejected .*/([xy].json): it is an HTML", done.err, re.MULTILINE) == [
+        "x.json",
+        "y.json",
+    ]
     done = tracekit("slowrank", folder, tmp_path / "x.json", "--steps", "900:901")
     assert done.code == 3
     assert re.findall(r"^rejected .*/(\w+.json): ", done.err, re.MULTILINE) == ["x.json"]
