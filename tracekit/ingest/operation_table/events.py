@@ -20,7 +20,9 @@ from tracekit.schema import EVENTS
 from tracekit.thresholds.ingest import MAX_TIME_NS
 
 
-def write_ranks(table: OperationTable, found: Communication, world: int, out: Path) -> Iterator[RankTable]:
+def write_ranks(
+    table: OperationTable, found: Communication, world: int | None, out: Path
+) -> Iterator[RankTable]:
     """Write the events of every rank, of a job of `world` ranks, into Parquet files named after `out` and the rank."""
     groups = tuple(FileGroup(m, (), tuple(sorted(axes))) for m, axes in found.groups.items())
     sizes = np.array([len(m) for m in found.groups] or [0], np.int64)

@@ -47,7 +47,8 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         return FileResult(
             source.label, "rejected", f"an operation table with unusable values ({plain_line(error)})"
         )
-    world = layout.world_size if layout else table.dp_size * table.pp_size
+    places = table.dp_size * table.pp_size
+    world = layout.world_size if layout else places if max(table.ranks) < places else None
     quality += unpaired(table, found, source.label)
     return FileResult(
         source.label,
