@@ -22,8 +22,9 @@ Ask = Callable[[str, int, tuple[int, ...]], list[Reading]]
 """Maps a tensor's name, the number of the module's call and the shape to the recorded readings."""
 
 
-ROOT_GRADIENT: Final = "out.grad"
-"""The gradient of the whole model's output, from which a backward starts."""
+ROOT: Final = "out"
+ROOT_GRADIENT: Final = f"{ROOT}.grad"
+"""The whole model's output, and its gradient, from which a backward starts."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class ForcedPass:
                 handle.remove()
 
     def _hook(self, name: str) -> Callable[..., Any]:
-        tensor = f"{name}.out" if name else "out"
+        tensor = f"{name}.out" if name else ROOT
 
         def hook(_module: nn.Module, _given: object, output: Any) -> Any:
             computed = first_tensor(output)

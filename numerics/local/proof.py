@@ -16,7 +16,7 @@ from torch import nn
 from numerics.columns import Columns
 from numerics.local import arithmetic_rules, attention_bound, move_rules  # noqa: F401 - rules register themselves
 from numerics.local.bounded import PARTS, WITHOUT_RULE, known
-from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
+from numerics.local.forced_pass import ROOT, ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.judgement import Standing
 from numerics.local.optimizer_step import repeat_step
 from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
@@ -83,7 +83,7 @@ class _Step:
         """Return the readings of an activation or its gradient, of a call of its module."""
         rows = self.recorded.rows(self.step, phase, kind, name)
         if (
-            name in {"out", ROOT_GRADIENT} and rows
+            name in {ROOT, ROOT_GRADIENT} and rows
         ):  # each stage of a pipeline calls its own model: the last one's counts
             last = max(int(self.recorded.run["pp"][row]) for row in rows)
             rows = [row for row in rows if int(self.recorded.run["pp"][row]) == last]

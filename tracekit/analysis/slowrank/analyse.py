@@ -22,10 +22,10 @@ from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.errors import MeshUnknownError
+from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.lost_arguments import repaired
@@ -55,9 +55,21 @@ def analyse(
     try:
         case, choice = _opened(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
+        if not ranks:
+            raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+    except InputError as error:
+        raise _alone(run, error) from error.__cause__
     return _finding(case, choice, doubted(case, tempered(case, decide(case))))
+
+
+def _alone(run: Run, error: InputError) -> InputError:
+    """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")
 
 
 def opened(
@@ -111,6 +123,7 @@ def _opened(
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
+    run, ops = with_rare_groups(run, ops, choice.mesh)
     return build(run, ops, choice.mesh, steps), choice
 
 

@@ -82,8 +82,7 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    missed = abs(case.pinned_model.recorded_ns - case.step_ns)
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, missed)
+    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
 
 
 def undecided(case: Case) -> Undecided | None:

@@ -126,8 +126,10 @@ def _priced(case: Case, rows: npt.NDArray[np.int64], over: F64, z: float) -> Lon
     cured[rows] = cured[rows] * ((level - over) / level)[None, :]
     spent = np.nan_to_num(np.nansum(own, axis=1))
     order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
-    gain = max(_saved(case.model, case.model, cured), 0.0)
     longer = max(float(np.nanmean(over)), 0.0)
+    gain = max(_saved(case.model, case.model, cured), 0.0)
+    if isinstance(case.model, TableModel):
+        gain = min(gain, longer)  # typical work on all ranks cures other faults as well
     high = _saved(case.model, case.free_model, cured) + case.residual_ns
     low = gain if isinstance(case.model, TableModel) else _saved(case.pinned_model, case.pinned_model, cured)
     return LongStage(tuple(order), z, longer, gain, max(low, 0.0), min(max(high, gain), max(longer, gain)))

@@ -19,8 +19,9 @@ from tracekit.units import ms
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
 
-    The ranks without a trace are the candidates. What each costs is known only as a bound: at most what the others
-    spend in its groups.
+    The ranks without a trace are candidates. What each costs is known only as a bound: at most what the others spend in
+    its groups. A recorded rank that works longer than its peers is a candidate as well, and stands first if it does so
+    by more than the others are known to wait.
     """
     to_decide = f"add the trace of rank {listed(unseen.ranks)}"
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
@@ -41,6 +42,12 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         for r in unseen.ranks[:RANKS_LISTED]
     )
     reason = reason_of(case, unseen)
+    open_ = undecided(case)
+    if open_ is not None:
+        longer = float(case.found.mean[open_.rows[0]])
+        recorded = _candidates(case, open_)
+        candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
+        reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 
@@ -19,13 +20,16 @@ from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import InferredGroup, Run
+from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
-from tracekit.tables.match import match
+from tracekit.tables.lost_arguments import OTHER
+from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
-Ways = list[list[Members]]
+COLLECTIVE: Final = "collective"
+"""Kind of a collective whose kernel does not tell it."""
 
 
 def with_groups_of_streams(
@@ -112,6 +116,21 @@ def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict
     return members_of(shown(classes, [Way(tuple(way)) for way in ways_of(mesh)], recorded))
 
 
+def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+
+    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
+    """
+    ranks = list(ops.per_rank.values())
+    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
+        return run, ops
+    found = _by_mesh(stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
+    if not found:
+        return run, ops
+    run, ranks = _named(run, ranks, found)
+    return run, rematch(ops, ranks, run.groups)
+
+
 def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
     """Return every way in which a process group divides the ranks.
 
@@ -146,7 +165,10 @@ def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Me
 def _named(
     run: Run, ranks: list[RankOps], found: dict[tuple[int, int], Members]
 ) -> tuple[Run, list[RankOps]]:
-    """`run` with the groups in `found`, and the operations of their streams in them."""
+    """`run` with the groups in `found`, and the operations of their streams in them.
+
+    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
+    """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)
     for members in sorted(set(found.values())):
@@ -159,5 +181,7 @@ def _named(
         for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
             if (rank.rank, stream) in found:
                 group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
-        named.append(replace(rank, group=group))
+        learnt = (mine & (group != rank.group)).tolist()
+        op = tuple(COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt, strict=True))
+        named.append(replace(rank, group=group, op=op))
     return replace(run, groups=tuple(groups)), named
