@@ -18,6 +18,8 @@ import click
 from . import exit_codes
 
 DEBUG = "TRACEKIT_DEBUG"
+_NOTES = 10
+"""Notes of an error that are shown, as files that were rejected."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,19 @@ def reported(name: str) -> Iterator[None]:
         if code == exit_codes.FAULT and os.environ.get(DEBUG):
             raise
         click.echo(f"{name}: {_sentence(error, code)}", err=True)
+        _tell_notes(error)
         sys.exit(code)
+
+
+def _tell_notes(error: BaseException) -> None:
+    """Show what an error tells besides its sentence, as files that could not be used: the first notes."""
+    from tracekit.text import plain
+
+    notes: list[str] = getattr(error, "__notes__", [])
+    for note in notes[:_NOTES]:
+        click.echo(plain(note), err=True)
+    if len(notes) > _NOTES:
+        click.echo(f"and {len(notes) - _NOTES} more", err=True)
 
 
 def _sentence(error: BaseException, code: int) -> str:

@@ -13,7 +13,6 @@ say which part of the global tensor it is; a plain activation is taken to be thi
 (dimension 0).
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Collectives
 from numerics.record.parallel_layout import layout_of
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
+from numerics.record.shape_inference import ShapeInference
 from numerics.record.switch import Switch, switched_on
 from numerics.record.wrapped_models import clean_name, first_tensor
 from numerics.schema import LEARNING_RATE, Kind, Level, Phase
@@ -54,6 +55,7 @@ class Watcher:
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
+        self._shapes = ShapeInference()
         if recorder is not None:
             self._parameters("init", -1)
             self._attach()
@@ -89,16 +91,14 @@ class Watcher:
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
-        if not torch.is_grad_enabled():
+        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        if not torch.is_grad_enabled() or self._shapes.asks(*given.values()):
             return
         self._micro_batch += 1
         if self._micro_batch == self._micro_batches and self._batch is None:
-            warnings.warn(
-                f"numerics.watch: a step makes more forwards than micro_batches={self._micro_batches}; say how many, "
-                "or the sequences of the later ones are recorded in the wrong place",
-                stacklevel=2,
+            raise CaptureError(
+                f"numerics.watch: a step makes more than micro_batches={self._micro_batches} forwards; say how many"
             )
-        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
@@ -108,7 +108,7 @@ class Watcher:
 
         def hook(_module: nn.Module, _given: object, output: object) -> None:
             found = first_tensor(output)
-            if found is None or not torch.is_grad_enabled():
+            if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
                 return
             backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
             phase: Phase = "backward" if backward else "forward"
@@ -213,6 +213,7 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._shapes.close()
         if self._collectives is not None:
             self._collectives.close()
         if self._to is not None:

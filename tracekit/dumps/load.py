@@ -14,7 +14,7 @@ from tracekit.dumps.files import find_files, size_of
 from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
-from tracekit.errors import InputError
+from tracekit.errors import InputError, with_rejected
 from tracekit.findings import Quality, Rejected
 from tracekit.thresholds.dumps import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
 from tracekit.workers import Limits, do_all
@@ -68,7 +68,8 @@ def load_dumps(
     rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
-        raise InputError(f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}")
+        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}"
+        raise with_rejected(InputError(told), [(r.path, r.reason) for r in rejected[1:]])
     world = set(assigned.dumps)
     for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
         world.update(ranks)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import InputError, UsageError, with_rejected
 from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
@@ -128,11 +128,14 @@ def _merged(
         if r.status != "foreign" or r.label in found.named
     ]
     if not any(r.status == "ok" for r in kept):
-        raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
+        refused = [r for r in results if r.status != "ok"]
+        files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
+        raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
     run = merge(kept, folder, found, job)
     if not run.ranks:
         first = run.rejected[0]
-        raise InputError(f"{first.path}: cannot be used: {first.reason}")
+        error = InputError(f"{first.path}: cannot be used: {first.reason}")
+        raise with_rejected(error, [(r.path, r.reason) for r in run.rejected[1:]])
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)

@@ -6,7 +6,7 @@ import torch
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build_model
 from numerics.local.proof import prove
-from tests.numerics.local.trainers import trained
+from tests.numerics.local.trainers import pipelined, trained
 
 WORLDS = {"plain": 1, "ddp": 3, "fsdp_tp": 6, "by_hand": 6}
 
@@ -40,6 +40,12 @@ def test_healthy_trainers_of_others_are_proved(runs, kind):
     found = answered(runs(kind), runs("plain"))
     assert (found.verdict, found.proof) == ("rounding", "bound"), found.reason
     assert any("0 beyond it, 0 not checked" in note for note in found.notes)
+
+
+def test_a_pipeline_of_torch_is_proved(ranks, runs, tmp_path):
+    ranks.run(pipelined, 2, tmp_path / "run")
+    found = answered(tmp_path / "run", runs("plain"))
+    assert (found.verdict, found.proof) == ("drift", "local"), found.reason
 
 
 def test_sixteen_bit_formats_stay_within_their_bounds(runs):

@@ -25,7 +25,7 @@ from tracekit.analysis.slowrank.unknown_mesh import without_mesh
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.errors import MeshUnknownError
+from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.lost_arguments import repaired
@@ -55,9 +55,21 @@ def analyse(
     try:
         case, choice = _opened(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
+        if not ranks:
+            raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+    except InputError as error:
+        raise _alone(run, error) from error.__cause__
     return _finding(case, choice, doubted(case, tempered(case, decide(case))))
+
+
+def _alone(run: Run, error: InputError) -> InputError:
+    """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")
 
 
 def opened(
