@@ -6,6 +6,7 @@ tells where in DP → PP → CP → TP it is.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -16,7 +17,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
-from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.suspects import Answer
@@ -28,6 +29,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
+from tracekit.tables.common_part import common_part
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
@@ -53,15 +55,15 @@ def analyse(
     """
     run, ranks = _read(run, mesh, progress)
     try:
-        case, choice = _opened(run, ranks, mesh, order, steps)
+        case, choice = _stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
         if not ranks:
             raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
-        case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+        case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise _alone(run, error) from error.__cause__
-    return _finding(case, choice, doubted(case, tempered(case, decide(case))))
+    return _finding(case, choice, _of_part(case, doubted(case, tempered(case, decide(case)))))
 
 
 def _alone(run: Run, error: InputError) -> InputError:
@@ -83,7 +85,7 @@ def opened(
 
     Raises MeshUnknownError as well, where nothing determines the mesh.
     """
-    return _opened(*_read(run, mesh, progress), mesh, order, steps)
+    return _stepped(*_read(run, mesh, progress), mesh, order, steps)
 
 
 def _read(
@@ -100,14 +102,59 @@ def _read(
     return run, ranks
 
 
-def _opened(
+def _stepped(
     run: Run,
     ranks: list[RankOps],
     mesh: dict[str, int] | None,
     order: Sequence[str] | None,
     steps: Sequence[StepRange] | None,
 ) -> tuple[Case, MeshChoice]:
-    """The case and the mesh of the operations that were read."""
+    """The case and the mesh; where no marked step is whole on enough ranks, of repetitions, or of the common part."""
+    try:
+        return _opened(run, ranks, mesh, order, steps)
+    except NoWholeStepError as error:
+        if steps:
+            raise
+        told = f"{error}: "
+    if any(r.steps for r in ranks):
+        again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
+        with suppress(NoWholeStepError):
+            found = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
+            return replace(found[0], run=_with(found[0].run, f"{told}each repetition counts as one")), found[
+                1
+            ]
+    run = _with(run, f"{told}{_PART}")
+    return _opened(run, ranks, mesh, order, None, common=True)
+
+
+_PART: Final = "what all ranks recorded counts as one step"
+
+
+def _of_part(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where it rests on a part of a step: that proves neither health nor whom it names."""
+    told = [q.detail for q in case.run.quality if q.kind == "no_whole_step" and q.detail.endswith(_PART)]
+    if not told or answer.verdict == "inconclusive":
+        return answer
+    reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
+    decide = "record three whole steps or more on every rank"
+    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=decide)
+
+
+def _with(run: Run, told: str) -> Run:
+    """`run` with a quality row that says what stands for the steps."""
+    return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, told)))
+
+
+def _opened(
+    run: Run,
+    ranks: list[RankOps],
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+    *,
+    common: bool = False,
+) -> tuple[Case, MeshChoice]:
+    """The case and the mesh of the operations that were read; of the `common` part only, as one step, if wanted."""
     named = run.groups
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -124,7 +171,7 @@ def _opened(
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
     run, ops = with_rare_groups(run, ops, choice.mesh)
-    return build(run, ops, choice.mesh, steps), choice
+    return build(run, common_part(ops) if common else ops, choice.mesh, steps), choice
 
 
 _REPEATED: Final = Quality(
