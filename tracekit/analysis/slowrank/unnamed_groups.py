@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.group_contradictions import contradiction
+from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.mesh_choice import choose as choose_mesh
 from tracekit.analysis.slowrank.mesh_choice import group_uses, remedy, world_of
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
@@ -44,7 +45,7 @@ def with_groups_of_streams(
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}
-        if told is None:
+        if told is None and not _is_pipeline(*_named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
@@ -69,6 +70,11 @@ def _told(
         if told and _is_mesh(*_named(run, ranks, told), order):
             return told
     return None
+
+
+def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
+    """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
+    return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
 
 
 def _by_numbers(
