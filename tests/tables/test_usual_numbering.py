@@ -91,7 +91,7 @@ def test_a_given_mesh_may_divide_an_axis():
     assert found[1, 0] == (1, 3)
 
 
-def test_no_part_of_an_axis_hides_who_was_not_recorded():
+def test_no_part_of_an_axis_hides_unrecorded_ranks():
     """Ranks 0 to 3 of eight replicas leave together: so may the others, whom shards of four would leave out."""
     recorded = range(4)
     found = members_of(
