@@ -160,9 +160,7 @@ class Stage(nn.Module):
         super().__init__()
         self.words = model.words if rank == 0 else None
         self.layers = nn.ModuleDict({str(rank): model.layers[rank]})
-        self.norm, self.head = (
-            (model.norm, model.head) if rank == world - 1 else (nn.Identity(), nn.Identity())
-        )
+        self.norm, self.head = (model.norm, model.head) if rank == world - 1 else (None, None)
 
     def forward(self, x):
         x = x if self.words is None else self.words(x)
