@@ -35,6 +35,15 @@ ENDS_DRIFT: Final = 0.01
 CLOCK_DOUBTS: Final = 3.0
 """Median differences of common ends that two clocks may be apart; beyond them few ends of collectives lie."""
 
+REDUCED_BY_PIPELINE: Final = 0.01
+"""Elements of collectives beside those of messages that a job of one pipeline has at the most: norms, losses, flags."""
+
+CALLS_OF_PIPELINE: Final = 4
+"""Messages for each collective that a job of one pipeline has at the least: two a micro-batch beside a norm a step."""
+
+SIZES_TOLD: Final = 0.8
+"""Share of operations that must tell their size, so that sizes are compared and not counts."""
+
 AXIS_RIVAL: Final = 0.6
 """An axis is the pipeline if no other axis explains more than this share of the messages that it does."""
 

@@ -55,6 +55,8 @@ def analyse(
     try:
         case, choice = _opened(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
+        if not ranks:
+            raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:

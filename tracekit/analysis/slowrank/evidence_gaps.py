@@ -82,8 +82,7 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    missed = abs(case.pinned_model.recorded_ns - case.step_ns)
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, missed)
+    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
 
 
 def undecided(case: Case) -> Undecided | None:
@@ -92,15 +91,12 @@ def undecided(case: Case) -> Undecided | None:
 
 
 def in_the_only_step(case: Case) -> Undecided | None:
-    """Ranks that may cost more than the threshold in the one step that there is; None with several steps.
+    """Ranks that may cost more than the threshold in the only step that they recorded whole; None where there are none.
 
     One step cannot tell a slow rank from an accident, and so proves neither.
     """
-    if len(case.steps.numbers) > 1:
-        return None
-    return _left_open(
-        case, np.flatnonzero(np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns)
-    )
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
 
 
 def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:

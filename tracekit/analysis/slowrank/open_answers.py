@@ -207,15 +207,17 @@ def unread_answer(case: Case) -> Answer:
 
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers in the only step that there is."""
+    """A rank works longer than its peers in the only step that it recorded whole."""
     candidates = _candidates(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
+    of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
-        "one step was recorded, and one step cannot tell a slow rank from an accident"
+        f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
     )
     decide = (
-        "record three steps or more, and call the profiler's step() after each, so that the traces mark them"
+        "record three whole steps or more on every rank, and call the profiler's step() after each, so that the "
+        "traces mark them"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -69,15 +70,34 @@ def decide(case: Case) -> Answer:
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return nobody(case, unseen, stage, link)
-    pinned = best == "ranks" and ranks is not None and proven_pinned(case, np.array(ranks.rows))
-    if prices[best] < case.residual_ns and not pinned:
-        return unproven_answer(case, prices[best])
     if best == "link" and link:
-        unproven = coverage(case).matched != 1 and link.low < MIN_LOST_SHARE * case.step_ns
-        return open_link_answer(case, link) if unproven else _link_answer(case, link)
+        return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
         return _long_stage(case, stage)
-    return _proven(case, ranks) if ranks else nobody(case, unseen, stage, link)
+    if ranks is None:
+        return nobody(case, unseen, stage, link)
+    if ranks.gain < case.residual_ns and not proven_pinned(case, np.array(ranks.rows)):
+        return unproven_answer(case, ranks.gain)
+    return _proven(case, ranks)
+
+
+def _shown(case: Case, found: LongStage | SlowLink) -> bool:
+    """Whether the evidence proves that `found` costs something: the model gives the recording, or the least is enough.
+
+    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    """
+    least = MIN_LOST_SHARE * case.step_ns
+    if found.gain < case.residual_ns:
+        return found.low >= max(least, case.pinned_residual_ns)
+    return coverage(case).matched == 1 or found.low >= least
+
+
+_Found = TypeVar("_Found", LongStage, SlowLink)
+
+
+def _least(case: Case, found: _Found) -> _Found:
+    """`found` at the least price where only that is proven."""
+    return replace(found, gain=min(found.gain, found.low)) if found.gain < case.residual_ns else found
 
 
 def _long_stage(case: Case, stage: LongStage) -> Answer:
@@ -88,8 +108,9 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
     uneven = uneven_data(case)
     if uneven > stage.gain:
         return uneven_answer(case, uneven)
-    if coverage(case).matched != 1 and stage.low < MIN_LOST_SHARE * case.step_ns:
+    if not _shown(case, stage):
         return open_stage_answer(case, stage)
+    stage = _least(case, stage)
     return _loader_answer(case, stage) if stage.loaders else _stage_answer(case, stage)
 
 
