@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tracekit.errors import OutputError
 from tracekit.files.source import Source
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.readers import read_file
@@ -59,6 +60,8 @@ def read_files(
     results: dict[int, FileResult] = {}
     for number, found in do_all(tasks, handler, jobs, LIMITS, method=method, idle=told.look):
         i = largest_first[number]
+        if isinstance(found, OutputError):
+            raise found
         results[i] = found if isinstance(found, FileResult) else _broken(sources[i], found)
         told.done(i)
     return [results[i] for i in range(len(sources))]
@@ -80,6 +83,10 @@ class _FileReader:
 
         try:
             return read_file(source, part, tell)
+        except OSError as error:
+            return OutputError(
+                f"{part.parent}: {error.strerror or error}; free some space, or name another folder"
+            )
         except Exception as error:  # noqa: BLE001 (it is reported with the file)
             return RuntimeError(f"a fault of ours, please report it: {type(error).__name__}: {error}"[:300])
 
