@@ -17,7 +17,7 @@ from tracekit.report.slowrank_text import slowrank_text
 from tracekit.store import Run
 
 from . import exit_codes, options
-from .output import emit
+from .output import about, emit
 from .progress import comparing, reading
 
 _PARALLEL_FROM = 64_000_000
@@ -52,7 +52,7 @@ def slowrank(
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    with analysing(run, quiet=quiet) as progress:
+    with analysing(run, quiet=quiet) as progress, about(traces):
         finding = analyse(run, mesh, order, steps, progress)
     emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)

@@ -26,6 +26,10 @@ class InputError(TracekitError):
     """The input cannot be read, or is incomplete beyond use (exit 3)."""
 
 
+class OutputError(TracekitError):
+    """The answer or a run cannot be written: no place, no permission, a full disk (exit 3)."""
+
+
 class MeshError(InputError):
     """The mesh cannot be inferred from the input; the message says which flag to give (exit 3)."""
 

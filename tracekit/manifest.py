@@ -58,7 +58,7 @@ def open_run(folder: Path) -> Run:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["schema"] != RUN_SCHEMA:
             raise InputError(
-                f"{folder}: written as {manifest['schema']}, this is {RUN_SCHEMA}; ingest the traces again"
+                f"{folder}: written as {str(manifest['schema'])[:60]!r}, this is {RUN_SCHEMA}; ingest the traces again"
             )
         if manifest.get("groups_sha256"):
             verify(folder / GROUPS_FILE, str(manifest["groups_sha256"]))
@@ -73,7 +73,7 @@ def open_run(folder: Path) -> Run:
         pa.ArrowException,
     ) as error:
         raise InputError(
-            f"{folder}: its run manifest is damaged ({error}); ingest the traces again"
+            f"{folder}: its run manifest is damaged ({str(error)[:200]}); ingest the traces again"
         ) from error
     for record in run.ranks:
         inside = (folder / record.table).resolve().is_relative_to(folder.resolve())
@@ -118,6 +118,8 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
         raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")
+    if not made.table.isprintable():
+        raise ValueError(f"rank {str(made.rank)[:20]}: its table has no name of ours")
     _whole(made.rank, MAX_RANKS)
     _whole(made.events, MAX_COUNT)
     _whole(made.bytes, MAX_COUNT)

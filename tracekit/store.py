@@ -84,6 +84,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
+    lease: object | None = field(default=None, repr=False, compare=False)  # keeps a temporary folder alive
     job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:

@@ -18,8 +18,8 @@ from numerics.local.judgement import Judged, judge
 from numerics.local.recorded import Reading
 from numerics.record.wrapped_models import clean_name, first_tensor
 
-Ask = Callable[[str, int, tuple[int, ...]], list[Reading]]
-"""Maps a tensor's name, the number of the module's call and the shape to the recorded readings."""
+Ask = Callable[[str, int, int, tuple[int, ...]], list[Reading]]
+"""Maps a tensor's name, the number of the module's call, how many calls there are, and the shape to readings."""
 
 
 ROOT: Final = "out"
@@ -84,7 +84,9 @@ class ForcedPass:
                 return None
             call = self._calls[tensor]
             self._calls[tensor] += 1
-            judged, recorded = judge(computed, self._activation(tensor, call, tuple(computed.shape)))
+            judged, recorded = judge(
+                computed, self._activation(tensor, call, call + 1, tuple(computed.shape))
+            )
             self.checks.append(Check(tensor, name, "forward", judged))
             value = (
                 computed.detach()
@@ -93,7 +95,9 @@ class ForcedPass:
             )
 
             def back(grad: torch.Tensor) -> torch.Tensor:
-                found, wanted = judge(grad, self._gradient(f"{tensor}.grad", call, tuple(grad.shape)))
+                found, wanted = judge(
+                    grad, self._gradient(f"{tensor}.grad", call, self._calls[tensor], tuple(grad.shape))
+                )
                 self.checks.append(Check(f"{tensor}.grad", name, "backward", found))
                 return (
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
@@ -115,7 +119,7 @@ class ForcedPass:
             out = first_tensor(torch.func.functional_call(model, dict(state), tuple(args), kwargs))
         if out is None or not out.requires_grad:
             return
-        recorded = self._gradient(ROOT_GRADIENT, 0, tuple(out.shape))
+        recorded = self._gradient(ROOT_GRADIENT, 0, 1, tuple(out.shape))
         start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
         if recorded or out.numel() == 1:
             torch.autograd.backward(out, self._as(start))

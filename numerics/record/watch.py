@@ -62,8 +62,10 @@ class Watcher:
 
     def _attach(self) -> None:
         self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
-        for name, module in self._model.named_modules():
-            clean = clean_name(name)
+        innermost = {
+            clean_name(name): module for name, module in self._model.named_modules()
+        }  # without wrappers
+        for clean, module in innermost.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
             self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
         self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))

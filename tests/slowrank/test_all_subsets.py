@@ -51,7 +51,7 @@ def test_any_subset_names_the_culprit_or_nobody(sample, subsets):
         try:
             found = analyse(part)
         except InputError:
-            continue  # refused with a remedy, as tests/cli/advice walks them
+            continue  # refused with a remedy, as tests/advice walks them
         assert found.verdict != "healthy", kept
         assert {s.rank for s in found.suspects} <= CULPRITS[sample], kept
         assert found.ranks.expected == len(run.ranks)

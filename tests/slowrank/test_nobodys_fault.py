@@ -72,3 +72,11 @@ def test_a_missing_culprit_is_the_candidate(tmp_path):
     finding = analyse(job(tmp_path, grid(tp=2, dp=4), slow={5: 1.5}, lost={5}))
     assert (finding.verdict, finding.candidates[0].rank) == ("inconclusive", 5)
     assert finding.candidates[0].lost_ms_high > 0
+
+
+def test_one_rank_of_a_stage_tells_no_long_stage(tmp_path):
+    mesh = grid(pp=2, dp=4)
+    kept = set(mesh.line(0, ["pp"]))
+    run = job(tmp_path, mesh, slow={max(kept): 1.3}, lost=set(range(8)) - kept)
+    found = analyse(run)
+    assert (found.verdict, found.suspects) == ("inconclusive", ())

@@ -8,7 +8,8 @@ from tests.slowrank.jobs import grid, job
 from tests.tables.rows import LARGE, comm, gemm, recorded, recv, send
 from tracekit.analysis.slowrank.mesh_choice import choose
 from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline
-from tracekit.store import Group
+from tracekit.errors import MeshUnknownError
+from tracekit.store import Group, InferredGroup
 from tracekit.tables.match import match
 
 STEPS, MICRO = 3, 4
@@ -62,3 +63,13 @@ def test_stages_are_no_replicas(tmp_path, group, source):
     assert found.mesh.sizes == {"tp": 1, "cp": 1, "pp": 4, "dp": 1}
     assert found.source == source
     assert "one pipeline" in " ".join([*found.notes, *(q.detail for q in found.quality)])
+
+
+def test_messages_to_nobody_leave_the_mesh_open(tmp_path):
+    """Ranks 0 and 1 of four share a collective of everybody; whom their messages are for, nothing tells."""
+    ranks = stages((), 1, ranks=(0, 1))
+    lost = [replace(r, op=("send_recv", *r.op[1:])) for r in ranks]
+    run = replace(job(tmp_path, grid(dp=4)), groups=(InferredGroup(0, WORLD.ranks, (), ()),))
+    with pytest.raises(MeshUnknownError, match=r"messages name no peer.*--mesh"):
+        choose(run, match(lost, run.groups), None, None)
+    assert choose(run, match(ranks, run.groups), None, None).mesh.sizes["dp"] == 4

@@ -36,7 +36,7 @@ def load(
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
-    out: where the run is kept; None keeps it in a temporary folder until the process ends.
+    out: where the run is kept; None keeps it in a temporary folder for as long as somebody holds the run.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
@@ -51,7 +51,7 @@ def load(
         return replace(open_run(Path(inputs[0])), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
-    with building(out) as folder:
+    with building(out) as (folder, lease):
         results = read_files(found.sources, folder, jobs, progress) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
@@ -62,7 +62,7 @@ def load(
             raise InputError(_nothing(inputs, found))
         _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
-    return open_run(out) if out is not None else run
+    return open_run(out) if out is not None else replace(run, lease=lease)
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:

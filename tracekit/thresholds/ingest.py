@@ -166,3 +166,6 @@ READER_BYTES: Final = 16 << 30
 
 READER_SECONDS: Final = 6 * 3600.0
 """Time for one trace. The largest take minutes; only a reader that loops needs hours."""
+
+LOOK_SECONDS: Final = 0.1
+"""Time between looks at how far all files are: no eye sees more, and a look costs as many steps as there are files."""

@@ -11,6 +11,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional
 
 from numerics import watch
+from tests.numerics.local.changes import BENIGN, BUGS
 from tests.numerics.local.model import WORDS, build
 
 STEPS, SEQUENCES, LENGTH = 2, 12, 9
@@ -115,7 +116,7 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
     dp, coords, replicas = (rank, world), {"dp": rank}, None
     wrapped = model
     if kind == "ddp":
-        wrapped = nn.parallel.DistributedDataParallel(model)
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     elif kind in {"fsdp_tp", "by_hand"}:
         dp, coords = (rank // 2, world // 2), {"dp": rank // 2, "tp": rank % 2}
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -125,6 +126,8 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
             cut_by_hand(model, mesh["tp"].get_group(), bug)
             replicas = mesh["dp"].get_group()
     plant(model, bug)
+    if bug in BENIGN or bug in BUGS:
+        (BENIGN[bug] if bug in BENIGN else BUGS[bug][0])(model)
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
     told = (
         {"dp": dp, "coords": coords} if kind == "by_hand" else {}
@@ -160,9 +163,7 @@ class Stage(nn.Module):
         super().__init__()
         self.words = model.words if rank == 0 else None
         self.layers = nn.ModuleDict({str(rank): model.layers[rank]})
-        self.norm, self.head = (
-            (model.norm, model.head) if rank == world - 1 else (nn.Identity(), nn.Identity())
-        )
+        self.norm, self.head = (model.norm, model.head) if rank == world - 1 else (None, None)
 
     def forward(self, x):
         x = x if self.words is None else self.words(x)

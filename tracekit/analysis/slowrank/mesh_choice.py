@@ -80,6 +80,7 @@ def choose(
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
     _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
     if found.flat:
+        _check_messages(run, ops, world)
         return _undivided(world, found.notes, named=_named(run), piped=is_one_pipeline(ops))
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
@@ -271,6 +272,15 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
 def _named(run: Run) -> bool:
     """Whether a file names a process group."""
     return any(g.names or g.descs for g in run.groups)
+
+
+def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
+    """Raise MeshUnknownError where messages may lie along an axis of which neither names nor other ranks tell."""
+    if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
+        raise MeshUnknownError(
+            "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "
+            f"{remedy(run, world)}"
+        )
 
 
 def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:

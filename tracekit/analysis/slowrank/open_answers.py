@@ -1,5 +1,6 @@
 """Answers that leave it open who is slow, with the candidates and what would decide."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.analysis.slowrank.case import Case
@@ -99,6 +100,19 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     )
     candidates = _of_stage(case, stage, "stage_imbalance")
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
+    """One rank of a stage was read, and works longer than the other stages: its peers left no trace to compare with."""
+    rank = case.steps.ranks[stage.rows[0]]
+    reason = (
+        f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
+        f"other stages, and of its own stage {_stage(case, stage)} no other rank was read: nothing tells a slow rank "
+        "from a long stage"
+    )
+    candidates = _of_stage(case, stage, "stage_imbalance")
+    to_decide = f"add the trace of rank {listed(unseen)}"
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
 def open_link_answer(case: Case, link: SlowLink) -> Answer:

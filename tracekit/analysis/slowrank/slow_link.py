@@ -58,9 +58,10 @@ def slow_link(case: Case) -> SlowLink | None:
     brief = _briefest(case)
     delivery, cured = case.waits.delivery.astype(np.float64), case.waits.transfer.astype(np.float64)
     slow: dict[int, list[_Slowness]] = defaultdict(list)
-    tested: set[int] = set()
+    tested: dict[int, list[int]] = defaultdict(list)
     for channels in _peers(case):
-        tested.update(channels)
+        for c, numbers in channels.items():
+            tested[c] += numbers
         told = _compare(case, channels, brief)  # without any clock
         for c, found in _compare(case, channels, delivery).items():
             doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
@@ -71,14 +72,27 @@ def slow_link(case: Case) -> SlowLink | None:
             cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
     if not slow:
         return None
+    for c, several in slow.items():
+        rest = _not_compared(case, c, tested[c])
+        sound = max(
+            found.peers / found.here for found in several
+        )  # share of a transfer that a sound link takes
+        cured[rest] = np.maximum(cured[rest] - delivery[rest] * (1 - sound), 0.0)
     gain, low, high = _prices(case, cured)
     if high < MIN_LOST_SHARE * case.step_ns:
         return None
     worst = max(slow.values(), key=lambda v: max(s.z for s in v))
     most = max(worst, key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
-    ranks = _at_the_link(case, set(slow), tested)
+    ranks = _at_the_link(case, set(slow), set(tested))
     return SlowLink(ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
+
+
+def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
+    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well."""
+    rows = case.waits.first_row
+    usable = case.waits.complete & case.waits.timed & case.analysed[rows]
+    return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
 
 
 def _prices(case: Case, cured: F64) -> tuple[float, float, float]:

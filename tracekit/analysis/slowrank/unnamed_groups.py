@@ -119,7 +119,7 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    return members_of(shown(classes, [Way(tuple(way)) for way in ways_of(mesh)], recorded))
+    return members_of(shown(classes, list(ways_of(mesh)), recorded))
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
@@ -137,7 +137,7 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
     return run, rematch(ops, ranks, run.groups)
 
 
-def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
+def ways_of(mesh: Mesh) -> Iterator[Way]:
     """Return every way in which a process group divides the ranks.
 
     It extends along some of the axes, along part of one and all of some others (as shards and replicas do), or it is
@@ -146,16 +146,16 @@ def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
     axes = [a for a in mesh.order if mesh.sizes[a] > 1]
     for count in range(1, len(axes) + 1):
         for along in combinations(axes, count):
-            yield sorted({mesh.line(rank, along) for rank in mesh.coordinates})
+            yield Way(tuple(sorted({mesh.line(rank, along) for rank in mesh.coordinates})))
             for axis in along:
                 yield from _parts_of(mesh, axis, along)
     for axis in axes:
         lines = {mesh.line(rank, (axis,)) for rank in mesh.coordinates}
         if mesh.sizes[axis] > len(("first", "last")):
-            yield sorted((line[0], line[-1]) for line in lines)
+            yield Way(tuple(sorted((line[0], line[-1]) for line in lines)), part=True)
 
 
-def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Members]]:
+def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
     """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
     for way in usual_ways(mesh.sizes[axis]):
         if not 1 < len(way.groups) < mesh.sizes[axis]:
@@ -165,7 +165,7 @@ def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Me
         parts: dict[tuple[Members, int], list[int]] = defaultdict(list)
         for rank in sorted(mesh.coordinates):
             parts[mesh.line(rank, along), block[mesh.coordinates[rank][place]]].append(rank)
-        yield sorted(tuple(p) for p in parts.values())
+        yield Way(tuple(sorted(tuple(p) for p in parts.values())), part=True)
 
 
 def _named(

@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
     link_suspects,
+    lonely_stage_answer,
     only_step_answer,
     open_answer,
     open_link_answer,
@@ -111,7 +112,14 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
     if not _shown(case, stage):
         return open_stage_answer(case, stage)
     stage = _least(case, stage)
-    return _loader_answer(case, stage) if stage.loaders else _stage_answer(case, stage)
+    if stage.loaders:
+        return _loader_answer(case, stage)
+    where, index = case.mesh.coordinates, case.mesh.order.index("pp")
+    mine = where[case.steps.ranks[stage.rows[0]]][index]
+    unseen = [r for r in case.missing if r in where and where[r][index] == mine]
+    if len(stage.rows) == 1 and unseen:
+        return lonely_stage_answer(case, stage, unseen)
+    return _stage_answer(case, stage)
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:
