@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make gpu · make lint · make bench · make bench-localise · make sweep — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make gpu · make lint · make bench · make bench-localise · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 
-.PHONY: demo test test-traces test-training test-all gpu lint bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-traces test-training test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -54,6 +54,11 @@ lint: $(STAMP)
 # Every pipeline schedule at p = 2, 3, 4 and m = 1 to 3p against one process; a few minutes.
 sweep: $(STAMP)
 	@$(BIN)/python -m tests.schedule.execution
+
+# Damaged files through every reader, counted by how the command ends; FUZZ="--inputs 200000 --seed 7" for more.
+FUZZ ?= --inputs 20000 --seed 1
+fuzz: $(STAMP)
+	@$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench

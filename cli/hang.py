@@ -14,7 +14,7 @@ from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.slowrank_json import dumps
 
 from . import exit_codes, options
-from .output import emit
+from .output import about, emit
 from .progress import reading
 
 
@@ -63,7 +63,8 @@ def hang(
     """
     with reading(quiet=quiet) as show:
         found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show), job=job)
-    finding = analyse(found, mesh, order)
+    with about(dumps_):
+        finding = analyse(found, mesh, order)
     emit(hang_text(finding, verbose=verbose), lambda: dumps(hang_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)
 

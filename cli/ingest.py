@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from tracekit.text import plain
+
 from . import options
 from .slowrank import read
 
@@ -25,7 +27,8 @@ def ingest(traces: tuple[str, ...], out: Path, job: int | None, jobs: int | None
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet, out=out)
     events = sum(r.events for r in run.ranks)
-    click.echo(f"{out}: {len(run.ranks)} ranks, {events} events, {len(run.groups)} process groups")
+    told = f"{out}: {len(run.ranks)} ranks, {events} events, {len(run.groups)} process groups"
+    click.echo(plain(told))
     for rejected in run.rejected:
-        click.echo(f"rejected {rejected.path}: {rejected.reason}", err=True)
+        click.echo(plain(f"rejected {rejected.path}: {rejected.reason}"), err=True)
     return 0

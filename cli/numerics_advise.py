@@ -9,7 +9,7 @@ from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
 from numerics.thresholds import BUDGET
 
-from .output import emit
+from .output import emit, to_file
 
 
 @click.command()
@@ -22,7 +22,11 @@ from .output import emit
     help="A buffer needs FP32 when its error exceeds so many times that of a single rounding.",
 )
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
 @click.option("--verbose", is_flag=True, help="All buffers.")
 def advise(run: Path, budget: float, json_to: str | None, verbose: bool) -> None:

@@ -15,7 +15,7 @@ from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
 
 from . import exit_codes
-from .output import emit, write_file
+from .output import about, emit, to_file, write_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -41,9 +41,15 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
-@click.option("--html", "html_to", metavar="FILE", help="Write the answer as one HTML page.")
+@click.option(
+    "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
+)
 @click.option("--verbose", is_flag=True, help="All tensors, invariants and blind spots.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def compare(
@@ -70,7 +76,8 @@ def compare(
     Exit codes: 0 identical, drift, rounding, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable
     or unreadable; 4 undecided.
     """
-    finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
+    with about([parallel]):
+        finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
     if html_to is not None:
         write_file(Path(html_to), compare_html(finding))
     emit(compare_text(finding, verbose=verbose), lambda: dumps(compare_document(finding)), json_to)

@@ -11,7 +11,7 @@ from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
 
 from . import exit_codes
-from .output import emit
+from .output import emit, to_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -31,7 +31,11 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",
 )
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
 @click.option("--verbose", is_flag=True, help="All tensors.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")

@@ -11,7 +11,7 @@ from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
 
 from . import exit_codes
-from .output import emit
+from .output import emit, to_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -75,7 +75,11 @@ def replay(
 @click.argument("run", type=_FOLDER)
 @click.argument("other", type=_FOLDER)
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
 @click.option("--verbose", is_flag=True, help="All differences.")
 def plan(run: Path, other: Path, json_to: str | None, *, verbose: bool) -> int:

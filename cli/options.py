@@ -7,6 +7,8 @@ import click
 
 from tracekit.mesh import parse_mesh, parse_order
 
+from .output import to_file
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
 
@@ -106,6 +108,7 @@ def output() -> Callable[[Command], Command]:
         click.option(
             "--json",
             "json_to",
+            callback=to_file,
             metavar="FILE|-",
             help="Write the answer as JSON; - is stdout, in place of text.",
         ),

@@ -1,12 +1,15 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from tracekit.errors import UsageError
+from tracekit.errors import InputError, OutputError
+from tracekit.thresholds.ingest import FILES_NAMED
 
 
 def emit(text: str, document: Callable[[], str], json_to: str | None) -> None:
@@ -20,15 +23,69 @@ def emit(text: str, document: Callable[[], str], json_to: str | None) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write under a temporary name and rename, so that a killed command leaves nothing half-written."""
+    """Write a file whole or not at all; a pipe or device, such as /dev/stdout, is written to as it is.
+
+    Raises OutputError, with the remedy, where that fails; a link is never replaced.
+    """
+    check_writable(path)
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replaced(path, text)
     except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written ({error.strerror or error}); name another file"
-        ) from error
+        raise _refused(path, error.strerror or str(error)) from error
+
+
+def check_writable(path: Path) -> None:
+    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise _refused(path, "it is a folder")
+    if path.exists() and not path.is_file():
+        return
+    if path.is_symlink():
+        raise _refused(path, "it is a symbolic link")
+    if not folder.is_dir():
+        raise _refused(path, "its folder does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refused(path, "no permission to write in its folder")
+
+
+def _replaced(path: Path, text: str) -> None:
+    """Write under a temporary name and rename, so that a killed command leaves nothing half-written."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _refused(path: Path, why: str) -> OutputError:
+    return OutputError(f"{path}: cannot be written ({why}); name another file")
+
+
+def to_file(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--json` and the like before any work; `-` is stdout."""
+    if text is not None and text != "-":
+        check_writable(Path(text))
+    return text
+
+
+@contextmanager
+def about(inputs: Sequence[object]) -> Iterator[None]:
+    """Put the inputs in front of a refusal that names none of them."""
+    try:
+        yield
+    except InputError as error:
+        names = [str(given) for given in inputs]
+        if any(name in str(error) for name in names):
+            raise
+        raise type(error)(f"{', '.join(names[:FILES_NAMED])}: {error}") from error

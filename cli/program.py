@@ -18,6 +18,8 @@ import click
 from . import exit_codes
 
 DEBUG = "TRACEKIT_DEBUG"
+_NOTES = 10
+"""Notes of an error that are shown, as files that were rejected."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Command:
 class Program(click.Group):
     """A group of commands that are imported when they are called.
 
-    polite: SIGTERM cleans up as Ctrl-C does. `reftrain` leaves SIGTERM alone: a rank that waits inside a collective
+    polite: SIGTERM and SIGHUP clean up as Ctrl-C does. `reftrain` leaves them alone: a rank that waits in a collective
     would not see the signal, and whoever started the ranks counts on it.
     """
 
@@ -80,11 +82,18 @@ def program(*entries: Command, polite: bool = True) -> Callable[[Callable[[], No
 def run(group: Program) -> NoReturn:
     """Run a program with the arguments of this process and leave with its exit code."""
     if group.polite:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        end_politely()
     with reported(str(group.name)):
         result: Any = group.main(prog_name=group.name, standalone_mode=False)
         sys.exit(result if isinstance(result, int) else exit_codes.OK)
     raise AssertionError  # `reported` always leaves
+
+
+def end_politely() -> None:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup the terminal may go
+            signal.signal(number, signal.default_int_handler)
 
 
 @contextmanager
@@ -103,7 +112,19 @@ def reported(name: str) -> Iterator[None]:
         if code == exit_codes.FAULT and os.environ.get(DEBUG):
             raise
         click.echo(f"{name}: {_sentence(error, code)}", err=True)
+        _tell_notes(error)
         sys.exit(code)
+
+
+def _tell_notes(error: BaseException) -> None:
+    """Show what an error tells besides its sentence, as files that could not be used: the first notes."""
+    from tracekit.text import plain
+
+    notes: list[str] = getattr(error, "__notes__", [])
+    for note in notes[:_NOTES]:
+        click.echo(plain(note), err=True)
+    if len(notes) > _NOTES:
+        click.echo(f"and {len(notes) - _NOTES} more", err=True)
 
 
 def _sentence(error: BaseException, code: int) -> str:

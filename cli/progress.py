@@ -1,11 +1,19 @@
 """Progress on stderr: a bar on a terminal, sparse lines in a log, nothing with --quiet or for short work."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from tracekit.ingest import ProgressEvent
 
@@ -36,6 +44,47 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
             yield show
     else:
         yield _logger(console)
+
+
+@contextmanager
+def comparing(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Lend a callback for (ranks read, all ranks) of an analysis; what follows the last rank is shown by its time."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda _done, _of: None
+    elif console.is_terminal:
+        columns = (TextColumn("comparing {task.fields[ranks]}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("compare", ranks="")
+
+            def show(done: int, of: int) -> None:
+                bar.update(task, total=of + 1, completed=done, ranks=f"{done}/{of} ranks")
+
+            yield show
+    else:
+        with _ticking(console) as told:
+            yield lambda done, of: told.update(text=f"{done}/{of} ranks")
+
+
+@contextmanager
+def _ticking(console: Console) -> Iterator[dict[str, str]]:
+    """Write a line now and then, from a thread, until the work is done; the text that it shows is lent."""
+    told, done, begin = {"text": ""}, threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        wait = _SILENT_S
+        while not done.wait(wait):
+            text = f"comparing: {told['text']}, {time.monotonic() - begin:.0f} s"
+            console.print(text, markup=False, highlight=False)
+            wait = _LOG_EVERY_S
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        done.set()
+        thread.join()
 
 
 def _logger(console: Console) -> Callable[[ProgressEvent], None]:

@@ -10,6 +10,7 @@ import click
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LONGEST_COUNT
 
+from .output import to_file
 from .reftrain_schedule import save
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -35,7 +36,11 @@ def answer(document: dict[str, Any], text: str, json_to: str | None) -> None:
 
 
 JSON = click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
 
 

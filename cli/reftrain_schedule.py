@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from reftrain.errors import MachineError, ScheduleError
+from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.costs import parse_costs
 from reftrain.schedule.evaluation import Evaluation, evaluate
@@ -17,6 +17,8 @@ from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.replica_sync import SYNCS
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import MOST_TABLE_BYTES
+
+from .output import to_file
 
 TABLE_SUFFIXES = (".csv", ".txt")
 """Ends of names that are files of a table, not schemes."""
@@ -59,7 +61,11 @@ class Outputs:
     "--sync", type=click.Choice(SYNCS), default="eager_opt", help="Where replicas are summed, with --zero."
 )
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
 )
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the time line as SVG.")
 @click.option(
@@ -100,7 +106,13 @@ def schedule(
     if zero is not None:
         table = lower(table, zero, sync)
     outputs = Outputs(json_to, svg, csv_to, text_to)
-    write(evaluate(table, costs, spec), micro_batches or table.micro_batches, outputs)
+    try:
+        found = evaluate(table, costs, spec)
+    except ScheduleError as error:
+        if spec is not None:
+            raise
+        raise ScheduleError(f"{name}: {error.field}", error.problem, error.remedy) from error
+    write(found, micro_batches or table.micro_batches, outputs)
 
 
 def read_table(path: Path) -> Schedule:
@@ -122,15 +134,10 @@ def read_table(path: Path) -> Schedule:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a file under a temporary name first; raises `MachineError` when it cannot be written."""
-    from tracekit.errors import UsageError
-
+    """Write a file whole or not at all; raises `OutputError` when it cannot be written."""
     from .output import write_file
 
-    try:
-        write_file(path, text)
-    except UsageError as error:
-        raise MachineError(str(error)) from None
+    write_file(path, text)
 
 
 def write(evaluation: Evaluation, micro_batches: int, outputs: Outputs) -> None:

@@ -14,6 +14,8 @@ from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import DETAILED_WORLD, LARGEST_JITTER
 
+from .output import to_file
+
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
     from reftrain.simulate.run_folder import Outcome
@@ -109,7 +111,11 @@ class Flags:
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write.")
 @click.option(
-    "--json", "json_to", metavar="FILE|-", help="Write the figures as JSON; - is stdout, in place of text."
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the figures as JSON; - is stdout, in place of text.",
 )
 @click.option(
     "--set",

@@ -53,6 +53,6 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         )
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value
     return table, field, parsed

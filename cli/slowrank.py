@@ -1,13 +1,15 @@
 """The command `tracekit slowrank`: validate, analyse, render."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings import Verdict
 from tracekit.ingest import load
 from tracekit.report.slowrank_json import dumps, slowrank_document
@@ -15,8 +17,8 @@ from tracekit.report.slowrank_text import slowrank_text
 from tracekit.store import Run
 
 from . import exit_codes, options
-from .output import emit
-from .progress import reading
+from .output import about, emit
+from .progress import comparing, reading
 
 _PARALLEL_FROM = 64_000_000
 """Bytes of local input from which the time to start further processes pays."""
@@ -50,7 +52,8 @@ def slowrank(
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    finding = analyse(run, mesh, order, steps)
+    with analysing(run, quiet=quiet) as progress, about(traces):
+        finding = analyse(run, mesh, order, steps, progress)
     emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
@@ -64,6 +67,16 @@ def read(
     """
     with reading(quiet=quiet) as progress:
         return load(traces, out=out, jobs=jobs or _jobs(traces), job=job, progress=progress)
+
+
+@contextmanager
+def analysing(run: Run, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Lend a callback that shows how far the analysis is; a refusal tells the files of `run` that were rejected."""
+    try:
+        with comparing(quiet=quiet) as progress:
+            yield progress
+    except TracekitError as error:
+        raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__
 
 
 def _jobs(traces: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from tracekit.report.whatif_text import whatif_text
 
 from . import options
 from .output import emit
-from .slowrank import read
+from .slowrank import analysing, read
 
 
 @click.command()
@@ -46,6 +46,7 @@ def whatif(
     tracekit whatif traces/ --fix stage=3,axis=tp --fix op=all_gather --json -
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    finding = answer(run, fix, mesh, order, steps)
+    with analysing(run, quiet=quiet) as progress:
+        finding = answer(run, fix, mesh, order, steps, progress)
     emit(whatif_text(finding, verbose=verbose), lambda: dumps(whatif_document(finding)), json_to)
     return 0

@@ -10,6 +10,12 @@ from typing import Final
 LARGEST_CONFIG_FILE: Final = 1 << 20
 """Bytes of a configuration file: one that sets every field has less than 8 KB."""
 
+LARGEST_NUMBER: Final = 1e100
+"""Number of a configuration or machine: products of a few such numbers are still numbers, and none is ever needed."""
+
+LARGEST_INTEGER: Final = 1 << 62
+"""Whole number of a configuration: sizes and seeds stay within 64 bits."""
+
 LARGEST_TEXT_FILE: Final = 1 << 30
 """Bytes of a text file to train on: it is held in memory on every rank, eight bytes per token."""
 

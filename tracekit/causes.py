@@ -203,7 +203,7 @@ _ENTRIES = (
             Sign(
                 Order.VERDICT,
                 "all ranks of one pipeline stage work longer than the other stages",
-                "analysis.slowrank.candidates:long_stage",
+                "analysis.slowrank.long_stage:long_stage",
                 (Row("own time of stage {stage} a step"),),
             ),
         ),

@@ -4,9 +4,18 @@
 exit code (`tracekit_cli.exit_codes` holds the only table of these); nothing else does.
 """
 
+from collections.abc import Iterable
+
 
 class TracekitError(Exception):
     """Root of all errors that are not a fault of ours (exit 3, where nothing below says otherwise)."""
+
+
+def with_rejected(error: TracekitError, rejected: Iterable[tuple[str, str]]) -> TracekitError:
+    """Return `error` with a note for each file that could not be used, (path, reason): a refusal may be due to one."""
+    for path, reason in rejected:
+        error.add_note(f"rejected {path}: {reason}")
+    return error
 
 
 class UsageError(TracekitError):
@@ -15,6 +24,10 @@ class UsageError(TracekitError):
 
 class InputError(TracekitError):
     """The input cannot be read, or is incomplete beyond use (exit 3)."""
+
+
+class OutputError(TracekitError):
+    """The answer or a run cannot be written: no place, no permission, a full disk (exit 3)."""
 
 
 class MeshError(InputError):

@@ -58,11 +58,11 @@ def open_run(folder: Path) -> Run:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["schema"] != RUN_SCHEMA:
             raise InputError(
-                f"{folder}: written as {manifest['schema']}, this is {RUN_SCHEMA}; ingest the traces again"
+                f"{folder}: written as {str(manifest['schema'])[:60]!r}, this is {RUN_SCHEMA}; ingest the traces again"
             )
         if manifest.get("groups_sha256"):
             verify(folder / GROUPS_FILE, str(manifest["groups_sha256"]))
-        run = _run_of(folder, manifest, pq.read_table(folder / GROUPS_FILE, use_threads=False).to_pylist())
+        run = _run_of(folder, manifest, _groups(folder / GROUPS_FILE))
     except (
         OSError,
         ValueError,
@@ -73,7 +73,7 @@ def open_run(folder: Path) -> Run:
         pa.ArrowException,
     ) as error:
         raise InputError(
-            f"{folder}: its run manifest is damaged ({error}); ingest the traces again"
+            f"{folder}: its run manifest is damaged ({str(error)[:200]}); ingest the traces again"
         ) from error
     for record in run.ranks:
         inside = (folder / record.table).resolve().is_relative_to(folder.resolve())
@@ -82,10 +82,19 @@ def open_run(folder: Path) -> Run:
     return run
 
 
+def _groups(path: Path) -> list[dict[str, Any]]:
+    """The rows of GROUPS in a file; an Arrow error or ValueError where it holds others."""
+    table = pq.read_table(path, use_threads=False).cast(GROUPS)
+    if any(table.column(name).null_count for name in GROUPS.names):
+        raise ValueError("a group is incomplete")
+    found: list[dict[str, Any]] = table.to_pylist()
+    return found
+
+
 def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]) -> Run:
     """The run that a manifest describes; ValueError, TypeError or KeyError where a value is none that we write."""
     made = tuple(
-        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), tuple(g["names"]), tuple(g["descs"]))
+        Group(_whole(g["group"], len(groups)), _members(g["ranks"]), _texts(g["names"]), _texts(g["descs"]))
         for g in groups
     )
     ranks = tuple(_record(r, len(groups)) for r in manifest["ranks"])
@@ -109,6 +118,8 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
         raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")
+    if not made.table.isprintable():
+        raise ValueError(f"rank {str(made.rank)[:20]}: its table has no name of ours")
     _whole(made.rank, MAX_RANKS)
     _whole(made.events, MAX_COUNT)
     _whole(made.bytes, MAX_COUNT)
@@ -128,6 +139,12 @@ def _whole(value: Any, end: int) -> int:
 
 def _members(ranks: list[Any]) -> tuple[int, ...]:
     return tuple(_whole(r, MAX_RANKS) for r in ranks)
+
+
+def _texts(values: list[Any]) -> tuple[str, ...]:
+    if not all(type(v) is str for v in values):
+        raise ValueError("a name of a group is none")
+    return tuple(values)
 
 
 def _hint(hint: Any) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
 from tracekit.schema import EVENTS
+from tracekit.stored_table import checked
 from tracekit.thresholds.ingest import MANIFEST_HEAD
 
 MANIFEST = "manifest.json"
@@ -83,6 +84,7 @@ class Run:
     mesh_hint: dict[str, Any] | None = (
         None  # {"order": [...], "sizes": {...}}: of run.json, or of the input itself
     )
+    lease: object | None = field(default=None, repr=False, compare=False)  # keeps a temporary folder alive
     job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
 
     def record(self, rank: int) -> RankRecord:
@@ -117,8 +119,9 @@ class Run:
             stored = set(pq.read_schema(path, memory_map=True).names)
             taken = [c for c in columns or EVENTS.names if c in stored]
             table = pq.read_table(path, columns=taken, memory_map=True, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
+        table = checked(table, path, len(record.groups))
         if record.table_sha256 and table.num_rows != record.events:
             raise InputError(
                 f"{path}: holds {table.num_rows} events, its manifest says {record.events}; ingest the traces again"

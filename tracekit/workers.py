@@ -5,11 +5,13 @@ the rest goes on. Results come as they finish; the caller puts them in order. A 
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -19,6 +21,8 @@ from typing import Any, Final
 
 IDLE_SECONDS: Final = 0.2
 """Time after which a caller is told that workers are still busy."""
+_PR_SET_PDEATHSIG = 1
+"""Of <linux/prctl.h>."""
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
@@ -80,6 +84,7 @@ class _Job:
     make_handler: Callable[[], Handler]
     limits: Limits
     method: str  # of starting a process
+    parent: int  # process id
 
 
 def do_all(
@@ -97,7 +102,7 @@ def do_all(
     where the worker died. `idle` is called now and then while workers are busy. method: "fork", or "spawn" where the
     caller has threads, which do not survive a fork.
     """
-    job = _Job(tasks, make_handler, limits, method)
+    job = _Job(tasks, make_handler, limits, method, os.getpid())
     count, chunk = len(tasks), limits.chunk
     chunks = [list(range(i, min(i + chunk, count))) for i in range(0, count, chunk)]
     chunks.reverse()
@@ -125,8 +130,9 @@ def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) ->
         except (EOFError, OSError):
             worker.bury()
             workers.remove(worker)
-            # a file may leave damage behind that kills later: only a fresh worker's death is that file's
-            if worker.process.exitcode != _SPENT and worker.handled == 0:
+            # a file may leave damage behind that kills later: only a fresh worker's death is that file's, or lost time
+            slow = worker.process.exitcode == -signal.SIGALRM
+            if slow or (worker.process.exitcode != _SPENT and worker.handled == 0):
                 yield worker.todo.pop(0), _death(worker.process, limits)
             if worker.todo:
                 chunks.append(worker.todo)
@@ -157,6 +163,7 @@ def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
     """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
     if parent_end is not None:
         parent_end.close()
+    _die_with(job.parent)
     _harden(job.limits.memory)
     handler = job.make_handler()
     with contextlib.suppress(EOFError, OSError):
@@ -171,6 +178,14 @@ def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send((index, result))
     os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """End this process when its parent dies, however it dies, also in the midst of a file (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def _harden(memory: int) -> None:

@@ -5,6 +5,7 @@ from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
+from numerics.local.forced_pass import ROOT
 from numerics.local.judgement import Standing
 from numerics.local.proof import LocalCheck, LocalProof
 from numerics.local.recorded import ADDENDS
@@ -149,5 +150,8 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
         f"{unchecked} not checked"
     )
     scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
-    loss = "the loss function was not repeated: its gradient is taken as it was recorded"
-    return (counts, *scales, loss, *(f"not checked: {text}" for text in proof.unseen))
+    ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
+    loss = (
+        [] if any(ends) else ["the loss function was not repeated: its gradient is taken as it was recorded"]
+    )
+    return (counts, *scales, *loss, *(f"not checked: {text}" for text in proof.unseen))

@@ -18,12 +18,13 @@ from numerics.local.judgement import Judged, judge
 from numerics.local.recorded import Reading
 from numerics.record.wrapped_models import clean_name, first_tensor
 
-Ask = Callable[[str, int, tuple[int, ...]], list[Reading]]
-"""Maps a tensor's name, the number of the module's call and the shape to the recorded readings."""
+Ask = Callable[[str, int, int, tuple[int, ...]], list[Reading]]
+"""Maps a tensor's name, the number of the module's call, how many calls there are, and the shape to readings."""
 
 
-ROOT_GRADIENT: Final = "out.grad"
-"""The gradient of the whole model's output, from which a backward starts."""
+ROOT: Final = "out"
+ROOT_GRADIENT: Final = f"{ROOT}.grad"
+"""The whole model's output, and its gradient, from which a backward starts."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class ForcedPass:
                 handle.remove()
 
     def _hook(self, name: str) -> Callable[..., Any]:
-        tensor = f"{name}.out" if name else "out"
+        tensor = f"{name}.out" if name else ROOT
 
         def hook(_module: nn.Module, _given: object, output: Any) -> Any:
             computed = first_tensor(output)
@@ -83,7 +84,9 @@ class ForcedPass:
                 return None
             call = self._calls[tensor]
             self._calls[tensor] += 1
-            judged, recorded = judge(computed, self._activation(tensor, call, tuple(computed.shape)))
+            judged, recorded = judge(
+                computed, self._activation(tensor, call, call + 1, tuple(computed.shape))
+            )
             self.checks.append(Check(tensor, name, "forward", judged))
             value = (
                 computed.detach()
@@ -92,7 +95,9 @@ class ForcedPass:
             )
 
             def back(grad: torch.Tensor) -> torch.Tensor:
-                found, wanted = judge(grad, self._gradient(f"{tensor}.grad", call, tuple(grad.shape)))
+                found, wanted = judge(
+                    grad, self._gradient(f"{tensor}.grad", call, self._calls[tensor], tuple(grad.shape))
+                )
                 self.checks.append(Check(f"{tensor}.grad", name, "backward", found))
                 return (
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
@@ -114,7 +119,7 @@ class ForcedPass:
             out = first_tensor(torch.func.functional_call(model, dict(state), tuple(args), kwargs))
         if out is None or not out.requires_grad:
             return
-        recorded = self._gradient(ROOT_GRADIENT, 0, tuple(out.shape))
+        recorded = self._gradient(ROOT_GRADIENT, 0, 1, tuple(out.shape))
         start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
         if recorded or out.numel() == 1:
             torch.autograd.backward(out, self._as(start))

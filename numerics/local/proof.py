@@ -8,7 +8,6 @@ stands out where it is.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +24,8 @@ from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.judgement import Standing
 from numerics.local.optimizer_step import repeat_step
 from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
-from numerics.local.recorded import Reading, RecordedRun
+from numerics.local.recorded import RecordedRun
+from numerics.local.recorded_step import RecordedStep
 from numerics.schema import LEARNING_RATE
 from tracekit.errors import InputError
 
@@ -58,70 +58,6 @@ class LocalProof:
         return [c for c in self.checks if c.check.judged.standing == Standing.BEYOND]
 
 
-class _Step:
-    """One step of a recorded run."""
-
-    def __init__(self, recorded: RecordedRun, model: nn.Module, step: int, before: tuple[int, str]) -> None:
-        self.recorded, self.model, self.step, self.before = recorded, model, step, before
-        self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
-
-    def parameter(
-        self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
-    ) -> torch.Tensor | None:
-        """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
-        step, phase = at or self.before
-        for kind in ("param", "optimizer"):
-            found = self.recorded.whole(self.recorded.rows(step, phase, kind, name), shape, batch=False)
-            if found:
-                return found[0].tensor
-        return None
-
-    def gradient(self, name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-        """Return a parameter's gradient as the optimiser saw it."""
-        rows = self.recorded.rows(self.step, "reduce", "param_grad", name)
-        found = self.recorded.whole(rows, shape, batch=False)
-        return found[0].tensor if found else None
-
-    def activation(
-        self, place: tuple[int, int], phase: str, kind: str, name: str, call: int, shape: tuple[int, ...]
-    ) -> list[Reading]:
-        """Return the readings of an activation or its gradient, of a call of its module."""
-        rows = self.recorded.rows(self.step, phase, kind, name)
-        if (
-            name in {"out", ROOT_GRADIENT} and rows
-        ):  # each stage of a pipeline calls its own model: the last one's counts
-            last = max(int(self.recorded.run["pp"][row]) for row in rows)
-            rows = [row for row in rows if int(self.recorded.run["pp"][row]) == last]
-        return self.recorded.whole(self.recorded.of_place(rows, place, call), shape, batch=True)
-
-    def inputs(self, place: tuple[int, int]) -> tuple[list[Any], dict[str, Any]]:
-        """Return what the model was called with. InputError where that was not recorded."""
-        args: dict[int, torch.Tensor] = {}
-        kwargs: dict[str, torch.Tensor] = {}
-        for name in self.recorded.names(self.step, "forward", "input"):
-            own = name.partition("in.")[2]
-            rows = self.recorded.rows(self.step, "forward", "input", name)
-            first = min(int(self.recorded.run["pp"][row]) for row in rows)
-            rows = [
-                r for r in self.recorded.of_place(rows, place) if int(self.recorded.run["pp"][r]) == first
-            ]
-            found = self.recorded.whole(rows, None, batch=True) or self.recorded.whole(
-                rows[:1], None, batch=True
-            )
-            if not found or not own:
-                continue
-            if own.isdigit():
-                args[int(own)] = found[0].tensor
-            else:
-                kwargs[own] = found[0].tensor
-        if not args and not kwargs:
-            raise InputError(
-                f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
-                "with level tensors"
-            )
-        return [args[n] for n in sorted(args)], kwargs
-
-
 def prove(
     run: Columns,
     model: nn.Module,
@@ -144,20 +80,20 @@ def prove(
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
-        state = _Step(recorded, model, step, before)
+        state = RecordedStep(recorded, model, step, before)
         found, sums = _modules(state)
         checks += found
         checks += _gradients(state, sums, scales, unseen)
         checks += _update(state, optimizer, unseen)
         before = (step, "step")
     unseen |= {f"an operator without a bound: {name}" for name in WITHOUT_RULE}
-    first = _Step(recorded, model, steps[0], (-1, "init"))
+    first = RecordedStep(recorded, model, steps[0], (-1, "init"))
     shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
     grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
     return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), steps[0], grads)
 
 
-def _modules(state: _Step) -> tuple[list[LocalCheck], dict[str, Sum]]:
+def _modules(state: RecordedStep) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held: dict[str, torch.Tensor] = {}
     for name, p in state.model.named_parameters():
@@ -189,7 +125,7 @@ def _better(exact: Check, bound: Check) -> Check:
 
 
 def _passed(
-    state: _Step, place: tuple[int, int], held: dict[str, torch.Tensor], *, bounds: bool
+    state: RecordedStep, place: tuple[int, int], held: dict[str, torch.Tensor], *, bounds: bool
 ) -> tuple[list[Check], dict[str, torch.Tensor]]:
     """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients."""
     values = {
@@ -197,8 +133,8 @@ def _passed(
         for name, v in held.items()
     }
     walk = ForcedPass(
-        partial(state.activation, place, "forward", "activation"),
-        partial(state.activation, place, "backward", "activation_grad"),
+        partial(state.activation, place),
+        partial(state.activation_gradient, place),
         bounds=bounds,
     )
     args, kwargs = state.inputs(place)
@@ -210,7 +146,7 @@ def _passed(
 
 
 def _gradients(
-    state: _Step, sums: dict[str, Sum], scales: dict[int, Scale], unseen: set[str]
+    state: RecordedStep, sums: dict[str, Sum], scales: dict[int, Scale], unseen: set[str]
 ) -> list[LocalCheck]:
     """Check the parameters' gradients of a step, as the optimiser saw them."""
     recorded = {
@@ -236,7 +172,9 @@ def _gradients(
     return found
 
 
-def _update(state: _Step, optimizer: torch.optim.Optimizer | None, unseen: set[str]) -> list[LocalCheck]:
+def _update(
+    state: RecordedStep, optimizer: torch.optim.Optimizer | None, unseen: set[str]
+) -> list[LocalCheck]:
     """Check the optimiser's step."""
     if optimizer is None:
         unseen.add("the optimiser's step: the function returned no optimiser beside the model")
@@ -259,7 +197,7 @@ def _update(state: _Step, optimizer: torch.optim.Optimizer | None, unseen: set[s
     ]
 
 
-def _rates(state: _Step) -> dict[int, float]:
+def _rates(state: RecordedStep) -> dict[int, float]:
     """Return the recorded learning rates by number of the parameter group."""
     found: dict[int, float] = {}
     for name in state.recorded.names(state.step, "step", "scalar"):

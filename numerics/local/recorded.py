@@ -64,6 +64,15 @@ class RecordedRun:
                 found.setdefault(int(self.run["rank"][row]), []).append(row)
         return [own[call] for own in found.values() if len(own) > call]
 
+    def calls(self, rows: Sequence[int], place: tuple[int, int]) -> int:
+        """Return how often a module was called on a rank of a place, by the rows that record one of its tensors."""
+        at = [
+            int(self.run["rank"][r])
+            for r in rows
+            if (int(self.run["dp"][r]), int(self.run["micro_batch"][r])) == place
+        ]
+        return max((at.count(rank) for rank in set(at)), default=0)
+
     def names(self, step: int, phase: str, kind: str) -> list[str]:
         """Return the tensors of a kind that a step recorded, sorted."""
         number = self.run.names.number

@@ -95,6 +95,8 @@ def _check_target(run: Path, target: Path) -> None:
     """Raise InputError where a replay would overwrite anything but a replay."""
     if target.resolve() in {run.resolve(), *run.resolve().parents}:
         raise InputError(f"{target}: is the run itself or holds it; choose another --out")
+    if target.is_symlink():
+        raise InputError(f"{target}: is a symbolic link; name the folder itself")
     if target.exists() and not (
         target.is_dir() and ((target / FOLDER).is_dir() or not any(target.iterdir()))
     ):

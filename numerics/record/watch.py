@@ -21,10 +21,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Collectives
+from numerics.record.parallel_layout import layout_of
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
+from numerics.record.shape_inference import ShapeInference
 from numerics.record.switch import Switch, switched_on
 from numerics.record.wrapped_models import clean_name, first_tensor
 from numerics.schema import LEARNING_RATE, Kind, Level, Phase
@@ -47,18 +50,22 @@ class Watcher:
     ) -> None:
         self._to = recorder
         self._model, self._optimizer = model, optimizer
+        self._micro_batches, self._batch = micro_batches, batch
         self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
         self._step, self._micro_batch = 0, -1
         self._handles: list[Any] = []
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
+        self._shapes = ShapeInference()
         if recorder is not None:
             self._parameters("init", -1)
             self._attach()
 
     def _attach(self) -> None:
         self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
-        for name, module in self._model.named_modules():
-            clean = clean_name(name)
+        innermost = {
+            clean_name(name): module for name, module in self._model.named_modules()
+        }  # without wrappers
+        for clean, module in innermost.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
             self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
         self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
@@ -86,10 +93,14 @@ class Watcher:
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
-        if not torch.is_grad_enabled():
+        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        if not torch.is_grad_enabled() or self._shapes.asks(*given.values()):
             return
         self._micro_batch += 1
-        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        if self._micro_batch == self._micro_batches and self._batch is None:
+            raise CaptureError(
+                f"numerics.watch: a step makes more than micro_batches={self._micro_batches} forwards; say how many"
+            )
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
@@ -99,7 +110,7 @@ class Watcher:
 
         def hook(_module: nn.Module, _given: object, output: object) -> None:
             found = first_tensor(output)
-            if found is None or not torch.is_grad_enabled():
+            if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
                 return
             backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
             phase: Phase = "backward" if backward else "forward"
@@ -204,6 +215,7 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._shapes.close()
         if self._collectives is not None:
             self._collectives.close()
         if self._to is not None:
@@ -215,7 +227,7 @@ def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    dp: tuple[int, int] = (0, 1),
+    dp: tuple[int, int] | None = None,
     micro_batches: int = 1,
     batch: Batch | None = None,
     place: Place | None = None,
@@ -228,17 +240,19 @@ def watch(
 ) -> Watcher:
     """Record what a model computes, step by step, until the watcher's `close`.
 
-    `dp` is this rank's index and the number of data-parallel ranks; `micro_batches` is the number of forwards in a
-    step. Together they say which sequences of the global batch a forward sees: those of a data-parallel rank stand
-    together, micro-batch after micro-batch. `batch` says it where that is otherwise. `place` says which part a plain
-    activation is where ranks of one data-parallel index hold parts or copies; without it these are compared with
-    nothing but their own replay. `coords` are coordinates on the mesh axes, for the report. `config` names what the
-    run computes (model, data, seeds); comparisons of runs that differ in it are refused. `collectives` also records
-    inputs and outputs of collectives. `out` records without `numerics capture`. CaptureError where a tensor or the
-    folder cannot be recorded.
+    `dp` is this rank's index and the number of data-parallel ranks (left out: as DDP or the meshes of DTensors
+    tell); `micro_batches` is the number of forwards in a step. Together they say which sequences of the global
+    batch a forward sees: those of a data-parallel rank stand together, micro-batch after micro-batch. `batch` says
+    it where that is otherwise. `place` says which part a plain activation is where ranks of one data-parallel index
+    hold parts or copies; without it these are compared with nothing but their own replay. `coords` are coordinates
+    on the mesh axes, for the report. `config` names what the run computes (model, data, seeds); comparisons of runs
+    that differ in it are refused. `collectives` also records inputs and outputs of collectives. `out` records
+    without `numerics capture`. CaptureError where a tensor or the folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
-    recorder = None if switch is None else _recorder(switch, coords or {"dp": dp[0]}, config)
+    told, axes = layout_of(model)
+    dp = dp or told
+    recorder = None if switch is None else _recorder(switch, coords or {**axes, "dp": dp[0]}, config)
     return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)
 
 

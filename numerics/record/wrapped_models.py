@@ -6,6 +6,8 @@ from typing import Final
 
 import torch
 
+from numerics.record.parallel_layout import DATA
+
 _WRAPPERS: Final = re.compile(
     r"(^|\.)(module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)(?=\.|$)"
 )
@@ -21,7 +23,7 @@ def spans_data(value: torch.Tensor) -> bool:
     """Return whether a DTensor lies on a mesh with a data-parallel dimension."""
     mesh = getattr(value, "device_mesh", None)
     names = getattr(mesh, "mesh_dim_names", None) or ()
-    return any(str(name).startswith(("dp", "fsdp", "data", "batch")) for name in names)
+    return any(str(name).startswith(DATA) for name in names)
 
 
 def first_tensor(output: object) -> torch.Tensor | None:

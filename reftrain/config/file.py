@@ -4,7 +4,6 @@ Unknown tables and fields, and values of another type, are refused with the near
 """
 
 import difflib
-import math
 import tomllib
 import types
 import typing
@@ -16,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from reftrain.config.presets import preset_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_CONFIG_FILE
+from reftrain.thresholds import LARGEST_CONFIG_FILE, LARGEST_INTEGER, LARGEST_NUMBER
 
 RUN_TABLE = "run"
 
@@ -27,6 +26,22 @@ def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunCo
     Raises `ConfigError` with the field and the remedy.
     """
     tables = read_tables(path) if path else {}
+    try:
+        return _merged(tables, overrides)
+    except ConfigError as error:
+        if path is None or not _stands_in(error.field, tables):
+            raise
+        raise ConfigError(f"{path}: {error.field}", error.problem, error.remedy) from error
+
+
+def _stands_in(field: str, tables: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a field, or a table, is one of those that a file sets."""
+    table, _, name = field.partition(".")
+    return table in tables and (not name or name in tables[table])
+
+
+def _merged(tables: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Build the configuration from a file's tables and overrides, with the presets that they name."""
     preset = overrides.get("model", {}).get("preset") or tables.get("model", {}).get("preset") or "tiny"
     data = overrides.get("data", {}).get("preset") or tables.get("data", {}).get("preset") or ""
     merged: dict[str, dict[str, Any]] = {}
@@ -45,12 +60,15 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
             document = tomllib.load(stream)
     except OSError as error:
         raise ConfigError(str(path), error.strerror or str(error), "give a readable TOML file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"is no valid TOML ({error})", "correct the file") from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # bad TOML, text in another coding, a number of 5 000 digits
+        raise ConfigError(str(path), f"is no valid TOML ({str(error)[:200]})", "correct the file") from error
     for name, table in document.items():
         if not isinstance(table, dict):
             raise ConfigError(
-                name, "stands outside a table", f"write it under [{RUN_TABLE}] or its own table"
+                f"{path}: {name}", "stands outside a table", f"write it under [{RUN_TABLE}] or its own table"
             )
     return document
 
@@ -95,9 +113,11 @@ def _convert(field: str, hint: Any, value: Any) -> Any:
     if isinstance(hint, types.GenericAlias):
         raise TypeError(f"no conversion for {field}: {hint}")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value):
-            raise ConfigError(field, f"{value} is no size", "give a finite number")
+        if not abs(value) < LARGEST_NUMBER:
+            raise ConfigError(field, f"{str(value)[:40]} is no size", "give a smaller number")
         return float(value)
+    if type(value) is int and not abs(value) < LARGEST_INTEGER:
+        raise ConfigError(field, f"{str(value)[:40]} is no size", "give a smaller number")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
         raise ConfigError(field, f"{value!r} has the wrong type", f"give {names[hint]}")

@@ -54,8 +54,8 @@ def preset_tables(name: str, data: str = "") -> dict[str, dict[str, int | float 
 
     Raises `ConfigError` when there is no such preset.
     """
-    if name not in MODEL_PRESETS:
+    if not isinstance(name, str) or name not in MODEL_PRESETS:
         raise ConfigError("model.preset", f"{name!r} is unknown", f"choose among {', '.join(MODEL_PRESETS)}")
-    if data and data not in DATA_PRESETS:
+    if data and not (isinstance(data, str) and data in DATA_PRESETS):
         raise ConfigError("data.preset", f"{data!r} is unknown", f"choose among {', '.join(DATA_PRESETS)}")
     return {"model": {"preset": name, **MODEL_PRESETS[name]}, "data": {**DATA_PRESETS[data or name]}}

@@ -235,3 +235,29 @@ def test_no_color_holds_on_a_terminal(slow):
 
 def test_quiet_sends_a_terminal_nothing_but_the_answer(slow):
     assert b"\x1b" not in terminal(["slowrank", slow[0], "--quiet"])
+
+
+def test_a_refusal_lists_the_rejected_files(tracekit, copy, tmp_path):
+    folder, _ = copy
+    for name in ("x.json", "y.json"):
+        (tmp_path / name).write_bytes(HTML)
+    done = tracekit("slowrank", tmp_path / "x.json", tmp_path / "y.json")
+    assert done.code == 3
+    assert re.findall(r"^rejected .*/([xy].json): it is an HTML", done.err, re.MULTILINE) == [
+        "x.json",
+        "y.json",
+    ]
+    done = tracekit("slowrank", folder, tmp_path / "x.json", "--steps", "900:901")
+    assert done.code == 3
+    assert re.findall(r"^rejected .*/(\w+.json): ", done.err, re.MULTILINE) == ["x.json"]
+
+
+def test_one_rank_alone_is_said_first(tracekit, copy):
+    folder, _ = copy
+    done = tracekit("slowrank", min(folder.iterdir()))
+    assert re.search(r"why +only rank \d+ was read", done.out)
+
+
+def test_no_input_is_a_usage_error(tracekit):
+    assert tracekit("slowrank", "").code == 2
+    assert tracekit("hang", "").code == 2

@@ -65,10 +65,10 @@ def test_json_to_a_file_leaves_the_text_on_stdout(tracekit, slow, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["answer.json"]
 
 
-def test_json_to_a_missing_folder_is_a_usage_error(tracekit, slow, tmp_path):
+def test_json_to_a_missing_folder_is_refused(tracekit, slow, tmp_path):
     target = tmp_path / "none" / "answer.json"
     done = tracekit("slowrank", slow[0], "--json", target)
-    assert done.code == 2
+    assert done.code == 3
     assert f"{target}: cannot be written" in done.err
 
 

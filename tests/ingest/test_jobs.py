@@ -35,6 +35,10 @@ def test_two_captures_are_one_job():
     assert sizes(job() + [file(f"later{r}.json", r, steps=range(50, 55)) for r in range(4)]) == [8]
 
 
+def test_captures_in_renamed_files_are_one_job():
+    assert sizes([*job("a", host="first-node"), *job("b", steps=range(50, 55), host="second-node")]) == [8]
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -43,7 +47,7 @@ def test_two_captures_are_one_job():
         {"steps": range(5), "at": 90},
         {"steps": range(50, 55), "at": 3 * 86400},
         {"steps": (), "at": 12},
-        {"steps": range(50, 55), "host": "b"},
+        {"steps": (), "at": 90, "host": "b"},
     ],
     ids=["same steps", "some steps", "steps go back", "days later", "same time", "other hosts"],
 )

@@ -131,6 +131,14 @@ def test_chains_known_in_parts_name_the_pipeline():
     assert same_lines(found.mesh, truth)
 
 
+def test_groups_that_send_tokens_to_experts_are_data_parallel():
+    truth = grid(("pp", "dp"), pp=4, dp=2)
+    busy = {"collectives": 400, "ops": frozenset({"all_to_all", "all_gather"}), "exposed": 1.0}
+    uses = [GroupUse(g, (), **busy) for g in members(truth, ["dp"])]
+    chains = [GroupUse(g, (), 0, 9, frozenset({"p2p"})) for g in members(truth, ["pp"])]
+    assert infer([*uses, *chains], range(8)).mesh.sizes == {"tp": 1, "cp": 1, "pp": 4, "dp": 2}
+
+
 @pytest.mark.parametrize(
     ("descs", "dim"),
     [

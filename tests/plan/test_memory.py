@@ -48,7 +48,10 @@ def configure(mesh, data, numerics, pipeline):
     return load(None, tables)
 
 
-SLOW = ("fp32", "bf16 long", "bf16 pure", "zero 1", "zero 2", "tp", "cp", "pp 1f1b", "pp afab")
+SLOW = (
+    *("fp32", "bf16 long", "bf16 pure", "two sequences a micro-batch", "zero 0", "zero 1", "zero 2"),
+    *("tp", "tp without sp", "cp", "full", "pp 1f1b", "pp afab", "pp virtual"),
+)
 """What another case has as well: a format, a length, a stage of ZeRO between two others."""
 
 

@@ -28,6 +28,10 @@ SLOW = (
     "4D ZeRO-1",
     "4D ZeRO-2",
     "4D ZeRO-3",
+    "tp4 without SP",
+    "cp4 ring",
+    "pp4 all forward all backward",
+    "tp2 cp2 selective recomputation",
 )
 """Layouts whose every part stands in another one as well."""
 

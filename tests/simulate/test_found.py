@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.marks import quick_but
+from tests.marks import quick_but, quick_first
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.hang.analyse import analyse as find_hang
 from tracekit.analysis.slowrank.analyse import analyse as find_slow
@@ -27,7 +27,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("mesh", "faults", "verdict", "cause", "ranks"), quick_but([CASES[2], CASES[7], CASES[9]], CASES)
+    ("mesh", "faults", "verdict", "cause", "ranks"),
+    quick_but([CASES[2], CASES[4], CASES[7], CASES[8], CASES[9]], CASES),
 )
 def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, ranks):
     setup, config = setup_of(mesh, *faults, steps=4)
@@ -56,7 +57,7 @@ def test_slowrank_finds_the_rank_among_every_kernel(tmp_path):
 REPLICAS = [({"tp": 2, "dp": 4}, 5), ({"tp": 2, "pp": 2, "dp": 3}, 7), ({"tp": 2, "cp": 2, "dp": 3}, 6)]
 
 
-@pytest.mark.parametrize(("mesh", "rank"), REPLICAS)
+@pytest.mark.parametrize(("mesh", "rank"), quick_first(1, REPLICAS))
 @pytest.mark.parametrize("zero", [0, 2])
 def test_replicas_do_not_hide_the_price(tmp_path, mesh, rank, zero):
     """Gradients' all-reduces queue behind a late rank, which must not bind the step without its lateness."""

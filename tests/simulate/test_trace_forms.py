@@ -6,6 +6,7 @@ import json
 import pytest
 
 from reftrain.config.trace_forms import FORMS
+from tests.marks import quick_if
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
@@ -13,6 +14,7 @@ from tracekit.ingest import load
 MESH = {"tp": 2, "pp": 4, "dp": 2}
 FULL = {"tp": 2, "cp": 1, "pp": 4, "dp": 2}
 SLOW = 5
+QUICK = ("2.2", "2.5", "2.5-batched", "2.15")
 NAMED = (
     "2.4",
     "2.5",
@@ -50,7 +52,7 @@ def rows(folder, rank=SLOW):
     return trace, [e for e in trace["traceEvents"] if e["ph"] == "X"]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, FORMS))
 def test_rows_hold_what_the_version_writes(folders, form):
     trace, events = rows(folders(form))
     made, host = FORMS[form], [e for e in events if e["name"] == "record_param_comms"]
@@ -96,14 +98,14 @@ def test_the_newest_backend_numbers_all_calls_together(folders):
     assert max(a["Comms Id"] for a in mine) >= 1 << 63
 
 
-@pytest.mark.parametrize("form", NAMED)
+@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, NAMED))
 def test_every_form_that_names_peers_gives_the_rank(folders, form):
     found = analyse(load([str(folders(form))]))
     assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [SLOW])
     assert found.coverage.matched == 1
 
 
-@pytest.mark.parametrize("form", sorted(set(FORMS) - set(NAMED)))
+@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, sorted(set(FORMS) - set(NAMED))))
 def test_poorer_forms_give_the_rank_or_leave_it_open(folders, form):
     found = analyse(load([str(folders(form))]), FULL, ["tp", "cp", "pp", "dp"])
     assert found.verdict in ("slow_rank", "inconclusive")

@@ -46,7 +46,7 @@ def test_the_longest_step_counts_for_nothing():
     assert without_longest(value).tolist() == [1.0, 4.0, 0.0, 0.0]
 
 
-FEW = [(1, 6, "is slow: nobody else"), (2, 3, "are both slow: two that")]
+FEW = [(1, 6, "is slow: nobody else"), (2, 2, "are both slow: two that")]
 
 
 @pytest.mark.parametrize(("ranks", "seed", "words"), FEW)
@@ -57,7 +57,26 @@ def test_a_stage_of_few_ranks_says_both(ranks, seed, words):
     assert words in finding.reason
 
 
+def test_an_unmatched_long_stage_is_left_open():
+    """A rank was cut off, so that others may wait for it as well as for the stage."""
+    mesh = Mesh(("tp", "cp", "pp", "dp"), {"tp": 2, "cp": 1, "pp": 4, "dp": 1})
+    finding = answer_case(generate(3, kind="long_stage", mesh=mesh, steps=4))
+    assert (finding.verdict, [c.rank for c in finding.candidates]) == ("inconclusive", [6, 7])
+    low, high = finding.candidates[0].lost_ms_low, finding.candidates[0].lost_ms_high
+    assert low is not None
+    assert high is not None
+    assert low < 0.02 * finding.what_if.step_ms < high
+
+
 def test_a_missing_culprit_is_the_candidate(tmp_path):
     finding = analyse(job(tmp_path, grid(tp=2, dp=4), slow={5: 1.5}, lost={5}))
     assert (finding.verdict, finding.candidates[0].rank) == ("inconclusive", 5)
     assert finding.candidates[0].lost_ms_high > 0
+
+
+def test_one_rank_of_a_stage_tells_no_long_stage(tmp_path):
+    mesh = grid(pp=2, dp=4)
+    kept = set(mesh.line(0, ["pp"]))
+    run = job(tmp_path, mesh, slow={max(kept): 1.3}, lost=set(range(8)) - kept)
+    found = analyse(run)
+    assert (found.verdict, found.suspects) == ("inconclusive", ())

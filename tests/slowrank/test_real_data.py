@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from tracekit.analysis.slowrank.analyse import analyse
@@ -45,3 +48,24 @@ def test_one_rank_of_two_is_not_called_healthy():
     finding = analyse(load([str(DATA / "kineto_misc" / "nccl_data.json.gz")]))
     assert finding.verdict == "inconclusive"
     assert finding.ranks.missing == (1,)
+
+
+@pytest.mark.parametrize("steps", [(408, 810), (831, 1218), (34, 1216, 1222), (16, 422, 831, 1218)])
+def test_few_steps_of_the_published_job_blame_no_stage(published, steps):
+    finding = analyse(published, steps=[(n, n + 1) for n in steps])
+    assert [s.rank for s in finding.suspects] == [0]
+    assert finding.cause == "gpu_compute"
+
+
+@pytest.fixture(scope="module")
+def published():
+    return load([str(DATA / "ops" / "trace-AR.parquet")])
+
+
+@pytest.mark.parametrize("kept", [(16, 36), (0, 52), (4, 8, 56)])
+def test_few_ranks_of_the_published_job_blame_nobody(tmp_path, kept):
+    table = pq.read_table(DATA / "ops" / "trace-AR.parquet")
+    chosen = pc.is_in(table.column("rank"), pa.array(kept))
+    pq.write_table(table.filter(chosen), tmp_path / "ops.parquet")
+    finding = analyse(load([str(tmp_path)]))
+    assert (finding.verdict, finding.suspects) == ("inconclusive", ())

@@ -1,8 +1,10 @@
 """Transfers that are slow though everybody arrived in time are a slow link; its ranks are named together."""
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.tables.channels import Channel
 
@@ -52,3 +54,20 @@ def test_shards_and_replicas_are_told_by_their_shape(tmp_path):
     shapes = [case.shape_of(Channel(0, members, False, 0)) for members in ((0, 1), (2, 3), (0, 2), (4, 6))]
     assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
     assert case.shape_of(Channel(0, tuple(range(8)), False, 0)) == ("dp",)
+
+
+def test_messages_without_a_like_are_slow_as_well(tmp_path):
+    """Half of what the slow group carries has a size of its own, as tokens dealt to experts have."""
+    prices = []
+    for folder, own_sizes in (("even", False), ("uneven", True)):
+        (tmp_path / folder).mkdir()
+        run = job(tmp_path / folder, grid(tp=4, dp=2), link={(1, 5): 12}, jitter=0)
+        for record in [r for r in run.ranks if r.rank in {1, 5}] if own_sizes else []:
+            path = run.folder / record.table
+            rows = pq.read_table(path).to_pylist()
+            for row in rows:
+                if row["group"] is not None and row["dur"] > 6 * TRANSFER_US * 1000 and row["seq"] % 2:
+                    row |= {"in_nelems": 1000 + row["seq"], "out_nelems": 1000 + row["seq"]}
+            pq.write_table(events(rows), path)
+        prices.append(analyse(run).what_if.slowdown)
+    assert prices[1] == pytest.approx(prices[0], rel=0.005)

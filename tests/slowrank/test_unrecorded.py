@@ -82,3 +82,11 @@ def test_recorded_waits_outweigh_an_innocent(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={5: 1.6, 2: 1.1}, lost={5}))
     assert finding.verdict == "inconclusive"
     assert "rank 5 has no trace" in finding.reason
+
+
+def test_a_slow_recorded_rank_is_a_candidate_too(tmp_path):
+    """Rank 1 is slow and recorded, its tensor partner 0 is not: most waits for rank 1 cannot be matched."""
+    lost = {0, 3, 7}
+    finding = analyse(job(tmp_path, MESH, slow={1: 1.5}, lost=lost))
+    named = finding.suspects or finding.candidates
+    assert named[0].rank == 1

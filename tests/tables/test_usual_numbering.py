@@ -9,7 +9,7 @@ from tests.slowrank.jobs import grid
 from tracekit.analysis.slowrank.unnamed_groups import ways_of
 from tracekit.mesh import Mesh
 from tracekit.tables.stream_sequences import StreamClass
-from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups
+from tracekit.tables.usual_numbering import members_of, shown, usual_groups
 
 US = 1_000.0
 OPS = 40
@@ -82,10 +82,19 @@ def test_a_given_mesh_may_divide_an_axis():
     halves = replace(halves, coordinates={r: (r % 2, r // 2 % 2, r // 4) for r in range(8)})
     recorded = {0, 1, 3, 6, 7}
     classes = [streams(halves, axes, recorded, n, 2) for n, axes in enumerate((("shard",), ("dp",), ("tp",)))]
-    found = members_of(shown(classes, [Way(tuple(w)) for w in ways_of(mesh)], recorded))
+    found = members_of(shown(classes, list(ways_of(mesh)), recorded))
     for number, axes in enumerate((("shard",), ("dp",), ("tp",))):
         groups = {
             found.get((rank, number), halves.line(rank, axes)) == halves.line(rank, axes) for rank in recorded
         }
         assert groups == {True}
     assert found[1, 0] == (1, 3)
+
+
+def test_no_part_of_an_axis_hides_unrecorded_ranks():
+    """Ranks 0 to 3 of eight replicas leave together: so may the others, whom shards of four would leave out."""
+    recorded = range(4)
+    found = members_of(
+        shown([streams(grid(dp=8), ("dp",), set(recorded), 0)], list(ways_of(grid(dp=8))), {*recorded})
+    )
+    assert set(found.values()) == {tuple(range(8))}

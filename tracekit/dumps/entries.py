@@ -6,6 +6,7 @@ Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 t
 """
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ from tracekit.dumps.fields import (
     host_of,
     integer,
     state_of,
+    text_of,
 )
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
+from tracekit.dumps.ring_order import fitting, span_of
 from tracekit.dumps.signatures import Signatures
 from tracekit.errors import InputError
 from tracekit.thresholds.dumps import (
@@ -27,7 +30,7 @@ from tracekit.thresholds.dumps import (
     MAX_GROUP_NAME,
     MAX_GROUPS,
     MAX_INTEGER,
-    MAX_MEMBERS_TEXT,
+    MAX_OP_NAME,
     MAX_RANK,
     MAX_VERSION,
 )
@@ -37,11 +40,15 @@ from tracekit.thresholds.dumps import (
 class _Scan:
     """The entries of one dump, sorted into collectives and messages."""
 
-    collectives: dict[int, list[tail.Row]] = field(default_factory=dict)  # by group
+    collectives: dict[int, list[tail.Row]] = field(default_factory=lambda: defaultdict(list))  # by group
     p2p: list[messages.Row] = field(default_factory=list)
     coalesced: tail.Coalesced = field(default_factory=dict)
     ids: dict[int, int] = field(default_factory=dict)  # local pg_id → group
     oldest: tuple[int, int] | None = None  # record id and state of the first entry that is a call
+    newest: dict[int, int] = field(default_factory=dict)  # place in the ring of a group's last call
+    damaged: dict[int, int] = field(
+        default_factory=dict
+    )  # that of its last damaged entry; -1: of no known group
 
     def settled(self, group: int) -> list[tail.Row]:
         """Give the collectives of a group, the parts of a coalesced call in the state of the whole call."""
@@ -53,7 +60,8 @@ class Reducer:
     """Turns decoded dumps into RankDumps; keeps lists and names that repeat from file to file."""
 
     def __init__(self) -> None:
-        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._ranks: dict[str | tuple[int, ...], tuple[int, ...]] = {}
+        self._lists: dict[int, tuple[int, ...]] = {}  # by the identity of the lists of one dump
         self._sets: dict[int, frozenset[int]] = {}  # by the identity of the lists that `_ranks` keeps alive
         self._signatures = Signatures()
 
@@ -64,10 +72,12 @@ class Reducer:
         entries = dump.get("entries")
         if not isinstance(entries, (list, tuple)) and "pg_status" not in dump:
             raise InputError("no flight-recorder dump: neither entries nor pg_status in it")
-        result = RankDump(path, str(dump.get("version", ""))[:MAX_VERSION], host_of(dump), [], [])
+        result = RankDump(path, text_of(dump.get("version"), MAX_VERSION), host_of(dump), [], [])
         result.claimed = integer(dump.get("rank"))
         index = self._config(result, dump.get("pg_config"))
         scan = _scanned(result, entries or (), index)
+        if entries:
+            _drop_leaps(result, scan, span_of(entries))
         _fill_ring(result, entries or (), scan.oldest)
         for group in scan.collectives:
             started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
@@ -87,28 +97,30 @@ class Reducer:
         for key, value in list(config.items())[:MAX_GROUPS]:
             if not isinstance(value, dict):
                 continue
-            name = str(value.get("name", key))[:MAX_GROUP_NAME]
-            members = self._members(value.get("ranks", ""))
-            if not members or name in index:
+            name = text_of(value.get("name", key), MAX_GROUP_NAME)
+            members = self._members(value.get("ranks", "")) if name not in index else ()
+            if not members:
                 continue
             index[name] = len(result.groups)
-            result.groups.append(GroupTail(name, str(value.get("desc", ""))[:MAX_GROUP_NAME], members))
+            result.groups.append(GroupTail(name, text_of(value.get("desc"), MAX_GROUP_NAME), members))
+        self._lists.clear()
         return index
 
     def _members(self, text: Any) -> tuple[int, ...]:
         """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is no list of ranks."""
-        key = text if isinstance(text, str) else repr(text)[:MAX_MEMBERS_TEXT]
-        known = self._ranks.get(key)
+        known = self._ranks.get(text) if isinstance(text, str) else self._lists.get(id(text))
         if known is None:
             try:
-                value = json.loads(key) if isinstance(text, str) else text
+                value = json.loads(text) if isinstance(text, str) else text
                 ranks = tuple(value) if isinstance(value, (list, tuple)) else ()
             except (ValueError, RecursionError):
                 ranks = ()
             if not all(type(r) is int and 0 <= r < MAX_RANK for r in ranks) or len(set(ranks)) != len(ranks):
                 ranks = ()
-            known = self._ranks[key] = tuple(sorted(ranks))
-            self._sets[id(known)] = frozenset(known)
+            ranks = tuple(sorted(ranks))
+            known = self._ranks.setdefault(text if isinstance(text, str) else ranks, ranks)
+            self._sets.setdefault(id(known), frozenset(known))
+            self._lists[id(text)] = known
         return known
 
     def _fill_candidates(self, result: RankDump) -> None:
@@ -131,16 +143,18 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
 
     One loop, with local names and few calls: it runs once for each of up to 20 000 entries of every dump.
     """
-    scan, oldest = _Scan(), None
-    ids, collectives, p2p = scan.ids, scan.collectives, scan.p2p
-    for given in entries:
+    scan = _Scan()
+    ids, collectives, p2p, newest = scan.ids, scan.collectives, scan.p2p, scan.newest
+    for place, given in enumerate(entries):
+        group: int | None = -1
         try:
             entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
             name = entry["process_group"][0]
-            group = index.get(name)
+            group = index.get(name) if type(name) is str else None  # a tree of tuples takes for ever to hash
             if group is None:
                 group = _unlisted(result, entry, index)
-            ids[entry["pg_id"]] = group
+            if type(pg_id := entry["pg_id"]) is int:
+                ids[pg_id] = group
             text = entry["profiling_name"]
             state = DONE if entry["retired"] else state_of(entry)
             is_p2p = entry["is_p2p"]
@@ -154,26 +168,44 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
             if is_p2p:
                 p2p.append((seq, group, state, text, entry))
             else:
-                rows = collectives.get(group)
-                if rows is None:
-                    rows = collectives[group] = []
-                rows.append((seq, state, entry))
+                collectives[group].append((seq, state, entry))
         except (TypeError, KeyError, IndexError, ValueError, AttributeError):
             result.malformed += 1
+            scan.damaged[-1 if group is None else group] = place
             continue
-        if oldest is None:
-            oldest = integer(entry.get("record_id")) or 0, state
-    scan.oldest = oldest
+        newest[group] = place
+        if scan.oldest is None:
+            scan.oldest = integer(entry.get("record_id")) or 0, state
     return scan
+
+
+def _drop_leaps(result: RankDump, scan: _Scan, span: int) -> None:
+    """Drop calls whose number does not fit into the ring; mark groups whose newest call may be a damaged one."""
+    for group, rows in scan.collectives.items():
+        kept = scan.collectives[group] = fitting(rows, span)
+        result.malformed += len(rows) - len(kept)
+        result.groups[group].open_end = kept[-1] is not rows[-1]
+    by_group: dict[int, list[messages.Row]] = {}
+    for row in scan.p2p:
+        by_group.setdefault(row[1], []).append(row)
+    fits = {id(row) for rows in by_group.values() for row in fitting(rows, span)}
+    leaps = len(scan.p2p) - len(fits)
+    scan.p2p = [row for row in scan.p2p if id(row) in fits] if leaps else scan.p2p
+    result.malformed += leaps
+    nowhere = scan.damaged.pop(-1, -1)
+    for group, place in scan.newest.items():
+        result.groups[group].open_end |= max(nowhere, scan.damaged.get(group, -1)) > place
+    result.damaged_end = bool(leaps) or any(g.open_end for g in result.groups)
 
 
 def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
     """Enter a group that only entries name; give its index."""
-    name, desc = (str(t)[:MAX_GROUP_NAME] for t in entry["process_group"])
-    if len(result.groups) >= MAX_GROUPS:
+    name, desc = (text_of(t, MAX_GROUP_NAME) for t in entry["process_group"])
+    if len(result.groups) >= MAX_GROUPS or type(entry["process_group"][0]) is not str:
         raise ValueError
     index[entry["process_group"][0]] = len(result.groups)
     result.groups.append(GroupTail(name, desc, ()))
+    result.unlisted = True
     return len(result.groups) - 1
 
 
@@ -192,7 +224,7 @@ def _fill_last(result: RankDump, entry: Any, index: dict[str, int]) -> None:
     """Take backend, group, time and stack from the last entry."""
     if not isinstance(entry, dict):
         return
-    name = str(entry.get("profiling_name", ""))
+    name = text_of(entry.get("profiling_name"), MAX_OP_NAME)
     result.backend = name.partition(":")[0][:MAX_BACKEND_NAME]
     result.last_created = integer(entry.get("time_created_ns")) or 0
     group = entry.get("process_group")

@@ -10,13 +10,16 @@ from typing import Any
 from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED, RankDump
 from tracekit.thresholds.dumps import (
     MAX_DIGITS,
+    MAX_DIMENSIONS,
     MAX_FILE_NAME,
     MAX_FUNCTION_NAME,
+    MAX_GROUP_NAME,
     MAX_GROUPS,
     MAX_HOST_NAME,
     MAX_INTEGER,
     MAX_LINE_NUMBER,
     MAX_NUMBER,
+    MAX_SHAPES,
     MAX_STATUS_DIGITS,
 )
 
@@ -37,7 +40,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
         if number is None or not isinstance(value, dict):
             continue
         enqueued, completed = (integer(value.get(f"last_{k}_collective")) for k in ("enqueued", "completed"))
-        if enqueued is not None and completed is not None:
+        if enqueued is not None and completed is not None and -1 <= completed <= enqueued:
             frontiers[number] = (enqueued, completed)
     result.has_status = bool(frontiers)
     known = {k: v for k, v in ids.items() if k in frontiers}
@@ -64,7 +67,7 @@ def completed_entry(entry: Any) -> dict[str, Any]:
     pg_id = entry.get("pg_id", 0)
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
     return {
-        "process_group": (str(pg_id), ""),
+        "process_group": (text_of(pg_id, MAX_GROUP_NAME), ""),
         "pg_id": pg_id,
         "is_p2p": P2P_NAME.search(name) is not None,
         "retired": False,
@@ -78,7 +81,7 @@ def completed_entry(entry: Any) -> dict[str, Any]:
 
 def state_of(entry: dict[str, Any]) -> int:
     """Give SCHEDULED, STARTED or DONE of an entry; KeyError where it does not tell."""
-    if entry["retired"] or entry["state"] == "completed" or entry["time_discovered_completed_ns"]:
+    if entry["retired"] or entry["state"] == "completed" or integer(entry["time_discovered_completed_ns"]):
         return DONE
     return STARTED if entry["state"] == "started" else SCHEDULED
 
@@ -96,8 +99,9 @@ def frame_text(frame: Any) -> str:
     """Give a frame as `file:line function`; an empty text for any other object."""
     if not isinstance(frame, dict):
         return ""
-    file, line, name = (str(frame.get(key)) for key in ("filename", "line", "name"))
-    return f"{file[:MAX_FILE_NAME]}:{line[:MAX_LINE_NUMBER]} {name[:MAX_FUNCTION_NAME]}"
+    sizes = {"filename": MAX_FILE_NAME, "line": MAX_LINE_NUMBER, "name": MAX_FUNCTION_NAME}
+    file, line, name = (text_of(frame.get(key), most) for key, most in sizes.items())
+    return f"{file}:{line} {name}"
 
 
 def integer(value: Any) -> int | None:
@@ -108,6 +112,46 @@ def integer(value: Any) -> int | None:
         except ValueError:
             return None
     return value if type(value) is int and abs(value) < MAX_INTEGER else None
+
+
+def text_of(value: Any, most: int) -> str:
+    """Give the first `most` characters of a text, or of a number as text; nothing for anything else.
+
+    A list is never made text: lists that share their parts are short in a file and endless as text.
+    """
+    if isinstance(value, str):
+        return value[:most]
+    return str(value)[:most] if type(value) is float or integer(value) is not None else ""
+
+
+def listed(value: Any, most: int) -> str:
+    """Give the shapes or dtypes of a call as text, as far as their first `most` numbers or names; "" where damaged."""
+    if not isinstance(value, (list, tuple)):
+        return text_of(value, most)
+    left, kept = most, []
+    for item in value[:most]:
+        inner = item[:left] if isinstance(item, (list, tuple)) else [item]
+        plain = [v[:most] if isinstance(v, str) else integer(v) for v in inner]
+        if None in plain:
+            return ""
+        kept.append(plain if isinstance(item, (list, tuple)) else plain[0])
+        left -= len(plain) + 1
+        if left <= 0:
+            break
+    return str(kept)[:most]
+
+
+def is_listed(value: Any) -> bool:
+    """Whether `value` is a short list of shapes or of dtypes, so that to compare and to hash it is cheap."""
+    return (
+        type(value) in {list, tuple}
+        and len(value) <= MAX_SHAPES
+        and all(type(v) is str or (type(v) in {list, tuple} and _is_shape(v)) for v in value)
+    )
+
+
+def _is_shape(value: Any) -> bool:
+    return len(value) <= MAX_DIMENSIONS and all(type(n) is int for n in value)
 
 
 def number(value: Any) -> float:

@@ -40,7 +40,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def find_files(inputs: Sequence[str]) -> Found:
-    """Return what `inputs` name, with at least one file; InputError where one of them names nothing."""
+    """Return what `inputs` name, one file at least, and what cannot be read; InputError where one names nothing."""
     found = discover(inputs, DUMPS)
     if not found.sources and found.unreadable:
         raise InputError(f"{found.unreadable[0].path}: {found.unreadable[0].reason}")

@@ -14,7 +14,7 @@ from tracekit.dumps.files import find_files, size_of
 from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
-from tracekit.errors import InputError
+from tracekit.errors import InputError, with_rejected
 from tracekit.findings import Quality, Rejected
 from tracekit.thresholds.dumps import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
 from tracekit.workers import Limits, do_all
@@ -65,10 +65,11 @@ def load_dumps(
     read = _read(paths, found.named, jobs, progress, timed=timed)
     kept, others, number = of_one_job(read.dumps, {p: found.run_of(p) for p in paths}, job)
     assigned = assign_ranks(kept)
-    rejected = (*read.rejected, *others, *assigned.rejected)
+    rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
-        raise InputError(f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}")
+        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}"
+        raise with_rejected(InputError(told), [(r.path, r.reason) for r in rejected[1:]])
     world = set(assigned.dumps)
     for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
         world.update(ranks)

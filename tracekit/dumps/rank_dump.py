@@ -32,6 +32,7 @@ class GroupTail:
     entry_completed: int = -1  # all entries up to here are done
     entry_seen_done: bool = False  # and the ring still holds that call: it is no mere upper bound
     has_p2p: bool = False
+    open_end: bool = False  # a damaged entry may be its newest call
     seq: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ascending
     state: Int8 = field(default_factory=lambda: np.zeros(0, np.int8))  # (tail,)
     created: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))  # (tail,) ns, 0 unknown
@@ -123,6 +124,8 @@ class RankDump:
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
     )
+    unlisted: bool = False  # calls name groups that the dump does not list
+    damaged_end: bool = False  # damaged entries may be its newest calls or messages
     truncated: bool = False  # the file ends too early: the newest entries are not in it
     unmapped_status: int = 0
     last_created: int = 0

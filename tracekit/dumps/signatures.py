@@ -6,6 +6,7 @@ Part of `entries`.
 from typing import Any
 
 from tracekit.dumps.calls import Signature
+from tracekit.dumps.fields import is_listed, listed
 from tracekit.thresholds.dumps import (
     MAX_DTYPES_TEXT,
     MAX_OP_NAME,
@@ -45,6 +46,8 @@ class Signatures:
                     return call
         except (TypeError, KeyError):
             return self._made(entry)
+        if not all(map(is_listed, (sent, got, sent_types, got_types))):
+            return self._made(entry)
         call = self._known(entry)
         recent = self._recent.setdefault(name, [])
         recent.append((sent, got, sent_types, got_types, call))
@@ -76,9 +79,9 @@ class Signatures:
         name = str(entry.get("profiling_name"))
         signature = Signature(
             name[name.find(":") + 1 :][:MAX_OP_NAME],
-            str(entry.get("input_sizes"))[:MAX_SIZES_TEXT],
-            str(entry.get("output_sizes"))[:MAX_SIZES_TEXT],
-            str(entry.get("input_dtypes"))[:MAX_DTYPES_TEXT],
-            str(entry.get("output_dtypes"))[:MAX_DTYPES_TEXT],
+            listed(entry.get("input_sizes"), MAX_SIZES_TEXT),
+            listed(entry.get("output_sizes"), MAX_SIZES_TEXT),
+            listed(entry.get("input_dtypes"), MAX_DTYPES_TEXT),
+            listed(entry.get("output_dtypes"), MAX_DTYPES_TEXT),
         )
         return self._signatures.setdefault(signature, signature)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracekit.dumps.calls import CallKind
-from tracekit.dumps.fields import P2P_NAME, completed_entry, integer, number, state_of
+from tracekit.dumps.fields import P2P_NAME, completed_entry, integer, number, state_of, text_of
 from tracekit.dumps.rank_dump import DONE, Int64, RankDump, TimedCalls
 from tracekit.thresholds.dumps import (
     LONGEST_CALL_MS,
@@ -77,7 +77,7 @@ def timed_calls(result: RankDump, entries: Any) -> TimedCalls:
     for given in entries if isinstance(entries, (list, tuple)) else ():
         try:
             entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
-            place = index[str(entry["process_group"][0])[:MAX_GROUP_NAME]]
+            place = index[text_of(entry["process_group"][0], MAX_GROUP_NAME)]
             kind = _kind(entry, result.groups[place].ranks)
             timed = rows.add(entry, place)
             if not timed:
@@ -117,7 +117,7 @@ def _kind(entry: dict[str, Any], ranks: tuple[int, ...]) -> CallKind:
             source, destination = (ranks[e] for e in ends)
         name = match[1]
     dtypes = entry.get("input_dtypes") or entry.get("output_dtypes")
-    dtype = str(dtypes[0])[:MAX_DTYPE] if isinstance(dtypes, (list, tuple)) and dtypes else ""
+    dtype = text_of(dtypes[0], MAX_DTYPE) if isinstance(dtypes, (list, tuple)) and dtypes else ""
     return CallKind(
         re.sub(r"^[a-z0-9]{1,16}:", "", name)[:MAX_OP_NAME],
         dtype,

@@ -12,6 +12,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 import fsspec
+from fsspec.registry import known_implementations
 
 from tracekit.errors import InputError, UsageError
 from tracekit.files.recorded_run import RecordedRun, recorded_run
@@ -109,6 +110,13 @@ class _Search:
                 listed, named = {path: fs.info(path)}, True
         except FileNotFoundError as error:
             raise InputError(f"{url}: no such file or folder; check the URL") from error
+        except ImportError as error:
+            protocol = url.partition("://")[0]
+            known = str(known_implementations.get(protocol, {}).get("class", protocol))
+            package = known.partition(".")[0]
+            raise InputError(
+                f"{url}: {protocol} is read by a package that is not installed; pip install {package}"
+            ) from error
         except Exception as error:  # every backend has errors of its own
             reason = f"{type(error).__name__}: {error}"
             raise InputError(

@@ -52,7 +52,8 @@ def _rivals(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
         return False
     if file.alone or before.steps & after.steps:
         return True
-    if None not in {before.host, after.host} and before.host != after.host:
+    moved = None not in {before.host, after.host} and before.host != after.host
+    if moved and not (before.steps and after.steps):  # a name of a file says little where the steps go on
         return True
     shorter = min(before.last - before.first, after.last - after.first)
     if before.last - after.first > MAX_OVERLAP * shorter:

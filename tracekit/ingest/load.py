@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tracekit.errors import InputError, UsageError
+from tracekit.errors import InputError, UsageError, with_rejected
 from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
@@ -36,7 +36,7 @@ def load(
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
     inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
-    out: where the run is kept; None keeps it in a temporary folder until the process ends.
+    out: where the run is kept; None keeps it in a temporary folder for as long as somebody holds the run.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
@@ -51,7 +51,7 @@ def load(
         return replace(open_run(Path(inputs[0])), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
-    with building(out) as folder:
+    with building(out) as (folder, lease):
         results = read_files(found.sources, folder, jobs, progress) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
@@ -62,7 +62,7 @@ def load(
             raise InputError(_nothing(inputs, found))
         _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
-    return open_run(out) if out is not None else run
+    return open_run(out) if out is not None else replace(run, lease=lease)
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
@@ -111,7 +111,8 @@ def _of_set(
     results, quality, number = read_set(inputs, folder, *wanted, tell)
     run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
-    return replace(run, quality=tuple(rows))
+    refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
+    return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))
 
 
 def _merged(
@@ -127,8 +128,14 @@ def _merged(
         if r.status != "foreign" or r.label in found.named
     ]
     if not any(r.status == "ok" for r in kept):
-        raise InputError(_nothing(inputs, found, [r for r in results if r.status != "ok"]))
+        refused = [r for r in results if r.status != "ok"]
+        files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
+        raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
     run = merge(kept, folder, found, job)
+    if not run.ranks:
+        first = run.rejected[0]
+        error = InputError(f"{first.path}: cannot be used: {first.reason}")
+        raise with_rejected(error, [(r.path, r.reason) for r in run.rejected[1:]])
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
     return replace(run, quality=extra + run.quality)

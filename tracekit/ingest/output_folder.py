@@ -4,12 +4,12 @@ A folder under construction is locked by the process that builds it. What a kill
 what another one is building, and the next call removes it, or puts back the run that was about to be replaced.
 """
 
-import atexit
 import fcntl
 import os
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,11 +47,30 @@ def _below(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
+class Lease:
+    """A temporary run folder: it is removed when nobody holds the lease any longer, or when the process ends."""
+
+    def __init__(self, folder: Path, lock: int | None) -> None:
+        self._end = weakref.finalize(self, _give_back, folder, lock, os.getpid())
+
+    def end(self) -> None:
+        """Remove the folder now."""
+        self._end()
+
+
+def _give_back(folder: Path, lock: int | None, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child only has a copy
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if lock is not None:
+        os.close(lock)
+
+
 @contextmanager
-def building(out: Path | None) -> Iterator[Path]:
+def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
     """Lend a folder to build a run in. It takes the place of `out` at the end, and vanishes on error.
 
-    Without `out` the folder lives until the process ends.
+    Without `out` the folder lives as long as its lease, which the run holds.
     """
     parent = Path(tempfile.gettempdir()) if out is None else out.absolute().parent
     prefix = TEMPORARY if out is None else f".{out.name}."
@@ -60,15 +79,16 @@ def building(out: Path | None) -> Iterator[Path]:
     _sweep(parent, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, suffix="" if out is None else ".partial", dir=parent))
     lock = _locked(folder)
-    if out is None:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    lease = Lease(folder, lock) if out is None else None
     try:
-        yield folder
+        yield folder, lease
         if out is not None:
             (folder / LOCK).unlink()
             folder.chmod(0o755)
             _replace(folder, out)
     except BaseException:
+        if lease is not None:
+            lease.end()
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:

@@ -4,6 +4,7 @@ To add a format, write a reader module and add its entry to FORMATS. A run folde
 with `manifest.open_run`.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -28,6 +29,8 @@ SetReader = Callable[
 ]
 """Reads the files of one job that inputs name into Parquet files in a folder, with so many processes; the job by its
 number, which is returned where there are several."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+"""What only writing meets: a full disk, a spent quota, a file grown too large, a disk that is read only."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -121,6 +124,8 @@ def read_file(source: Source, out: Path, progress: Callable[[int], None] | None 
     except PermissionError:
         result = _rejected(source, "no permission to read it; check its owner and mode")
     except OSError as error:
+        if error.errno in FULL:
+            raise  # it is our own table that cannot be written
         result = _rejected(source, f"it cannot be read ({error.strerror or error})")
     except MemoryError:
         result = _rejected(source, "not enough memory to read it")

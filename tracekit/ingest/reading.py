@@ -2,16 +2,20 @@
 
 import mmap
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from tracekit.errors import OutputError
 from tracekit.files.source import Source
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.readers import read_file
-from tracekit.thresholds.ingest import READER_BYTES, READER_SECONDS
+from tracekit.thresholds.ingest import LOOK_SECONDS, READER_BYTES, READER_SECONDS
 from tracekit.workers import Limits, do_all
 
 
@@ -59,6 +63,8 @@ def read_files(
     results: dict[int, FileResult] = {}
     for number, found in do_all(tasks, handler, jobs, LIMITS, method=method, idle=told.look):
         i = largest_first[number]
+        if isinstance(found, OutputError):
+            raise found
         results[i] = found if isinstance(found, FileResult) else _broken(sources[i], found)
         told.done(i)
     return [results[i] for i in range(len(sources))]
@@ -80,6 +86,10 @@ class _FileReader:
 
         try:
             return read_file(source, part, tell)
+        except OSError as error:
+            return OutputError(
+                f"{part.parent}: {error.strerror or error}; free some space, or name another folder"
+            )
         except Exception as error:  # noqa: BLE001 (it is reported with the file)
             return RuntimeError(f"a fault of ours, please report it: {type(error).__name__}: {error}"[:300])
 
@@ -96,9 +106,15 @@ class _Told:
             -1, 8 * max(len(sources), 1)
         )  # raw bytes read, by file; shared with forked workers
         self._sources, self._progress = sources, progress
-        self._total = sum(s.size for s in sources)
-        self._finished: set[int] = set()
-        self._most = 0
+        self._sizes = np.array([s.size for s in sources], np.int64)
+        self._open = np.ones(len(sources), bool)  # files not read whole yet
+        self._total = int(self._sizes.sum())
+        self._finished = 0
+        self._whole = self._part = self._most = (
+            0  # bytes of files read whole, of others, and the most told so far
+        )
+        self._busy = 0
+        self._looked = 0.0
 
     def read(self, index: int, part: Path) -> FileResult:
         """Read a file in this process, and tell of it."""
@@ -113,21 +129,25 @@ class _Told:
 
     def done(self, index: int) -> None:
         """Count a file as read whole."""
-        self._finished.add(index)
+        self._finished += int(self._open[index])
+        self._open[index] = False
+        self._whole += self._sources[index].size
         self.look(index)
 
     def look(self, index: int | None = None) -> None:
         """Tell how far all files are; `index` is the file just finished."""
         if self._progress is None:
             return
-        read = [int.from_bytes(self.counts[8 * i : 8 * i + 8], "little") for i in range(len(self._sources))]
-        sizes = [s.size for s in self._sources]
-        done = sum(
-            size if i in self._finished else min(count, size)
-            for i, (count, size) in enumerate(zip(read, sizes, strict=True))
-        )
-        self._most = max(self._most, done)
-        busy = next((i for i, count in enumerate(read) if count and i not in self._finished), index or 0)
-        label = self._sources[busy if index is None else index].label
-        event = ProgressEvent(len(self._finished), len(sizes), self._most, self._total, label)
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:  # to look at all files for each would take quadratic time
+            self._looked = now
+            read = np.frombuffer(self.counts, np.int64)[: len(self._sizes)]
+            self._part = int(np.minimum(read, self._sizes)[self._open].sum())
+            busy = np.flatnonzero(self._open & (read > 0))
+            self._busy = int(busy[0]) if len(busy) else self._busy
+        elif index is None:
+            return
+        self._most = max(self._most, min(self._whole + self._part, self._total))
+        label = self._sources[self._busy if index is None else index].label
+        event = ProgressEvent(self._finished, len(self._sizes), self._most, self._total, label)
         self._progress(event)

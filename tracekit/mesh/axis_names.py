@@ -89,12 +89,14 @@ def _looks(axis: Family) -> str:
     """The name of the axis that communicates as this one does.
 
     Tensor parallelism alternates gathers and scatters (or all-reduces) many times and waits for them; context
-    parallelism gathers layer after layer; data parallelism calls seldom, or behind compute.
+    parallelism gathers layer after layer; data parallelism calls seldom, or behind compute, or sends tokens to experts.
     """
     shown = [g for g in axis.groups if g.collectives]
     if not shown or axis.calls < MANY_CALLS or sum(g.exposed for g in shown) / len(shown) <= MOSTLY_EXPOSED:
         return "dp"
     kinds = frozenset().union(*(g.ops for g in shown))
+    if "all_to_all" in kinds:
+        return "dp"
     alternating = sum(g.alternation for g in shown) / len(shown) > ALTERNATING
     return "tp" if alternating or "all_reduce" in kinds else "cp"
 

@@ -178,15 +178,17 @@ def _complete(family: Family, world: tuple[int, ...]) -> None:
     pattern = _pattern(family.groups[0].ranks)
     if any(_pattern(g.ranks) != pattern for g in family.groups):
         return
-    left, inside = sorted(set(world) - set(family.blocks)), set(world)
+    left = set(world) - set(family.blocks)
     number = len(family.groups)
-    while left:
-        block = {left[0] + p for p in pattern}
-        if not (block <= inside and block <= set(left)):
+    for first in sorted(left):
+        if first not in left:
+            continue
+        block = {first + p for p in pattern}
+        if not block <= left:
             return
         family.blocks.update(dict.fromkeys(block, number))
         number += 1
-        left = [r for r in left if r not in block]
+        left -= block
 
 
 def join(blocks: Sequence[Blocks], ranks: tuple[int, ...]) -> Blocks:

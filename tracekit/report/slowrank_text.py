@@ -67,7 +67,7 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     lost = step - finding.what_if.without_suspects_ms
     price = f"costs {lost:.1f} ms of {step:.1f} ms a step ({100 * lost / step if step else 0:.1f} %)"
     if finding.verdict == "healthy":
-        return title, f"no rank holds the others up; {step:.1f} ms a step"
+        return title, f"no rank holds the others up; {step:.1f} ms a step ({_seen(finding)})"
     if finding.verdict == "inconclusive":
         return title, "the evidence names nobody"
     if not finding.suspects:
@@ -75,6 +75,15 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     who = _who(finding.suspects[0])
     others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
     return title, f"{who}{others}: {price}"
+
+
+def _seen(finding: SlowRankFinding) -> str:
+    """What a healthy answer rests on: the ranks and steps read, and how much of their waits was matched."""
+    ranks, steps, matched = finding.ranks, finding.steps.analysed, finding.coverage.matched
+    known = (
+        f"{ranks.read} of {ranks.expected} ranks and {len(steps)} step{'s' if len(steps) != 1 else ''} read"
+    )
+    return f"{known}, {matched:.0%} of the exposed communication matched" if matched is not None else known
 
 
 def _who(suspect: Suspect) -> str:

@@ -30,12 +30,8 @@ class Together:
     """Starts and ends of a class without the clocks' offsets and drifts."""
 
     def __init__(self, streams: StreamClass) -> None:
-        when = np.median(streams.ends, axis=0)
-        spread = float(np.std(when)) or 1.0
-        base = np.stack([np.ones(len(when)), (when - when.mean()) / spread], axis=1)
-        keep = np.eye(len(when)) - base @ np.linalg.pinv(base)
         self.row = {rank: i for i, rank in enumerate(streams.kept)}
-        self.ends: F64 = streams.ends @ keep
+        self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
@@ -64,6 +60,14 @@ class Together:
         """Whether the members of `groups` waited for each other by far longer than their ends differ."""
         ends = self.apart(groups)
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
+
+
+def _without_clock(ends: F64) -> F64:
+    """What takes offset and drift out of rows of times as `ends`."""
+    when = np.median(ends, axis=0)
+    spread = float(np.std(when)) or 1.0
+    base = np.stack([np.ones(len(when)), (when - when.mean()) / spread], axis=1)
+    return np.asarray(np.eye(len(when)) - base @ np.linalg.pinv(base), np.float64)
 
 
 def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:

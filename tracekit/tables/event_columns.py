@@ -33,14 +33,14 @@ def present(events: pa.Table, column: str) -> Mask:
 
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
-    """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value."""
+    """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value, and with None."""
     values = events.column(column).combine_chunks()
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
         values = values.unify_dictionaries().combine_chunks()
     table = np.empty(len(values.dictionary) + 1, np.object_)  # the last entry stands for null
-    for place, value in enumerate(values.dictionary.to_pylist()):
+    for place, value in enumerate([*values.dictionary.to_pylist(), None]):
         table[place] = of(value)
     index = np.asarray(pc.fill_null(values.indices, len(table) - 1).to_numpy(zero_copy_only=False), np.int64)
     result: Values = table[index]

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.store import Run
+from tracekit.tables.compute_time import inside_each, windows_of
 from tracekit.tables.event_columns import matches, truth
-from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
+from tracekit.tables.intervals import I64, Intervals, subtract, union
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import Steps
 
@@ -51,7 +52,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
     if not columns:
         return None
-    each = _windows(ops, steps, rank, columns)
+    each = windows_of(ops, steps, rank, columns)
     windows = union(*each)
     if not len(windows[0]):
         return None
@@ -80,23 +81,9 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host), spent(_COLLECTOR, host),
         spent(_ALLOCATOR, host), float((computing & first).sum()) / n,
-        _by_window(subtract(source.busy, exposed), each), _by_window(named(ATTENTION, computing), each),
+        inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
 
 
-def _windows(ops: Operations, steps: Steps, rank: int, columns: list[int]) -> tuple[I64, I64]:
-    """Wall time (begins, ends) of the steps in `columns` on the rank, ns."""
-    where = ops.of(rank)
-    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
-    ends = np.array([int(ops.end[where][labels == steps.numbers[c]].max()) for c in columns], np.int64)
-    begins = ends - steps.wall[steps.row(rank), columns].astype(np.int64)
-    return np.maximum(begins, ops.per_rank[rank].window[0]), ends  # nothing was recorded before the window
-
-
-def _by_window(intervals: Intervals, windows: Intervals) -> tuple[float, ...]:
-    inside = covered_until(intervals, windows[1]) - covered_until(intervals, windows[0])
-    return tuple(float(v) for v in inside)
-
-
 def _within(intervals: Intervals, windows: Intervals) -> float:
-    return sum(_by_window(intervals, windows))
+    return sum(inside_each(intervals, windows))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
+from tracekit.tables.message_order import UNKNOWN_SIZE
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP
 
@@ -107,14 +108,26 @@ def _aligned(sides: Sequence[I64], end: I64, token: npt.NDArray[np.object_]) -> 
 
 
 def _best_shift(side: I64, reference: I64, end: I64, token: npt.NDArray[np.object_]) -> int:
-    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least."""
+    """The position in `reference` at which `side` begins: where kinds agree most, then where ends vary least.
+
+    An operation that lost its arguments may have any size.
+    """
+    kinds, sizes = zip(*(_kind_and_size(str(t)) for t in token[np.append(side, reference)]), strict=True)
+    kind, size = np.array(kinds, object), np.array(sizes, object)
     best = (2.0, float("inf"), 0)
     need = max(1, ceil(ALIGN_LEAST_OVERLAP * min(len(side), len(reference))))
     for shift in range(need - len(side), len(reference) - need + 1):
         low, high = max(0, -shift), min(len(side), len(reference) - shift)
-        mine, theirs = side[low:high], reference[low + shift : high + shift]
-        disagree = float(np.mean(token[mine] != token[theirs]))
-        difference = (end[mine] - end[theirs]).astype(np.float64)
+        mine, theirs = slice(low, high), slice(len(side) + low + shift, len(side) + high + shift)
+        told = (size[mine] != None) & (size[theirs] != None)  # noqa: E711
+        disagree = float(np.mean((kind[mine] != kind[theirs]) | (told & (size[mine] != size[theirs]))))
+        difference = (end[side[low:high]] - end[reference[low + shift : high + shift]]).astype(np.float64)
         spread = float(np.median(np.abs(difference - np.median(difference))))
         best = min(best, (round(disagree, 2), spread, shift))
     return best[2]
+
+
+def _kind_and_size(token: str) -> tuple[str, str | None]:
+    """The operation of a token, and its dtype and size; None where the trace does not tell them."""
+    kind, _, size = token.partition("/")
+    return kind, None if token.endswith(UNKNOWN_SIZE) else size

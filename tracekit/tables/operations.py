@@ -59,15 +59,23 @@ class RankOps:
     order: KernelOrder | None = None  # what its device ran, where no step is marked
 
 
-def read_rank(run: Run, rank: int) -> RankOps:
-    """Operations and compute intervals of `rank`; KeyError where the run has no such rank, InputError on a bad file."""
+def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
+    """Operations and compute intervals of `rank`; KeyError where the run has no such rank, InputError on a bad file.
+
+    Step marks are read only if `marked`.
+    """
     events = run.events(rank, _COLUMNS)
     mine = [g for g in run.groups if rank in g.ranks]
-    return rank_ops(rank, resolve_groups(events, mine), mine, run.record(rank).windows)
+    return rank_ops(rank, resolve_groups(events, mine), mine, run.record(rank).windows, marked=marked)
 
 
 def rank_ops(
-    rank: int, events: pa.Table, groups: Sequence[Group] = (), windows: Sequence[int] = ()
+    rank: int,
+    events: pa.Table,
+    groups: Sequence[Group] = (),
+    windows: Sequence[int] = (),
+    *,
+    marked: bool = True,
 ) -> RankOps:
     """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
@@ -82,7 +90,7 @@ def rank_ops(
     cat = matches(events, "cat", lambda c: c)
     kernel = np.isin(cat, ["kernel"])
     on_gpu = bool(kernel.any())
-    steps = step_spans(events, cat, start, end)
+    steps = step_spans(events, cat, start, end) if marked else {}
     comm = communicates(events, kernel, on_gpu=on_gpu)
     busy = compute_intervals(events, cat, comm, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)

@@ -4,6 +4,7 @@ A pattern has no first entry: it is kept in its least rotation, so that sequence
 wherever their recordings begin.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,7 +37,7 @@ def repeating(kinds: I64, window: I64, known: Iterable[Pattern] = ()) -> Repeati
     `window` numbers the capture of each entry, ascending. Windows that hold whole repetitions repeat across their
     borders; else the fullest one shows the pattern. The pattern counts that places the most.
     """
-    if not len(kinds):
+    if not len(kinds) or kinds.max() > sys.maxunicode:
         return None
     fullest = kinds[window == np.bincount(window).argmax()]
     candidates = set(known)
@@ -88,28 +89,28 @@ def least_rotation(kinds: Sequence[int]) -> Pattern:
 def _places(kinds: I64, window: I64, pattern: Pattern) -> I64:
     """The place of each entry of each window, from its end backwards as far as it follows the pattern."""
     place = np.full(len(kinds), OUTSIDE, np.int64)
-    round_ = np.array(pattern, np.int64)
+    once = np.array(pattern, np.int64)
+    twice = _text(pattern) * 2
     for number in np.unique(window):
         rows = np.flatnonzero(window == number)
-        tail = kinds[rows[-len(pattern) :]]
-        last = _only_end(tail, np.concatenate([round_, round_]))
+        last = _only_end(_text(kinds[rows[-len(pattern) :]].tolist()), twice)
         if last is None:
             continue
         backward = (last - np.arange(len(rows))) % len(pattern)
-        differ = np.flatnonzero(round_[backward] != kinds[rows[::-1]])
+        differ = np.flatnonzero(once[backward] != kinds[rows[::-1]])
         covered = int(differ[0]) if len(differ) else len(rows)
         place[rows[::-1][:covered]] = backward[:covered]
     return place
 
 
-def _only_end(tail: I64, twice: I64) -> int | None:
+def _text(kinds: Iterable[int]) -> str:
+    """`kinds` as a text of one letter each, in which Python searches in linear time."""
+    return "".join(map(chr, kinds))
+
+
+def _only_end(tail: str, twice: str) -> int | None:
     """The place of the last entry of `tail` in a pattern, given `twice` over; None where none or several fit."""
-    text, wanted = twice.tobytes(), tail.tobytes()
-    length, width = len(twice) // 2, twice.itemsize
-    found: set[int] = set()
-    at = text.find(wanted)
-    while at >= 0 and len(found) < WHOLE_REPEATS:
-        if at % width == 0:
-            found.add((at // width + len(tail) - 1) % length)
-        at = text.find(wanted, at + 1)
-    return found.pop() if len(found) == 1 else None
+    length = len(twice) // 2
+    at = twice.find(tail)
+    other = twice.find(tail, at + 1, length + len(tail) - 1)
+    return (at + len(tail) - 1) % length if at >= 0 and other < 0 else None

@@ -90,8 +90,8 @@ def issue_times(launch: I64, stream: I64, begin: I64, start: I64, windows: Seque
     """
     known = launch >= 0
     issued = np.where(known, start[launch], begin)
-    for number in np.unique(stream):
-        mine = np.flatnonzero(stream == number)
+    order = np.argsort(stream, kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(stream[order])) + 1):
         for window in windows:
             inside = np.flatnonzero(known[mine] & (issued[mine] >= window))
             ahead = mine[: int(inside[0])] if len(inside) else mine[:0]

@@ -96,18 +96,19 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
     inside = (place >= 0) & (rank.issued < cuts.end[at]) & (cuts.window[at] == window)
     own[inside] = at[inside]
     stream = rank.group if rank.stream is None else np.where(rank.stream < 0, rank.group, rank.stream)
-    recorded = rank.issued >= np.array(rank.begins)[window]
-    for number, closed in enumerate(cuts.closed):
-        steps = np.flatnonzero(cuts.window == number)
-        if not closed or not len(steps):
+    recorded = np.flatnonzero(rank.issued >= np.array(rank.begins)[window])
+    recorded = recorded[np.lexsort((recorded, stream[recorded], window[recorded]))]
+    fresh = (np.diff(stream[recorded]) != 0) | (np.diff(window[recorded]) != 0)
+    for rows in np.split(recorded, np.flatnonzero(fresh) + 1):
+        number = int(window[rows[0]]) if len(rows) else 0
+        low, high = np.searchsorted(cuts.window, [number, number + 1])
+        if not cuts.closed[number] or len(rows) < high - low:
             continue
-        for one in np.unique(stream):
-            rows = np.flatnonzero((stream == one) & (window == number) & recorded)
-            counts = np.bincount(own[rows][own[rows] != NO_STEP] - steps[0], minlength=len(steps))
-            each = int(np.median(counts))
-            if each * len(steps) <= len(rows):
-                own[rows] = NO_STEP
-                own[rows[len(rows) - each * len(steps) :]] = np.repeat(steps, each)
+        counts = np.bincount(own[rows][own[rows] != NO_STEP] - low, minlength=high - low)
+        each = int(np.median(counts)) if high > low else 0
+        if 0 < each * (high - low) <= len(rows):
+            own[rows] = NO_STEP
+            own[rows[len(rows) - each * (high - low) :]] = np.repeat(np.arange(low, high), each)
     return own
 
 

@@ -127,19 +127,15 @@ def _with_rare(order: KernelOrder, rank: RankOps, found: Repeating) -> KernelOrd
     rare = sorted(op for op, n in counts.items() if WHOLE_REPEATS <= n <= repeats // WHOLE_REPEATS)
     if not rare or not len(order.issued):
         return None
-    names, name = list(order.names), order.name.copy()
     moments = np.maximum.accumulate(order.issued)
-    behind = np.zeros(len(name), np.int64)  # bits of the rare kinds that were issued behind each kernel
+    behind = np.zeros(len(order.name), np.int64)  # bits of the rare kinds that were issued behind each kernel
     for bit, op in enumerate(rare[:RARE_KINDS]):
         rows = np.flatnonzero(np.array(rank.op) == op)
         place = np.searchsorted(moments, rank.issued[rows], side="right") - 1
         behind[place[place >= 0]] |= 1 << bit
-    for bits in np.unique(behind[behind > 0]).tolist():
-        mine = behind == bits
-        for kind in np.unique(order.name[mine]).tolist():
-            name[mine & (order.name == kind)] = len(names)
-            names.append(f"{order.names[kind]}, then {bits}")
-    return replace(order, names=tuple(names), name=name)
+    pairs, name = np.unique(np.stack([order.name, behind], axis=1), axis=0, return_inverse=True)
+    names = tuple(f"{order.names[kind]}, then {bits}" for kind, bits in pairs.tolist())
+    return replace(order, names=names, name=name.ravel())
 
 
 def _begins(orders: Orders, places: Places) -> dict[Pattern, int]:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.operations import RankOps
-from tracekit.thresholds.tables import ENDS_COMPARED, LEAST_ENDS, NEARLY_ALL_RANKS
+from tracekit.thresholds.tables import ENDS_COMPARED, LEAST_ALIGNED_ENDS, LEAST_ENDS, NEARLY_ALL_RANKS
 
 F64 = npt.NDArray[np.float64]
 Kinds = tuple[str, ...]
@@ -26,7 +27,7 @@ NO_GROUP = -1
 class StreamClass:
     """Streams of different ranks that run the same collectives; `kept` are those that all compared steps are whole on.
 
-    Times are ns since the rank's first compared end; rows as `kept`, columns are operations.
+    Times are ns since the rank's first compared end, unless they are `aligned`; rows as `kept`, columns are operations.
     """
 
     streams: dict[int, int]  # rank → its stream
@@ -34,6 +35,7 @@ class StreamClass:
     starts: F64
     ends: F64
     size: int  # members of the group as the trace counts them, −1 where it does not
+    aligned: bool = False  # times are on one clock, counted from an arbitrary zero
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -44,10 +46,11 @@ def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
     return np.asarray(~message & (rank.group == NO_GROUP) & (rank.stream != NO_GROUP), bool)
 
 
-def stream_classes(ranks: Sequence[RankOps]) -> list[StreamClass]:
+def stream_classes(ranks: Sequence[RankOps], clocks: Clocks | None = None) -> list[StreamClass]:
     """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
 
-    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation.
+    Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
+    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared.
     """
     classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
     for rank in ranks:
@@ -56,7 +59,7 @@ def stream_classes(ranks: Sequence[RankOps]) -> list[StreamClass]:
             key = stream.usual, stream.size
             classes[*key, seen[key]][rank.rank] = stream
             seen[key] += 1
-    found = [_class(members) for _, members in sorted(classes.items()) if len(members) > 1]
+    found = [_class(members, clocks) for _, members in sorted(classes.items()) if len(members) > 1]
     return [c for c in found if c is not None]
 
 
@@ -98,25 +101,31 @@ def _streams(rank: RankOps) -> list[_Stream]:
     return found
 
 
-def _class(members: dict[int, _Stream]) -> StreamClass | None:
+def _class(members: dict[int, _Stream], clocks: Clocks | None) -> StreamClass | None:
     """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
 
-    Ranks that lack one of these steps belong to the class, but are not compared.
+    Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
     """
     counts = Counter(s for stream in members.values() for s in stream.rows if stream.whole(s))
     most = max(counts.values(), default=0)
     steps = sorted(s for s, count in counts.items() if count >= NEARLY_ALL_RANKS * most)
     kept = sorted(r for r, stream in members.items() if all(stream.whole(s) for s in steps))
+    if clocks is not None:
+        home, _ = Counter(clocks.island[r] for r in kept).most_common(1)[0] if kept else (0, 0)
+        kept = [r for r in kept if clocks.island[r] == home]
     width = len(next(iter(members.values())).usual) * len(steps)
-    if width < LEAST_ENDS or len(kept) <= 1:
+    if width < (LEAST_ENDS if clocks is None else LEAST_ALIGNED_ENDS) or len(kept) <= 1:
         return None
     picked = np.unique(np.linspace(0, width - 1, min(width, ENDS_COMPARED)).astype(int))
     starts, ends = np.zeros((len(kept), len(picked))), np.zeros((len(kept), len(picked)))
     for row, rank in enumerate(kept):
         stream = members[rank]
         places = np.concatenate([stream.rows[s] for s in steps])[picked]
-        first = int(stream.rank.end[places[0]])
-        starts[row] = stream.rank.start[places] - first
-        ends[row] = stream.rank.end[places] - first
+        begin, end = stream.rank.start[places], stream.rank.end[places]
+        if clocks is None:
+            starts[row], ends[row] = begin - end[0], end - end[0]
+        else:
+            starts[row], ends[row] = clocks.align(rank, begin), clocks.align(rank, end)
     size = next(iter(members.values())).size
-    return StreamClass({r: s.stream for r, s in members.items()}, tuple(kept), starts, ends, size)
+    streams = {r: s.stream for r, s in members.items()}
+    return StreamClass(streams, tuple(kept), starts, ends, size, clocks is not None)

@@ -25,6 +25,7 @@ class Way:
 
     groups: tuple[Members, ...]
     cuts: Cuts = ()
+    part: bool = False  # of an axis: shards, replicas, the ends of a line
 
 
 Shown = list[tuple[StreamClass, list[Way]]]
@@ -112,10 +113,13 @@ def shown(classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int
 
 
 def members_of(found: Shown) -> dict[tuple[int, int], Members]:
-    """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class."""
+    """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class.
+
+    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none.
+    """
     members: dict[tuple[int, int], Members] = {}
     for streams, allowed in found:
-        finest = min(allowed, key=lambda w: (max(len(g) for g in w.groups), w.groups))
+        finest = min(allowed, key=lambda w: (w.part, max(len(g) for g in w.groups), w.groups))
         home = {rank: group for group in finest.groups for rank in group}
         members |= {(rank, stream): home[rank] for rank, stream in streams.streams.items()}
     return members

@@ -32,11 +32,14 @@ MAX_PARTS_SHOWN: Final = 8
 MAX_GROUPS: Final = 4096
 """Groups read of one dump: a rank of a 5D mesh is in a few dozen."""
 
-MAX_RANK: Final = 1 << 24
-"""Ranks are below this: a thousand times the largest jobs known."""
+MAX_RANK: Final = 1 << 20
+"""Ranks are below this, as those of traces are (`MAX_RANKS`): ten times the largest jobs known."""
 
 MAX_INTEGER: Final = 1 << 62
 """Sequence numbers and times are below this, so that differences of two fit into int64."""
+
+MAX_LEAP: Final = 1 << 12
+"""Numbers by which calls of a group may lie further apart than the ring tells: those between were left out as done."""
 
 MAX_SEQ: Final = 1 << 40
 """Sequence numbers of timed calls are below this, so that they can share an int64 with a kind."""
@@ -63,9 +66,6 @@ MAX_FILE_NAME: Final = 300
 MAX_FUNCTION_NAME: Final = 200
 MAX_LINE_NUMBER: Final = 12
 """Characters kept of a text in a dump: what NCCL and PyTorch write is shorter, a crafted text may be of any length."""
-
-MAX_MEMBERS_TEXT: Final = 1 << 20
-"""Characters by which a list of members that is no text is looked up: 131 072 ranks of seven digits and a comma."""
 
 MAX_FRAMES: Final = 64
 """Frames of a stack that are kept."""

@@ -26,6 +26,9 @@ MAX_TABLE_BYTES: Final = 1 << 31
 MAX_PLACES: Final = 1 << 20
 """Data-parallel size or stages of an operation table; a greater number is a fault of the file."""
 
+MAX_SPREAD: Final = 4096
+"""Places along an axis for each that an operation table records: some tables record few of a job's ranks."""
+
 MAX_SECONDS: Final = 1e9
 """Start or duration in an operation table, s (32 years): as nanoseconds they stay far within 64 bits."""
 
@@ -163,3 +166,6 @@ READER_BYTES: Final = 16 << 30
 
 READER_SECONDS: Final = 6 * 3600.0
 """Time for one trace. The largest take minutes; only a reader that loops needs hours."""
+
+LOOK_SECONDS: Final = 0.1
+"""Time between looks at how far all files are: no eye sees more, and a look costs as many steps as there are files."""

@@ -35,6 +35,15 @@ ENDS_DRIFT: Final = 0.01
 CLOCK_DOUBTS: Final = 3.0
 """Median differences of common ends that two clocks may be apart; beyond them few ends of collectives lie."""
 
+REDUCED_BY_PIPELINE: Final = 0.01
+"""Elements of collectives beside those of messages that a job of one pipeline has at the most: norms, losses, flags."""
+
+CALLS_OF_PIPELINE: Final = 4
+"""Messages for each collective that a job of one pipeline has at the least: two a micro-batch beside a norm a step."""
+
+SIZES_TOLD: Final = 0.8
+"""Share of operations that must tell their size, so that sizes are compared and not counts."""
+
 AXIS_RIVAL: Final = 0.6
 """An axis is the pipeline if no other axis explains more than this share of the messages that it does."""
 
@@ -89,6 +98,9 @@ STAGE_TELLING_PEERS: Final = 3
 
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
+
+HOST_PACE: Final = 1.25
+"""Hosts launch alike if one needs at most this many times as long between launches: those of one kind vary less."""
 
 STEP_PARTS: Final = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""

@@ -133,6 +133,9 @@ TIE_NS: Final = 1_000_000
 LEAST_ENDS: Final = 4
 """Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
 
+LEAST_ALIGNED_ENDS: Final = 2
+"""Ends of a stream that are compared at the least where clocks are known: one end may meet another by chance."""
+
 ENDS_COMPARED: Final = 128
 """Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
 

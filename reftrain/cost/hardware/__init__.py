@@ -6,7 +6,6 @@ it runs on. A file is data: unknown or missing fields are refused by name.
 """
 
 import dataclasses
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_HARDWARE_FILE
+from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_NUMBER
 
 GIB: Final = 1 << 30
 
@@ -182,8 +181,10 @@ def parse_hardware(text: str, where: str) -> Hardware:
     """Return the machine in the TOML text of a hardware file; `where` names it in errors."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError("--hardware", f"{where} is no TOML: {error}", "correct the file") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            "--hardware", f"{where} is no TOML: {str(error)[:200]}", "correct the file"
+        ) from error
     expected = {"name", "source", "node_size", *TABLES}
     for key in data:
         if key not in expected:
@@ -212,9 +213,13 @@ def _table(value: object, table: str, kind: type[Any], where: str) -> Any:
         if name not in fields:
             problem = f"{where}: unknown field {table}.{name}"
             raise ConfigError("--hardware", problem, f"choose among {', '.join(sorted(fields))}")
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, int | float)
+            or not abs(number) < LARGEST_NUMBER
+        ):
             raise ConfigError(
-                "--hardware", f"{where}: {table}.{name} {number!r} is no number", "give a number"
+                "--hardware", f"{where}: {table}.{name} {str(number)[:40]!r} is no number", "give a number"
             )
         if number < 0:
             raise ConfigError("--hardware", f"{where}: {table}.{name} is below 0", "give 0 or more")

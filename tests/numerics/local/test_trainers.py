@@ -6,7 +6,8 @@ import torch
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build_model
 from numerics.local.proof import prove
-from tests.numerics.local.trainers import trained
+from tests.numerics.local.changes import BENIGN, BUGS
+from tests.numerics.local.trainers import pipelined, trained
 
 WORLDS = {"plain": 1, "ddp": 3, "fsdp_tp": 6, "by_hand": 6}
 
@@ -40,6 +41,12 @@ def test_healthy_trainers_of_others_are_proved(runs, kind):
     found = answered(runs(kind), runs("plain"))
     assert (found.verdict, found.proof) == ("rounding", "bound"), found.reason
     assert any("0 beyond it, 0 not checked" in note for note in found.notes)
+
+
+def test_a_pipeline_of_torch_is_proved(ranks, runs, tmp_path):
+    ranks.run(pipelined, 2, tmp_path / "run")
+    found = answered(tmp_path / "run", runs("plain"))
+    assert (found.verdict, found.proof) == ("drift", "local"), found.reason
 
 
 def test_sixteen_bit_formats_stay_within_their_bounds(runs):
@@ -82,3 +89,23 @@ def test_wrong_average_shows_beside_the_baseline(runs):
     found = answered(runs("by_hand", "no_average"), runs("plain"))
     assert found.verdict == "bug"
     assert "3 times the baseline's" in found.reason
+
+
+QUICK = ("silu by sigmoid", "word off by one")
+
+
+def some(changes):
+    """All changes; those that only `make test-all` runs are marked."""
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in changes]
+
+
+@pytest.mark.parametrize("change", some(BENIGN))
+def test_the_same_function_computed_otherwise_is_rounding(runs, change):
+    assert answered(runs("ddp", change)).verdict == "rounding"
+
+
+@pytest.mark.parametrize("change", some(BUGS))
+def test_changed_functions_are_bugs(runs, change):
+    found = answered(runs("ddp", change))
+    assert found.verdict == "bug"
+    assert BUGS[change][1] in {None, found.first_divergence.tensor}

@@ -5,14 +5,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 
 from numerics import watch
+from tests.numerics.local.changes import BENIGN, BUGS
 from tests.numerics.local.model import WORDS, build
 
 STEPS, SEQUENCES, LENGTH = 2, 12, 9
+
+
+def drawn():
+    """The global batches, (STEPS, SEQUENCES, LENGTH)."""
+    return torch.randint(0, WORDS, (STEPS, SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(1))
 
 
 class CopyIn(torch.autograd.Function):
@@ -109,7 +116,7 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
     dp, coords, replicas = (rank, world), {"dp": rank}, None
     wrapped = model
     if kind == "ddp":
-        wrapped = nn.parallel.DistributedDataParallel(model)
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     elif kind in {"fsdp_tp", "by_hand"}:
         dp, coords = (rank // 2, world // 2), {"dp": rank // 2, "tp": rank % 2}
         mesh = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -119,10 +126,14 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
             cut_by_hand(model, mesh["tp"].get_group(), bug)
             replicas = mesh["dp"].get_group()
     plant(model, bug)
+    if bug in BENIGN or bug in BUGS:
+        (BENIGN[bug] if bug in BENIGN else BUGS[bug][0])(model)
     optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
-    watcher = watch(wrapped, optimizer, dp=dp, micro_batches=2, out=out, level="tensors", coords=coords)
-    drawn = torch.Generator().manual_seed(1)
-    data = torch.randint(0, WORDS, (STEPS, SEQUENCES, LENGTH), generator=drawn)
+    told = (
+        {"dp": dp, "coords": coords} if kind == "by_hand" else {}
+    )  # of the others `watch` finds it by itself
+    watcher = watch(wrapped, optimizer, micro_batches=2, out=out, level="tensors", **told)
+    data = drawn()
     share = SEQUENCES // dp[1]
     for step in range(STEPS):
         for words in data[step, dp[0] * share : (dp[0] + 1) * share].chunk(2):
@@ -143,3 +154,43 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
     if world > 1:
         dist.barrier()
         dist.destroy_process_group()
+
+
+class Stage(nn.Module):
+    """One layer of the model with what stands before the first and behind the last, under the model's names."""
+
+    def __init__(self, model, rank, world):
+        super().__init__()
+        self.words = model.words if rank == 0 else None
+        self.layers = nn.ModuleDict({str(rank): model.layers[rank]})
+        self.norm, self.head = (model.norm, model.head) if rank == world - 1 else (None, None)
+
+    def forward(self, x):
+        x = x if self.words is None else self.words(x)
+        x = next(iter(self.layers.values()))(x)
+        return x if self.head is None else self.head(self.norm(x))
+
+
+def pipelined(rank, world, store, out):
+    """Train on torch's own pipeline, one layer a rank, 1F1B; capture values into `out`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    module = Stage(build()[0], rank, world)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    watcher = watch(
+        module, optimizer, dp=(0, 1), micro_batches=4, out=out, level="tensors", coords={"pp": rank}
+    )
+    stage = PipelineStage(module, rank, world, torch.device("cpu"))
+    schedule = Schedule1F1B(
+        stage,
+        4,
+        loss_fn=lambda logits, words: functional.cross_entropy(logits.flatten(0, 1), words.flatten()),
+    )
+    for words in drawn():
+        given = [words[:, :-1]] if rank == 0 else []
+        schedule.step(*given, **({"target": words[:, 1:]} if rank == world - 1 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+    watcher.close()
+    dist.barrier()
+    dist.destroy_process_group()

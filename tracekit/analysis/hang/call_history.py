@@ -19,7 +19,19 @@ def versions_at(group: Group, seq: int) -> dict[Version, list[int]]:
             if version is None:
                 version = known[id(call)] = version_of(call)
             sides[version].append(frontier.rank)
-    return sides
+    return _told(sides)
+
+
+def _told(sides: dict[Version, list[int]]) -> dict[Version, list[int]]:
+    """Leave out versions of which a part is damaged where another version of that operation is whole."""
+    if len(sides) < 2:
+        return sides
+    whole = {version[0] for version in sides if not _is_damaged(version)}
+    return {v: ranks for v, ranks in sides.items() if not (_is_damaged(v) and (v[0] in whole or not v[0]))}
+
+
+def _is_damaged(version: Version) -> bool:
+    return any(part is None or part == "" for part in version)
 
 
 def counts_before(group: Group, seq: int) -> Counter[Version]:

@@ -67,7 +67,7 @@ def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool
     group.mixed = any(t.has_p2p for _, t in uses) or "PIPELINE" in group.desc.upper()
     for dump, tail in uses:
         frontier = Frontier(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
-        frontier.stale = dump.truncated and (group.mixed or tail.status_enqueued < 0)
+        frontier.stale = (dump.truncated or tail.open_end) and (group.mixed or tail.status_enqueued < 0)
         group.frontiers[dump.rank] = frontier
     if any(d.backend == "gloo" for d, _ in uses):
         correct_frontiers(group, uses, member_without_dump=any(r not in dumps.dumps for r in ranks))
@@ -85,9 +85,10 @@ def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int
             return tail.entry_enqueued, tail.entry_completed
         whole = dump.entries > 0 and not dump.wrapped and not dump.malformed and not dump.truncated
         told = dump.has_status and not dump.unmapped_status and not mixed
-        return (0, 0) if (whole or told) and not mixed else (-1, -1)
+        # calls under a name that is not listed may be this group's
+        return (0, 0) if (whole or told) and not (mixed or dump.unlisted) else (-1, -1)
     enqueued = max(tail.status_enqueued, tail.entry_enqueued)
-    if not seen or dump.truncated:
+    if not seen or dump.truncated or tail.open_end:
         return enqueued, tail.status_completed
     if dump.backend == "gloo":  # calls run on threads and may finish out of order: the oldest open one counts
         return enqueued, tail.entry_completed

@@ -64,7 +64,7 @@ class Graph:
     """Ranks with something outstanding that the dump does not tell."""
     moving: list[Moving] = field(default_factory=list)
     stale: frozenset[int] = frozenset()
-    """Ranks whose dumps are older than their peers', or cut off."""
+    """Ranks whose dumps are older than their peers', cut off, or damaged at their end."""
 
     def idle(self, rank: int) -> bool:
         """Whether nothing of this rank is outstanding: it waits for no communication."""
@@ -80,7 +80,7 @@ def build_graph(
     groups: list[Group], dumps: Mapping[int, RankDump], stale: frozenset[int] = frozenset()
 ) -> Graph:
     """Give the wait-for graph of all groups; of `stale` ranks only the calls they issued count, not those they lack."""
-    graph = Graph(stale=stale | {r for r, d in dumps.items() if d.truncated})
+    graph = Graph(stale=stale | {r for r, d in dumps.items() if d.truncated or d.damaged_end})
     timed = {r for r, d in dumps.items() if d.timed}
     for number, group in enumerate(groups):
         graph.moving.extend(_moving(number, group))

@@ -97,7 +97,7 @@ class _Pricing:
 
     def _answer(self, question: str, meaning: str, ranks: tuple[int, ...], saved: Saved) -> WhatIfAnswer:
         """The share of the model's step that is saved, taken from the recorded step."""
-        base, step = self.engine.base_ns, self.case.step_ns
+        base, step = self.case.base_ns, self.case.step_ns
         likely, low, high = (
             step * min(v / base, MOST_GAIN) if base > 0 else 0.0
             for v in (saved.likely, saved.low, saved.high)

@@ -6,6 +6,7 @@ tells where in DP → PP → CP → TP it is.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -16,18 +17,19 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
-from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
-from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.errors import MeshUnknownError
+from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
+from tracekit.tables.common_part import common_part
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
@@ -53,11 +55,23 @@ def analyse(
     """
     run, ranks = _read(run, mesh, progress)
     try:
-        case, choice = _opened(run, ranks, mesh, order, steps)
+        case, choice = _stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
+        if not ranks:
+            raise
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
-        case, choice = _opened(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
-    return _finding(case, choice, doubted(case, tempered(case, decide(case))))
+        case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
+    except InputError as error:
+        raise _alone(run, error) from error.__cause__
+    return _finding(case, choice, _of_part(case, doubted(case, tempered(case, decide(case)))))
+
+
+def _alone(run: Run, error: InputError) -> InputError:
+    """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")
 
 
 def opened(
@@ -71,7 +85,7 @@ def opened(
 
     Raises MeshUnknownError as well, where nothing determines the mesh.
     """
-    return _opened(*_read(run, mesh, progress), mesh, order, steps)
+    return _stepped(*_read(run, mesh, progress), mesh, order, steps)
 
 
 def _read(
@@ -88,14 +102,59 @@ def _read(
     return run, ranks
 
 
-def _opened(
+def _stepped(
     run: Run,
     ranks: list[RankOps],
     mesh: dict[str, int] | None,
     order: Sequence[str] | None,
     steps: Sequence[StepRange] | None,
 ) -> tuple[Case, MeshChoice]:
-    """The case and the mesh of the operations that were read."""
+    """The case and the mesh; where no marked step is whole on enough ranks, of repetitions, or of the common part."""
+    try:
+        return _opened(run, ranks, mesh, order, steps)
+    except NoWholeStepError as error:
+        if steps:
+            raise
+        told = f"{error}: "
+    if any(r.steps for r in ranks):
+        again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
+        with suppress(NoWholeStepError):
+            found = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
+            return replace(found[0], run=_with(found[0].run, f"{told}each repetition counts as one")), found[
+                1
+            ]
+    run = _with(run, f"{told}{_PART}")
+    return _opened(run, ranks, mesh, order, None, common=True)
+
+
+_PART: Final = "what all ranks recorded counts as one step"
+
+
+def _of_part(case: Case, answer: Answer) -> Answer:
+    """`answer`, left open where it rests on a part of a step: that proves neither health nor whom it names."""
+    told = [q.detail for q in case.run.quality if q.kind == "no_whole_step" and q.detail.endswith(_PART)]
+    if not told or answer.verdict == "inconclusive":
+        return answer
+    reason = f"no step was recorded whole on enough ranks; in the part that all recorded {answer.reason}"
+    decide = "record three whole steps or more on every rank"
+    return Answer("inconclusive", "unknown", reason, candidates=answer.suspects, to_decide=decide)
+
+
+def _with(run: Run, told: str) -> Run:
+    """`run` with a quality row that says what stands for the steps."""
+    return replace(run, quality=(*run.quality, Quality("no_whole_step", None, 0, told)))
+
+
+def _opened(
+    run: Run,
+    ranks: list[RankOps],
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+    *,
+    common: bool = False,
+) -> tuple[Case, MeshChoice]:
+    """The case and the mesh of the operations that were read; of the `common` part only, as one step, if wanted."""
     named = run.groups
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -111,7 +170,8 @@ def _opened(
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
-    return build(run, ops, choice.mesh, steps), choice
+    run, ops = with_rare_groups(run, ops, choice.mesh)
+    return build(run, common_part(ops) if common else ops, choice.mesh, steps), choice
 
 
 _REPEATED: Final = Quality(
@@ -122,7 +182,7 @@ _REPEATED: Final = Quality(
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
     step = case.step_ns
-    base = case.model.recorded_ns
+    base = case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]

@@ -1,7 +1,7 @@
-"""Slow ranks and long stages: explanations of a slow step, each with the time that the step would save without it.
+"""Slow ranks: explanations of a slow step, each with the time that the step would save without it.
 
 An explanation is raised only where its statistic is significant. The step model then prices it, so that ranks with
-slack and stages off the critical path cost nothing and are not named.
+slack cost nothing and are not named.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.excess import recurs, typical
+from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.measured import Rows
-from tracekit.analysis.slowrank.statistics import excess
-from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, NOISE_FLOOR, STAGE_MIN_PEERS, SUSPECT_SHARE, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, SUSPECT_SHARE
 
 
 @dataclass(frozen=True)
@@ -112,40 +110,3 @@ def _those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | No
                 tuple(float(case.found.z[kept[i]]) for i in order),
             )  # fmt: skip
         kept = kept[needed]
-
-
-def long_stage(case: Case) -> Hypothesis | None:
-    """A pipeline stage whose ranks all work longer than the other stages; None where there is none."""
-    steps, model = case.steps, case.model
-    groups = [g for g in case.stages if len(g)]
-    if len(groups) < STAGE_MIN_PEERS or case.mesh.sizes["pp"] < STAGE_MIN_PEERS:
-        return None
-    levels = np.array([_usual(steps.own[g]) for g in groups])
-    found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
-    if not np.isfinite(found.mean).any():
-        return None
-    worst = int(np.nanargmax(found.mean))
-    if not found.z[worst] > Z_LIMIT:
-        return None
-    if len(steps.numbers) > 1 and not recurs(found.value, case.step_ns)[worst]:
-        return None
-    rows = groups[worst]
-    ratio = (levels[worst] - found.value[worst]) / levels[worst]
-    cured = steps.own.copy()
-    cured[rows] = cured[rows] * ratio[None, :]
-    everybody = model.ideal_ns if isinstance(model, TableModel) else model.step_ns(cured)
-    gain = model.recorded_ns - everybody  # an imbalance costs what typical work on all ranks would save
-    if gain <= 0:
-        return None
-    spent = np.nan_to_num(np.nansum(steps.own, axis=1))
-    order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
-    return Hypothesis(
-        tuple(order), tuple(gain for _ in order), gain, tuple(float(found.z[worst]) for _ in order)
-    )
-
-
-def _usual(own: F64) -> F64:
-    """Lower median of a stage's ranks, per step: if one rank of two is slow, the stage is not long."""
-    ordered = np.sort(own, axis=0)  # NaN last
-    known = np.maximum(np.isfinite(own).sum(axis=0), 1)
-    return np.asarray(ordered[(known - 1) // 2, np.arange(own.shape[1])])

@@ -23,10 +23,41 @@ class Case(Measured):
     model: StepModel | TableModel  # prices an explanation: what the step would take without it
     found: Excess  # own time of each rank beyond its peers
 
+    @property
+    def base_ns(self) -> float:
+        """The step that a saving of the model is a share of, ns: a table's lasts as long as its operations.
+
+        Of traces it is the recorded step, because what is not matched may shorten the model's.
+        """
+        return self.model.recorded_ns if isinstance(self.model, TableModel) else self.step_ns
+
     @cached_property
     def residual_ns(self) -> float:
-        """By how much the model with nothing changed misses the recorded mean step, ns: no smaller effect is proven."""
-        return abs(self.model.recorded_ns - self.step_ns)
+        """By how much the model with nothing changed misses what was recorded, ns: no smaller effect is proven."""
+        return self.missed_ns(self.model)
+
+    @cached_property
+    def pinned_residual_ns(self) -> float:
+        """The same of the model that keeps what was not matched: it misses only where matches are wrong."""
+        return self.missed_ns(self.pinned_model)
+
+    def missed_ns(self, model: StepModel | TableModel) -> float:
+        """By how much `model` with nothing changed misses the recording, ns a step.
+
+        The larger one of two misses: of the mean step, and of the time for which each rank stood still in each step
+        (mean of the absolute differences), because errors of ranks and steps may cancel in the mean step.
+        """
+        whole = abs(model.recorded_ns - self.step_ns)
+        if not isinstance(model, StepModel):
+            return whole
+        row = {rank: i for i, rank in enumerate(self.steps.ranks)}
+        column = {number: i for i, number in enumerate(self.steps.numbers)}
+        stood = np.zeros(self.steps.own.shape)
+        for event, spent in model.replay().items():
+            at = column[int(self.ops.step[event])] if self.steps.labelled else 0
+            stood[row[int(self.ops.rank[event])], at] += spent
+        miss = np.abs(self.steps.wall - self.steps.own - stood)
+        return max(whole, float(np.nanmean(miss)))
 
     @cached_property
     def free_model(self) -> StepModel | TableModel:

@@ -16,7 +16,7 @@ from tracekit.findings import Suspect
 def doubted(case: Case, answer: Answer) -> Answer:
     """The answer that an unknown mesh allows: whoever is named is a candidate; any other is returned as it is."""
     rows = [q.detail for q in case.run.quality if q.kind == KIND]
-    if not rows:
+    if not rows or len(case.ops.ranks) < 2:  # that a rank is alone is said first
         return answer
     reason, _, remedy = rows[0].rpartition("; ")
     open_ = None if answer.suspects else undecided(case)

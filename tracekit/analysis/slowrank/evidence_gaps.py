@@ -30,13 +30,13 @@ def coverage(case: Case) -> Coverage:
     """The share of exposed communication time, over the analysed steps, that was matched with all members."""
     ops = case.ops
     exposed = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
-    whole = _whole(case)
+    matched = whole(case)
     names = ["_".join(case.axes_of(c)) or "other" for c in ops.channels]
     axis = np.array([*names, "unknown"], object)[ops.channel]  # channel −1 takes the last name
     shares = {
-        str(name): _share(exposed[axis == name], whole[axis == name]) for name in sorted(set(axis.tolist()))
+        str(name): _share(exposed[axis == name], matched[axis == name]) for name in sorted(set(axis.tolist()))
     }
-    return Coverage(_share(exposed, whole), {n: s for n, s in shares.items() if s is not None})
+    return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
 
 
 def unread(case: Case) -> bool:
@@ -47,7 +47,7 @@ def unread(case: Case) -> bool:
     return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
 
 
-def _whole(case: Case) -> npt.NDArray[np.bool_]:
+def whole(case: Case) -> npt.NDArray[np.bool_]:
     """Whether each operation was matched with all members of its group."""
     if not len(case.waits.complete):
         return np.zeros(len(case.ops.start), bool)
@@ -82,8 +82,7 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    missed = abs(case.pinned_model.recorded_ns - case.step_ns)
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, missed)
+    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
 
 
 def undecided(case: Case) -> Undecided | None:
@@ -92,15 +91,12 @@ def undecided(case: Case) -> Undecided | None:
 
 
 def in_the_only_step(case: Case) -> Undecided | None:
-    """Ranks that may cost more than the threshold in the one step that there is; None with several steps.
+    """Ranks that may cost more than the threshold in the only step that they recorded whole; None where there are none.
 
     One step cannot tell a slow rank from an accident, and so proves neither.
     """
-    if len(case.steps.numbers) > 1:
-        return None
-    return _left_open(
-        case, np.flatnonzero(np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns)
-    )
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    return _left_open(case, np.flatnonzero(longer & (np.isfinite(case.found.value).sum(axis=1) == 1)))
 
 
 def _left_open(case: Case, rows: npt.NDArray[np.int64]) -> Undecided | None:
@@ -121,7 +117,7 @@ def bounds_of(case: Case, rows: npt.NDArray[np.int64]) -> Undecided:
 def what_would_decide(case: Case) -> str:
     """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
-    open_ = case.analysed & ~_whole(case)
+    open_ = case.analysed & ~whole(case)
     message = np.isin(ops.op.astype(str), _PEERLESS)
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,

@@ -103,7 +103,7 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
         return 0.0
     last = int((ops.rank[waits.last[trials]] == rank).sum())
     chance = float(np.mean(1.0 / waits.members[trials]))
-    return float(norm.isf(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE)))
+    return max(float(norm.isf(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE))), 0.0)
 
 
 def segments(run: Measured) -> F64:

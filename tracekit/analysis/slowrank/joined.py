@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, group_uses, world_of
+from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline
+from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
@@ -36,6 +38,11 @@ def joined(
     if not alone or not (tried[0].links or tried[0].sure):
         return ops, choose(run, ops, sizes, order)
     best = tried[0]
+    whole = any(len(line) == len(world_of(run, ops)) for line in best.lines)
+    if (
+        whole and not best.sure and not is_one_pipeline(best.ops)
+    ):  # nothing but these links told of a pipeline
+        return ops, choose(run, ops, sizes, order)
     return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
 
 
@@ -76,8 +83,7 @@ def _candidates(
     Where the mesh has no pipeline, one of its axes may be one whose messages are open.
     """
     try:
-        choice = choose(run, ops, sizes, order)
-        mesh = None if choice.source == "flat_world" else choice.mesh
+        mesh = None if is_unknown(run) else choose(run, ops, sizes, order).mesh
     except MeshError:
         mesh = _of_groups(run, ops, order)
     if mesh is None or (sizes is not None and mesh.sizes[PIPELINE] == 1):

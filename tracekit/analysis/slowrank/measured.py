@@ -19,6 +19,11 @@ from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.steps import Steps, measure
 from tracekit.tables.waits import Waits, measure_waits
 
+
+class NoWholeStepError(InputError):
+    """No step was recorded whole on enough ranks."""
+
+
 StepRange = tuple[int | None, int | None]
 """A half-open range of step numbers; None is an open end."""
 
@@ -103,11 +108,11 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
         told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
         if not steps.labelled:
-            raise InputError(
+            raise NoWholeStepError(
                 "the traces mark no steps, and neither one window nor operations that repeat are common to all ranks; "
                 "call step() of the profiler after every step"
             )
-        raise InputError(
+        raise NoWholeStepError(
             f"no step was recorded whole on enough ranks ({told}); record more steps or widen --steps"
         )
     clocks = align(ops)

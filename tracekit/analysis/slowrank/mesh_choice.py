@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.group_contradictions import CHAIN, contradiction, shown
 from tracekit.analysis.slowrank.message_chains import carriers, holding
+from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline, pipeline_of
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.axes import AXES
 from tracekit.errors import MeshError, MeshUnknownError, UsageError
@@ -78,8 +79,9 @@ def choose(
     if hinted is not None and found.mesh.sizes != hinted.sizes and contradiction(hinted, uses) is None:
         return MeshChoice(hinted, "manifest", ("the manifest names the axes; the groups agree with it",))
     _check_order(found.mesh, order, said(uses, world) or f"the groups say --mesh {written(found.mesh)}")
-    if found.flat and not any(g.names or g.descs for g in run.groups):
-        return MeshChoice(found.mesh, "flat_world", found.notes, (_flat_row(world),))
+    if found.flat:
+        _check_messages(run, ops, world)
+        return _undivided(world, found.notes, named=_named(run), piped=is_one_pipeline(ops))
     return MeshChoice(found.mesh, "process_groups", found.notes)
 
 
@@ -243,7 +245,7 @@ def _hinted(run: Run, world: tuple[int, ...]) -> Mesh | None:
 
 
 def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
-    """One data-parallel group of all ranks.
+    """One data-parallel group of all ranks, or one pipeline.
 
     Raises MeshUnknownError with the `remedy` unless all are there and call the same operations.
     """
@@ -257,16 +259,36 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
         raise MeshError(
             "the traces hold no communication, so ranks cannot be compared; record communication as well"
         )
-    for rank, sequence in zip(ops.ranks, sequences, strict=True):
+    piped = is_one_pipeline(ops)
+    for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped else ():
         if Counter(sequence) != Counter(sequences[0]):
             raise MeshUnknownError(
                 f"the traces name no process groups, and ranks {ops.ranks[0]} and {rank} call different collectives, "
                 f"so the mesh is unknown; {remedy}"
             )
-    found = infer([], world)
-    return MeshChoice(found.mesh, "flat_world", (), (_flat_row(world),))
+    return _undivided(world, (), named=False, piped=piped)
 
 
-def _flat_row(world: tuple[int, ...]) -> Quality:
-    told = "no process groups in the traces: the world is taken as one data-parallel group"
-    return Quality("flat_world", None, len(world), told)
+def _named(run: Run) -> bool:
+    """Whether a file names a process group."""
+    return any(g.names or g.descs for g in run.groups)
+
+
+def _check_messages(run: Run, ops: Operations, world: tuple[int, ...]) -> None:
+    """Raise MeshUnknownError where messages may lie along an axis of which neither names nor other ranks tell."""
+    if not _named(run) and len(ops.ranks) < len(world) and (ops.op == "send_recv").any():
+        raise MeshUnknownError(
+            "messages name no peer, no process group is named and ranks are missing, so the mesh is unknown; "
+            f"{remedy(run, world)}"
+        )
+
+
+def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, piped: bool) -> MeshChoice:
+    """The mesh of a world that no group divides: one pipeline, or one data-parallel group."""
+    taken = "messages connect the ranks and next to nothing is reduced: the world is taken as one pipeline"
+    mesh = pipeline_of(len(world)) if piped else infer([], world).mesh
+    if named:
+        return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
+    told = taken if piped else "the world is taken as one data-parallel group"
+    row = Quality("flat_world", None, len(world), f"no process groups in the traces: {told}")
+    return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))

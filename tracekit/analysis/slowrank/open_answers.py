@@ -1,23 +1,28 @@
 """Answers that leave it open who is slow, with the candidates and what would decide."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
+from tracekit.analysis.slowrank.long_stage import LongStage
+from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.recurrence import OneStep, told
+from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.findings import Suspect
-from tracekit.thresholds.slowrank import COVERAGE_WHOLE, RANKS_LISTED
+from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
 
 def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     """A rank without a trace may be the culprit, so nobody is named and nothing is healthy.
 
-    The ranks without a trace are the candidates. What each costs is known only as a bound: at most what the others
-    spend in its groups.
+    The ranks without a trace are candidates. What each costs is known only as a bound: at most what the others spend in
+    its groups. A recorded rank that works longer than its peers is a candidate as well, and stands first if it does so
+    by more than the others are known to wait.
     """
     to_decide = f"add the trace of rank {listed(unseen.ranks)}"
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
@@ -38,6 +43,12 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         for r in unseen.ranks[:RANKS_LISTED]
     )
     reason = reason_of(case, unseen)
+    open_ = undecided(case)
+    if open_ is not None:
+        longer = float(case.found.mean[open_.rows[0]])
+        recorded = _candidates(case, open_)
+        candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
+        reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
@@ -80,6 +91,117 @@ def open_answer(case: Case, found: Undecided) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
+def open_stage_answer(case: Case, stage: LongStage) -> Answer:
+    """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
+    reason = (
+        f"pipeline stage {_stage(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
+        f"longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, because "
+        f"{_why_open(coverage(case).matched)}"
+    )
+    candidates = _of_stage(case, stage, "stage_imbalance")
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
+    """One rank of a stage was read, and works longer than the other stages: its peers left no trace to compare with."""
+    rank = case.steps.ranks[stage.rows[0]]
+    reason = (
+        f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
+        f"other stages, and of its own stage {_stage(case, stage)} no other rank was read: nothing tells a slow rank "
+        "from a long stage"
+    )
+    candidates = _of_stage(case, stage, "stage_imbalance")
+    to_decide = f"add the trace of rank {listed(unseen)}"
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
+
+
+def open_link_answer(case: Case, link: SlowLink) -> Answer:
+    """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
+    named = listed(link.ranks)
+    reason = (
+        f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'; the others lose between "
+        f"{ms(link.low):.1f} and {ms(link.high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"{_why_open(coverage(case).matched)}"
+    )
+    candidates = link_suspects(case, link, ())
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) -> tuple[Suspect, ...]:
+    """The recorded ranks at a slow link, each with what the link may cost."""
+    return tuple(
+        replace(
+            suspect_of(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True),
+            lost_ms_low=ms(min(link.low, link.gain)),
+            lost_ms_high=ms(link.high),
+        )
+        for r in link.ranks
+        if r in case.steps.ranks
+    )
+
+
+def contradicted_answer(case: Case) -> Answer:
+    """Nobody works longer than the others, but the recorded waits do not follow from the operations as matched."""
+    reason = (
+        f"no rank works longer than its peers, but a replay of the recorded steps misses what the ranks waited by "
+        f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
+        "ranks were put together that do not belong together"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=_MARKS)
+
+
+_MARKS = "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
+
+
+def lopsided_answer(case: Case, found: Lopsided) -> Answer:
+    """A rank stands still longer than its peers in operations that were not matched, so that nothing tells for whom."""
+    row, rank = found.row, case.steps.ranks[found.row]
+    candidate = replace(
+        suspect_of(case, row, 0.0, 0.0, "network", (), every=True),
+        lost_ms_low=0.0,
+        lost_ms_high=ms(found.over),
+    )
+    reason = (
+        f"no rank works longer than its peers, but rank {rank} stands still {ms(found.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than they do in {found.kind} operations of which some were not "
+        "matched: a slow link or a late rank would show so"
+    )
+    return Answer(
+        "inconclusive", "unknown", reason, candidates=(candidate,), to_decide=what_would_decide(case)
+    )
+
+
+def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
+    """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
+    still = (
+        f"the devices of pipeline stage {_stage(case, stage)} stand still {ms(stage.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
+    )
+    if stage.hosts_alike:
+        reason = (
+            f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
+            "of other stages are no quicker, but run ahead while they wait"
+        )
+        return Answer("healthy", None, reason)
+    reason = f"{still}, and its hosts are slower than theirs or were not recorded"
+    return Answer(
+        "inconclusive", "unknown", reason, candidates=_of_stage(case, stage, "cpu_launch"),
+        to_decide="record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage",
+    )  # fmt: skip
+
+
+def _of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
+    """The ranks of a stage as candidates, each with the interval of what the stage costs."""
+    low, high = ms(stage.low), ms(stage.high)
+    found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
+    return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
+
+
+def _stage(case: Case, found: LongStage) -> int:
+    """The index of the stage."""
+    return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
+
+
 def _why_open(matched: float | None) -> str:
     """Why a price is an interval: waits without partners, or launches that were not recorded."""
     if matched is not None and matched >= COVERAGE_WHOLE:
@@ -99,15 +221,17 @@ def unread_answer(case: Case) -> Answer:
 
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
-    """A rank works longer than its peers in the only step that there is."""
+    """A rank works longer than its peers in the only step that it recorded whole."""
     candidates = _candidates(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
+    of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
-        "one step was recorded, and one step cannot tell a slow rank from an accident"
+        f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
     )
     decide = (
-        "record three steps or more, and call the profiler's step() after each, so that the traces mark them"
+        "record three whole steps or more on every rank, and call the profiler's step() after each, so that the "
+        "traces mark them"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 

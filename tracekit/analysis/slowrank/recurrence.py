@@ -11,7 +11,15 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, OTHER_STEPS, OTHER_STEPS_OF_FIRST, RECURRING_SHARE
+from tracekit.analysis.slowrank.statistics import median_of_others
+from tracekit.tables.compute_time import compute_in_steps
+from tracekit.thresholds.slowrank import (
+    MAJORITY,
+    MIN_LOST_SHARE,
+    OTHER_STEPS,
+    OTHER_STEPS_OF_FIRST,
+    RECURRING_SHARE,
+)
 from tracekit.units import ms
 
 
@@ -59,10 +67,22 @@ def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> boo
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
-    """Whether enough other steps were recorded in which the rank was as quick as its peers."""
+    """Whether enough other steps were recorded in which the rank was as quick as its peers.
+
+    A profiler that starts makes the first step long, but its kernels no longer.
+    """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
-    first = found.column == known[0]
-    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if first else OTHER_STEPS)
+    started = found.column == known[0] and not _computes_longer(case, found)
+    return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
+
+
+def _computes_longer(case: Case, found: OneStep) -> bool:
+    """Whether most of the excess of the one step is compute; false where a trace of a CPU does not tell."""
+    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+        return False
+    computed = compute_in_steps(case.ops, case.steps)
+    over = (computed - median_of_others(computed, case.stages))[found.row, found.column]
+    return bool(over >= MAJORITY * case.found.value[found.row, found.column])
 
 
 def told(case: Case, found: OneStep) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.intervals import I64
+from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     CLOCK_DOUBT,
     LINK_NOISE_SHARE,
@@ -29,6 +31,8 @@ class SlowLink:
 
     ranks: tuple[int, ...]
     gain: float  # what the step would save with its peers' transfers
+    low: float  # the same if all that is not matched keeps its recorded length
+    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
     channels: tuple[int, ...]
     ratio: float  # slow transfer over that of its peers
     slow_ns: float  # median transfer on the slow channels
@@ -46,32 +50,68 @@ class _Slowness:
 
 
 def slow_link(case: Case) -> SlowLink | None:
-    """The slow links, and what the step would save without them; None where none is significant.
+    """The slow links, and what the step would save without them; None where none is significant or all are free.
 
     Channels along the same mesh axes that carry the same message are compared with each other.
     """
     ops = case.ops
+    brief = _briefest(case)
     delivery, cured = case.waits.delivery.astype(np.float64), case.waits.transfer.astype(np.float64)
     slow: dict[int, list[_Slowness]] = defaultdict(list)
-    tested: set[int] = set()
+    tested: dict[int, list[int]] = defaultdict(list)
     for channels in _peers(case):
-        tested.update(channels)
-        for c, found in _compare(case, channels).items():
-            if ops.channels[c].p2p and found.here - found.peers <= _doubt(case, ops.channels[c].members):
+        for c, numbers in channels.items():
+            tested[c] += numbers
+        told = _compare(case, channels, brief)  # without any clock
+        for c, found in _compare(case, channels, delivery).items():
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            if found.here - found.peers <= doubt:
                 continue
             slow[c].append(found)
             late = np.maximum(delivery[channels[c]] - found.peers, 0.0)
             cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
     if not slow:
         return None
-    gain = case.model.recorded_ns - case.model.step_ns(case.steps.own, cured.tolist())
-    if gain < MIN_LOST_SHARE * case.step_ns:
+    for c, several in slow.items():
+        rest = _not_compared(case, c, tested[c])
+        sound = max(
+            found.peers / found.here for found in several
+        )  # share of a transfer that a sound link takes
+        cured[rest] = np.maximum(cured[rest] - delivery[rest] * (1 - sound), 0.0)
+    gain, low, high = _prices(case, cured)
+    if high < MIN_LOST_SHARE * case.step_ns:
         return None
     worst = max(slow.values(), key=lambda v: max(s.z for s in v))
     most = max(worst, key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
-    ranks = _at_the_link(case, set(slow), tested)
-    return SlowLink(ranks, gain, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
+    ranks = _at_the_link(case, set(slow), set(tested))
+    return SlowLink(ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
+
+
+def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
+    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well."""
+    rows = case.waits.first_row
+    usable = case.waits.complete & case.waits.timed & case.analysed[rows]
+    return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
+
+
+def _prices(case: Case, cured: F64) -> tuple[float, float, float]:
+    """(gain, low, high) of transfers that take no longer than `cured` (by instance), as `SlowLink` has them; ns a step.
+
+    No rank can save more than it stands still for the late transfers.
+    """
+    own, model = case.steps.own, case.model
+    gain = model.recorded_ns - model.step_ns(own, cured.tolist())
+    if not (isinstance(case.pinned_model, StepModel) and isinstance(case.free_model, StepModel)):
+        return gain, gain, gain
+    pinned, free = case.pinned_model, case.free_model
+    low = pinned.recorded_ns - pinned.step_ns(own, np.minimum(pinned.transfer, cured).tolist())
+    most = model.recorded_ns - free.step_ns(own, np.minimum(free.transfer, cured).tolist()) + case.residual_ns
+    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
+    late = np.maximum(case.waits.transfer - cured, 0.0)[case.ops.instance[rows]]
+    by_rank = [late[case.ops.rank[rows] == r].sum() for r in case.ops.ranks]
+    bound = max(by_rank, default=0.0) / len(case.steps.numbers)
+    return gain, max(low, 0.0), max(gain, min(most, bound))
 
 
 def _peers(case: Case) -> list[dict[int, list[int]]]:
@@ -86,9 +126,17 @@ def _peers(case: Case) -> list[dict[int, list[int]]]:
     return [channels for channels in families.values() if len(channels) > 1]
 
 
-def _compare(case: Case, channels: dict[int, list[int]]) -> dict[int, _Slowness]:
-    """The channels whose deliveries take longer than the median of the others; `channels` holds their instances."""
-    spent = case.waits.delivery.astype(np.float64)
+def _briefest(case: Case) -> F64:
+    """By instance the duration of its briefest operation, ns: whoever came last to a message waited for nobody."""
+    ops = case.ops
+    brief = np.full(len(case.waits.first_row), np.inf)
+    rows = np.flatnonzero(ops.instance >= 0)
+    np.minimum.at(brief, ops.instance[rows], (ops.end - ops.start)[rows].astype(np.float64))
+    return brief
+
+
+def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int, _Slowness]:
+    """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns."""
     places = {c: _by_place(case, n) for c, n in channels.items()}
     level = _both_ways(
         case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}

@@ -9,23 +9,28 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.slowrank.group_contradictions import contradiction
+from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.mesh_choice import choose as choose_mesh
 from tracekit.analysis.slowrank.mesh_choice import group_uses, remedy, world_of
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import InferredGroup, Run
+from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
-from tracekit.tables.match import match
+from tracekit.tables.lost_arguments import OTHER
+from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
-Ways = list[list[Members]]
+COLLECTIVE: Final = "collective"
+"""Kind of a collective whose kernel does not tell it."""
 
 
 def with_groups_of_streams(
@@ -40,7 +45,7 @@ def with_groups_of_streams(
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}
-        if told is None:
+        if told is None and not _is_pipeline(*_named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
@@ -65,6 +70,11 @@ def _told(
         if told and _is_mesh(*_named(run, ranks, told), order):
             return told
     return None
+
+
+def _is_pipeline(run: Run, ranks: list[RankOps], order: Sequence[str] | None) -> bool:
+    """Whether messages show that all ranks of `run` are one pipeline, where no ends show any group."""
+    return joined(run, match(ranks, run.groups), None, order)[1].mesh.sizes["pp"] > 1
 
 
 def _by_numbers(
@@ -109,10 +119,25 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    return members_of(shown(classes, [Way(tuple(way)) for way in ways_of(mesh)], recorded))
+    return members_of(shown(classes, list(ways_of(mesh)), recorded))
 
 
-def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
+def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
+
+    They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
+    """
+    ranks = list(ops.per_rank.values())
+    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
+        return run, ops
+    found = _by_mesh(stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
+    if not found:
+        return run, ops
+    run, ranks = _named(run, ranks, found)
+    return run, rematch(ops, ranks, run.groups)
+
+
+def ways_of(mesh: Mesh) -> Iterator[Way]:
     """Return every way in which a process group divides the ranks.
 
     It extends along some of the axes, along part of one and all of some others (as shards and replicas do), or it is
@@ -121,16 +146,16 @@ def ways_of(mesh: Mesh) -> Iterator[list[Members]]:
     axes = [a for a in mesh.order if mesh.sizes[a] > 1]
     for count in range(1, len(axes) + 1):
         for along in combinations(axes, count):
-            yield sorted({mesh.line(rank, along) for rank in mesh.coordinates})
+            yield Way(tuple(sorted({mesh.line(rank, along) for rank in mesh.coordinates})))
             for axis in along:
                 yield from _parts_of(mesh, axis, along)
     for axis in axes:
         lines = {mesh.line(rank, (axis,)) for rank in mesh.coordinates}
         if mesh.sizes[axis] > len(("first", "last")):
-            yield sorted((line[0], line[-1]) for line in lines)
+            yield Way(tuple(sorted((line[0], line[-1]) for line in lines)), part=True)
 
 
-def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Members]]:
+def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
     """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
     for way in usual_ways(mesh.sizes[axis]):
         if not 1 < len(way.groups) < mesh.sizes[axis]:
@@ -140,13 +165,16 @@ def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[list[Me
         parts: dict[tuple[Members, int], list[int]] = defaultdict(list)
         for rank in sorted(mesh.coordinates):
             parts[mesh.line(rank, along), block[mesh.coordinates[rank][place]]].append(rank)
-        yield sorted(tuple(p) for p in parts.values())
+        yield Way(tuple(sorted(tuple(p) for p in parts.values())), part=True)
 
 
 def _named(
     run: Run, ranks: list[RankOps], found: dict[tuple[int, int], Members]
 ) -> tuple[Run, list[RankOps]]:
-    """`run` with the groups in `found`, and the operations of their streams in them."""
+    """`run` with the groups in `found`, and the operations of their streams in them.
+
+    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
+    """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)
     for members in sorted(set(found.values())):
@@ -159,5 +187,7 @@ def _named(
         for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
             if (rank.rank, stream) in found:
                 group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
-        named.append(replace(rank, group=group))
+        learnt = (mine & (group != rank.group)).tolist()
+        op = tuple(COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt, strict=True))
+        named.append(replace(rank, group=group, op=op))
     return replace(run, groups=tuple(groups)), named

@@ -63,7 +63,9 @@ def waited_for_missing(case: Case) -> Unseen:
         kinds[_kind(case, p.row)].append(p)
     for kind, group in kinds.items():
         compared = _beside_complete(group, usual.get(kind))
-        compared = compared or _beside_replicas(case, kind, group)
+        if compared is None:
+            compared = _beside_replicas(case, kind, group)
+            undecided.update({} if compared is None else _in_every_replica(group))
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
@@ -135,6 +137,12 @@ def _beside_replicas(case: Case, kind: Kind, group: list[_Partial]) -> dict[int,
     levels = sorted(float(np.mean(list(by_rank.values()))) for by_rank in spent.values())
     usual = levels[(len(levels) - 1) // 2]
     return {p.row: p.spent - usual / count[int(ops.rank[p.row])] for p in group}
+
+
+def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
+    """By operation the time beyond the quickest one of its kind, ns: ranks of all replicas may wait for unseen ones."""
+    least = min(p.spent for p in group)
+    return {p.row: p.spent - least for p in group}
 
 
 def _crosses_replicas(kind: Kind) -> bool:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, long_stage, significant_rows, slow_ranks
+from tracekit.analysis.slowrank.candidates import Hypothesis, slow_ranks
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
@@ -16,22 +17,24 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     least_ns,
     most_ns,
     proven_pinned,
-    undecided,
-    unread,
 )
+from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
+from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
-    one_step_answer,
+    link_suspects,
+    lonely_stage_answer,
     only_step_answer,
     open_answer,
+    open_link_answer,
+    open_stage_answer,
     unproven_answer,
-    unread_answer,
     unseen_answer,
 )
-from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.suspect_work import by_role, late_loaders, only_attention
+from tracekit.analysis.slowrank.suspect_work import by_role, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
-from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
@@ -59,7 +62,7 @@ def decide(case: Case) -> Answer:
     link = slow_link(case)
     prices = {
         "ranks": ranks.lost[0] if ranks else 0.0,  # several that cost little each are no culprit
-        "stage": stage.gain if stage else 0.0,
+        "stage": stage.gain if stage and not stage.idle else 0.0,
         "link": link.gain if link else 0.0,
     }
     best = max(prices, key=lambda k: prices[k])
@@ -67,44 +70,76 @@ def decide(case: Case) -> Answer:
     if unseen.known >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
-        return _nobody(case, unseen)
-    pinned = best == "ranks" and ranks is not None and proven_pinned(case, np.array(ranks.rows))
-    if prices[best] < case.residual_ns and not pinned:
-        return unproven_answer(case, prices[best])
+        return nobody(case, unseen, stage, link)
     if best == "link" and link:
-        return _link_answer(case, link)
+        return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
         return _long_stage(case, stage)
-    return _proven(case, ranks) if ranks else _nobody(case, unseen)
+    if ranks is None:
+        return nobody(case, unseen, stage, link)
+    if ranks.gain < case.residual_ns and not proven_pinned(case, np.array(ranks.rows)):
+        return unproven_answer(case, ranks.gain)
+    return _proven(case, ranks)
 
 
-def _long_stage(case: Case, stage: Hypothesis) -> Answer:
-    """A stage is long, unless levelling saves more, its loaders are late, or a rank may cost more in the only step."""
+def _shown(case: Case, found: LongStage | SlowLink) -> bool:
+    """Whether the evidence proves that `found` costs something: the model gives the recording, or the least is enough.
+
+    Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
+    """
+    least = MIN_LOST_SHARE * case.step_ns
+    if found.gain < case.residual_ns:
+        return found.low >= max(least, case.pinned_residual_ns)
+    return coverage(case).matched == 1 or found.low >= least
+
+
+_Found = TypeVar("_Found", LongStage, SlowLink)
+
+
+def _least(case: Case, found: _Found) -> _Found:
+    """`found` at the least price where only that is proven."""
+    return replace(found, gain=min(found.gain, found.low)) if found.gain < case.residual_ns else found
+
+
+def _long_stage(case: Case, stage: LongStage) -> Answer:
+    """A stage is long, unless levelling saves more, its loaders are late, or too little was matched or recorded."""
     alone = in_the_only_step(case)
     if alone is not None and alone.high[0] > stage.gain:
         return only_step_answer(case, alone)
     uneven = uneven_data(case)
     if uneven > stage.gain:
-        return _uneven_answer(case, uneven)
-    loading = late_loaders(case, stage.rows)
-    return _loader_answer(case, stage, loading) if loading else _stage_answer(case, stage)
+        return uneven_answer(case, uneven)
+    if not _shown(case, stage):
+        return open_stage_answer(case, stage)
+    stage = _least(case, stage)
+    if stage.loaders:
+        return _loader_answer(case, stage)
+    where, index = case.mesh.coordinates, case.mesh.order.index("pp")
+    mine = where[case.steps.ranks[stage.rows[0]]][index]
+    unseen = [r for r in case.missing if r in where and where[r][index] == mine]
+    if len(stage.rows) == 1 and unseen:
+        return lonely_stage_answer(case, stage, unseen)
+    return _stage_answer(case, stage)
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless levelling the work would save more, or too little was matched to tell."""
     uneven = uneven_data(case)
     if uneven > LEVELLING_GAIN * found.gain:
-        return _uneven_answer(case, uneven)
+        return uneven_answer(case, uneven)
     rows = np.array(found.rows)
-    if coverage(case).matched != 1 and least_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+    least = least_ns(case, rows)
+    if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
         return open_answer(case, bounds_of(case, rows))
+    if least < found.gain < case.residual_ns:  # only the least is proven
+        found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
     return _rank_answer(case, found)
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless only their attention is longer: that depends on the documents they were dealt."""
     if only_attention(case, found.rows):
-        return _uneven_answer(case, found.gain)
+        return uneven_answer(case, found.gain)
     suspects = []
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
         cause, evidence = explain_rank(case, row, found.rows)
@@ -140,7 +175,7 @@ def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list
     ]
 
 
-def _stage_answer(case: Case, found: Hypothesis) -> Answer:
+def _stage_answer(case: Case, found: LongStage) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
@@ -149,8 +184,8 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
     suspects = tuple(
-        suspect_of(case, row, lost, z, "stage_imbalance", evidence)
-        for row, lost, z in zip(found.rows, found.lost, found.z, strict=True)
+        _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
+        for row in found.rows
     )
     reason = (
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
@@ -158,6 +193,12 @@ def _stage_answer(case: Case, found: Hypothesis) -> Answer:
     )
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
+    """The suspect with the least and the most that its stage may cost."""
+    low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
+    return replace(suspect, lost_ms_low=low, lost_ms_high=high)
 
 
 def _beside_each_other(ranks: Sequence[int]) -> str:
@@ -170,12 +211,12 @@ def _beside_each_other(ranks: Sequence[int]) -> str:
     return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
 
 
-def _loader_answer(case: Case, found: Hypothesis, rows: Sequence[int]) -> Answer:
+def _loader_answer(case: Case, found: LongStage) -> Answer:
     """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
     suspects = []
-    for row in rows:
+    for row in found.loaders:
         _, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, found.gain, found.z[0], "dataloader", evidence))
+        suspects.append(suspect_of(case, row, found.gain, found.z, "dataloader", evidence))
     named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
     reason = (
         f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
@@ -188,11 +229,7 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     """Transfers are slow, and the ranks at the link are named."""
     (row,) = CAUSES["network"].signs[0].rows
     evidence = (Evidence(row.what, ms(link.slow_ns), ms(link.peers_ns), "ms"),)
-    suspects = tuple(
-        suspect_of(case, case.steps.row(r), link.gain, link.z, "network", evidence, every=True)
-        for r in link.ranks
-        if r in case.steps.ranks
-    )
+    suspects = link_suspects(case, link, evidence)
     named = ", ".join(str(s.rank) for s in suspects)
     reason = (
         f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers' though everybody arrived "
@@ -200,61 +237,3 @@ def _link_answer(case: Case, link: SlowLink) -> Answer:
     )
     path = descend(case, suspects[0].rank) if suspects else ()
     return Answer("slow_link", "network", reason, suspects, path, link.gain)
-
-
-def _nobody(case: Case, unseen: Unseen) -> Answer:
-    """No explanation costs enough: the job is healthy, the data is uneven, or ranks without a trace leave it open."""
-    step = case.step_ns
-    if unseen.undecided >= MIN_LOST_SHARE * step:
-        return unseen_answer(case, unseen)
-    uneven = uneven_data(case)
-    if uneven:
-        return _uneven_answer(case, uneven)
-    once = in_one_step(case)
-    if once is not None and not others_prove_health(case, once):
-        return one_step_answer(case, once)
-    open_ = undecided(case)
-    if open_ is not None:
-        return open_answer(case, open_)
-    alone = in_the_only_step(case)
-    if alone is not None:
-        return only_step_answer(case, alone)
-    if once is not None and not unread(case):
-        accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
-        return Answer("healthy", None, f"{told(case, once)}: {accident}")
-    free = significant_rows(case, MIN_LOST_SHARE)
-    if len(free):
-        return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
-    if unread(case):
-        return unread_answer(case)
-    worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
-    reason = (
-        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
-        f"{case.steps.ranks[worst]}, {ms(max(float(np.nan_to_num(case.found.mean[worst])), 0.0)):.2f} ms of "
-        f"{ms(step):.1f} ms, "
-        f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
-    )
-    return Answer("healthy", None, reason)
-
-
-def _costs_nothing(case: Case, row: int) -> str:
-    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
-    ops, analysed = case.ops, case.analysed
-    waited = [
-        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
-    ]
-    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
-    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
-    return (
-        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
-        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
-        f"waits least ({least:.1f} ms a step)"
-    )
-
-
-def _uneven_answer(case: Case, gain: float) -> Answer:
-    reason = (
-        f"work is dealt unevenly and the longest rank changes: {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms "
-        "a step go into waiting, no rank is slow throughout"
-    )
-    return Answer("imbalance", "data_imbalance", reason, gain=gain)

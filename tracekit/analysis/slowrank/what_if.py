@@ -60,6 +60,16 @@ class StepModel:
             count += len(columns)
         return total / max(count, 1)
 
+    def replay(self) -> dict[int, float]:
+        """For how long each needed operation holds its rank up in the model with nothing changed, ns."""
+        stood: dict[int, float] = {}
+        for columns, timelines in self.runs:
+            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            done = _Projection(self, timelines, gaps, self.transfer)
+            done.ends()
+            stood |= done.stood
+        return stood
+
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
         """Median work before each operation over the `peers` of each row; only peers with as many operations count.
 
@@ -113,6 +123,9 @@ class _Projection:
     alone: dict[int, float] = field(default_factory=dict)  # by unmatched operation: when it ends
     waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
     ready: list[int] = field(init=False)  # timelines that can go on
+    stood: dict[int, float] = field(
+        default_factory=dict
+    )  # by operation: for how long its rank stood still for it
 
     def __post_init__(self) -> None:
         """Put every rank at its begin."""
@@ -153,15 +166,20 @@ class _Projection:
                 if number >= 0:
                     self._post(number, now)
             elif fixed[event] >= 0:
-                now = max(now, self.alone.get(event, now))
+                now = self._stand(event, now, self.alone.get(event, now))
             elif self.posted.get(number, 0) >= self.expected.get(number, 0):
-                now = max(now, self.latest.get(number, now) + self.transfer[number])
+                now = self._stand(event, now, self.latest.get(number, now) + self.transfer[number])
             else:
                 self.waiting.setdefault(number, []).append(n)
                 gaps[i] = 0.0  # spent on the way to this need
                 break
             i += 1
         self.clock[n], self.place[n] = now, i
+
+    def _stand(self, event: int, now: float, until: float) -> float:
+        """When a rank that needs the operation `event` at `now` goes on: at `until`, or at once."""
+        self.stood[event] = max(until - now, 0.0)
+        return max(now, until)
 
     def _post(self, number: int, now: float) -> None:
         """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""

@@ -1,6 +1,9 @@
 """The communication in an operation table: process group, peer and sequence number of every row."""
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -8,6 +11,7 @@ from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import OperationKind
 from tracekit.ingest.operation_table.layout import Layout, Place
 from tracekit.ingest.operation_table.table import I64, OperationTable
+from tracekit.thresholds.ingest import MAX_COUNT
 
 Members = tuple[int, ...]
 
@@ -36,28 +40,40 @@ def communication(table: OperationTable, layout: Layout | None) -> Communication
     """
     group, peer, seq = (np.full(len(table.dp), -1, np.int64) for _ in range(3))
     channels = {name: i for i, name in enumerate(sorted({k.channel for k in table.kinds}))}
-    step = np.searchsorted(np.unique(table.step), table.step)
+    step = np.unique(table.step, return_inverse=True)[1]
     depth = int(table.ordinal.max()) + 1
-    places = _places(table, layout)
+    lanes = len(channels) * table.pp_size
+    if lanes * depth * (int(step.max()) + 1) >= MAX_COUNT:
+        raise ValueError("more operations than sequence numbers")
+    places = _Places(table, layout)
     groups: dict[Members, set[str]] = {}
     numbers: dict[Members, int] = {}
-    for (dp, stage), rank in table.rank_at.items():
-        for code, kind in enumerate(table.kinds):
-            rows = np.flatnonzero((table.rank == rank) & (table.kind == code))
-            if kind.collective is None or not len(rows):
-                continue
-            members = _members(places, kind, dp, stage)
-            groups.setdefault(members, set()).add(kind.axis or "")
-            group[rows] = numbers.setdefault(members, len(numbers))
-            sender = stage
-            if kind.toward:
-                other = _other_stage(kind, stage, table.pp_size)
-                sender = stage if kind.collective == "send" else other
-                peer[rows] = places.get((dp, other), -1)
-            lane = channels[kind.channel] * table.pp_size + (sender if kind.toward else 0)
-            lanes = len(channels) * table.pp_size
-            seq[rows] = (step[rows] * lanes + lane) * depth + table.ordinal[rows]
+    for rows in _alike(table):
+        kind = table.kinds[table.kind[rows[0]]]
+        dp, stage = int(table.dp[rows[0]]), int(table.stage[rows[0]])
+        members = places.members(kind, dp, stage)
+        groups.setdefault(members, set()).add(kind.axis or "")
+        group[rows] = numbers.setdefault(members, len(numbers))
+        sender = stage
+        if kind.toward:
+            other = _other_stage(kind, stage, table.pp_size)
+            sender = stage if kind.collective == "send" else other
+            peer[rows] = places.rank_at.get((dp, other), -1)
+        lane = channels[kind.channel] * table.pp_size + (sender if kind.toward else 0)
+        seq[rows] = (step[rows] * lanes + lane) * depth + table.ordinal[rows]
     return Communication(groups, group, peer, seq)
+
+
+def _alike(table: OperationTable) -> Iterator[I64]:
+    """Yield the rows of each type of communication on each rank, by rank, then type."""
+    shared = np.array([k.collective is not None for k in table.kinds], bool)
+    rows = np.flatnonzero(shared[table.kind])
+    order = rows[np.lexsort((table.kind[rows], table.stage[rows], table.dp[rows]))]
+    ends = np.zeros(max(len(order) - 1, 0), bool)
+    for column in (table.dp, table.stage, table.kind):
+        ends |= np.diff(column[order]) != 0
+    if len(order):
+        yield from np.split(order, np.flatnonzero(ends) + 1)
 
 
 def _other_stage(kind: OperationKind, stage: int, stages: int) -> int:
@@ -65,24 +81,35 @@ def _other_stage(kind: OperationKind, stage: int, stages: int) -> int:
     return (stage + (kind.toward if kind.collective == "send" else -kind.toward)) % stages
 
 
-def _places(table: OperationTable, layout: Layout | None) -> dict[Place, int]:
-    """Rank by (dp_rank, stage): those of the table, and those that the layout knows besides."""
-    if layout is None:
-        return dict(table.rank_at)
-    sizes = layout.sizes
-    return {(d, s): layout.rank((d, s)) for d in range(sizes["dp"]) for s in range(sizes["pp"])}
+class _Places:
+    """The ranks by place: those of the table, and those that the layout knows besides."""
+
+    def __init__(self, table: OperationTable, layout: Layout | None) -> None:
+        self.rank_at: dict[Place, int] = dict(table.rank_at)
+        if layout is not None:
+            sizes = layout.sizes
+            every = product(range(sizes["dp"]), range(sizes["pp"]))
+            self.rank_at = {place: layout.rank(place) for place in every}
+        self._last = max(s for _, s in self.rank_at)
+        by_dp: dict[int, list[int]] = defaultdict(list)
+        by_stage: dict[int, list[int]] = defaultdict(list)
+        for (dp, stage), rank in self.rank_at.items():
+            by_dp[dp].append(rank)
+            by_stage[stage].append(rank)
+        self._by_dp, self._by_stage = _sorted(by_dp), _sorted(by_stage)
+
+    def members(self, kind: OperationKind, dp: int, stage: int) -> Members:
+        """Ranks of the group in which the rank at (dp, stage) runs operations of this kind, sorted."""
+        if kind.axis == "dp":
+            return self._by_stage[stage]
+        if kind.axis == "pp":
+            return self._by_dp[dp]
+        inside = [(dp, 0), (dp, self._last)] if kind.axis == "embedding" else [(dp, stage)]
+        return tuple(sorted({self.rank_at[p] for p in inside if p in self.rank_at}))
 
 
-def _members(places: dict[Place, int], kind: OperationKind, dp: int, stage: int) -> Members:
-    """Ranks of the group in which the rank at (dp, stage) runs operations of this kind, sorted."""
-    last = max(s for _, s in places)
-    inside = {
-        "dp": [p for p in places if p[1] == stage],
-        "pp": [p for p in places if p[0] == dp],
-        "tp": [(dp, stage)],
-        "embedding": [(dp, 0), (dp, last)],
-    }[kind.axis or "tp"]
-    return tuple(sorted({places[p] for p in inside if p in places}))
+def _sorted(lists: dict[int, list[int]]) -> dict[int, Members]:
+    return {key: tuple(sorted(ranks)) for key, ranks in lists.items()}
 
 
 def unpaired(table: OperationTable, found: Communication, label: str) -> list[Quality]:

@@ -4,39 +4,47 @@ Send and receive durations include the wait for the other side; a send that is l
 the receive's times.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays import from_ints, from_numpy, from_strings
+from tracekit.arrays import from_numpy, from_strings
 from tracekit.ingest.file_result import FileGroup, RankTable
 from tracekit.ingest.operation_table.communication import Communication
 from tracekit.ingest.operation_table.table import I64, OperationTable
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
+from tracekit.thresholds.ingest import MAX_TIME_NS
 
 
-def write_rank(table: OperationTable, found: Communication, rank: int, world: int, out: Path) -> RankTable:
-    """Write the events of `rank`, of a job of `world` ranks, into a Parquet file named after `out` and the rank."""
-    rows = np.flatnonzero(table.rank == rank)
-    parts = [_step_rows(table, rows, rank), _operation_rows(table, found, rows, rank)]
-    events = in_order(pa.concat_tables(parts).unify_dictionaries().combine_chunks())
-    path = out.with_name(f"{out.name}-{rank}")
-    count = write_table(path, iter([events]))
-    first, last = int(events.column("ts")[0].as_py()), int(events.column("ts")[-1].as_py())
+def write_ranks(
+    table: OperationTable, found: Communication, world: int | None, out: Path
+) -> Iterator[RankTable]:
+    """Write the events of every rank, of a job of `world` ranks, into Parquet files named after `out` and the rank."""
     groups = tuple(FileGroup(m, (), tuple(sorted(axes))) for m, axes in found.groups.items())
-    return RankTable(rank, str(path), count, first, last, None, world, False, groups, {})
+    sizes = np.array([len(m) for m in found.groups] or [0], np.int64)
+    order = np.argsort(table.rank, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(table.rank[order])) + 1):
+        rank = int(table.rank[rows[0]])
+        path = out.with_name(f"{out.name}-{rank}")
+        parts = [_step_rows(table, rows, rank), _operation_rows(table, found, sizes, rows, rank)]
+        events = in_order(pa.concat_tables(parts).unify_dictionaries().combine_chunks())
+        count = write_table(path, iter([events]))
+        first, last = int(events.column("ts")[0].as_py()), int(events.column("ts")[-1].as_py())
+        yield RankTable(rank, str(path), count, first, last, None, world, False, groups, {})
 
 
-def _operation_rows(table: OperationTable, found: Communication, rows: I64, rank: int) -> pa.Table:
+def _operation_rows(
+    table: OperationTable, found: Communication, sizes: I64, rows: I64, rank: int
+) -> pa.Table:
     """One event per operation of the rank."""
     kinds = [table.kinds[i] for i in table.kind[rows]]
     send = np.array([k.collective == "send" for k in kinds])
     recv = np.array([k.collective == "recv" for k in kinds])
     group, peer = found.group[rows], found.peer[rows]
-    sizes = {number: len(members) for number, members in enumerate(found.groups)}
     stream = np.array([k.stream for k in kinds])
     return _events(
         {
@@ -49,7 +57,7 @@ def _operation_rows(table: OperationTable, found: Communication, rows: I64, rank
             "device": np.zeros(len(rows), np.int64),
             "stream": stream,
             "collective": [k.collective for k in kinds],
-            "group_size": from_ints([sizes.get(int(g)) for g in group]),
+            "group_size": from_numpy(sizes[np.maximum(group, 0)], group < 0),
             "group": _or_null(group),
             "pg_desc": [k.axis for k in kinds],
             "src_rank": _or_null(np.where(send & (peer >= 0), rank, np.where(recv, peer, -1))),
@@ -63,19 +71,19 @@ def _operation_rows(table: OperationTable, found: Communication, rows: I64, rank
 
 def _step_rows(table: OperationTable, rows: I64, rank: int) -> pa.Table:
     """One event per step of the rank, from its first start to its last end, named as the profiler names steps."""
-    steps = np.unique(table.step[rows])
-    mine = [rows[table.step[rows] == s] for s in steps]
-    starts = [int(table.start[r].min()) for r in mine]
-    ends = [int((table.start + table.dur)[r].max()) for r in mine]
+    steps, of = np.unique(table.step[rows], return_inverse=True)
+    starts, ends = np.full(len(steps), MAX_TIME_NS), np.full(len(steps), -MAX_TIME_NS)
+    np.minimum.at(starts, of, table.start[rows])
+    np.maximum.at(ends, of, (table.start + table.dur)[rows])
     columns = {
-        "ts": np.array(starts),
-        "dur": np.array(ends) - np.array(starts),
-        "cat": ["user_annotation"] * len(mine),
+        "ts": starts,
+        "dur": ends - starts,
+        "cat": ["user_annotation"] * len(steps),
         "name": [f"ProfilerStep#{s}" for s in steps.tolist()],
-        "pid": np.full(len(mine), rank),
-        "tid": np.full(len(mine), -1),
+        "pid": np.full(len(steps), rank),
+        "tid": np.full(len(steps), -1),
     }
-    return _events(columns, len(mine))
+    return _events(columns, len(steps))
 
 
 def _or_null(values: I64) -> pa.Array:

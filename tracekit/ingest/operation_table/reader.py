@@ -9,10 +9,15 @@ import pyarrow.parquet as pq
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.operation_table.communication import communication, unpaired
-from tracekit.ingest.operation_table.events import write_rank
+from tracekit.ingest.operation_table.events import write_ranks
 from tracekit.ingest.operation_table.layout import layout_of
 from tracekit.ingest.operation_table.table import REQUIRED, columns_of
 from tracekit.thresholds.ingest import MAX_TABLE_BYTES
+
+
+def plain_line(error: Exception) -> str:
+    """Return the first line of an error, short enough for a reason."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
@@ -29,7 +34,7 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
     try:
         parquet = pq.read_table(pa.BufferReader(bytes(data)), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        return FileResult(source.label, "rejected", f"unreadable as Parquet ({str(error).splitlines()[0]})")
+        return FileResult(source.label, "rejected", f"unreadable as Parquet ({plain_line(error)})")
     missing = [c for c in REQUIRED if c not in parquet.schema.names]
     if missing:
         reason = f"a Parquet file without an operation table's columns ({', '.join(missing)})"
@@ -38,16 +43,19 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         table, quality = columns_of(parquet, source.label)
         layout = layout_of(table.rank_at, table.dp_size, table.pp_size)
         found = communication(table, layout)
-    except (ValueError, pa.ArrowException) as error:
-        return FileResult(source.label, "rejected", f"an operation table with unusable values ({error})")
-    world = layout.world_size if layout else table.dp_size * table.pp_size
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        return FileResult(
+            source.label, "rejected", f"an operation table with unusable values ({plain_line(error)})"
+        )
+    places = table.dp_size * table.pp_size
+    world = layout.world_size if layout else places if max(table.ranks) < places else None
     quality += unpaired(table, found, source.label)
     return FileResult(
         source.label,
         "ok",
         sha256=stream.sha256,
         bytes=stream.raw_bytes,
-        tables=tuple(write_rank(table, found, rank, world, out) for rank in table.ranks),
+        tables=tuple(write_ranks(table, found, world, out)),
         quality=tuple(quality),
         mesh_hint=layout.hint if layout else None,
     )

@@ -5,17 +5,18 @@ Starts count from the beginning of each step, so steps are laid one after anothe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.arrays import MINUS_ONE, ZERO, from_numpy, to_numpy
+from tracekit.arrays import from_numpy
 from tracekit.findings import Quality
+from tracekit.ingest.operation_table.bounds import seconds, usable, whole
 from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
-from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_PLACES, MAX_SECONDS, STEP_GAP_NS
+from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS, MAX_TIME_NS, STEP_GAP_NS
 from tracekit.units import NS_PER_S
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
@@ -42,12 +43,12 @@ class OperationTable:
     ordinal: I64
     rank_at: Mapping[tuple[int, int], int]
 
-    @property
+    @cached_property
     def dp_size(self) -> int:
         """Data-parallel size."""
         return int(self.dp.max()) + 1
 
-    @property
+    @cached_property
     def pp_size(self) -> int:
         """Pipeline-parallel size; one stage more than recorded where the last recorded one sends on to nobody."""
         last = int(self.stage.max())
@@ -77,6 +78,8 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     start, dur = _nanoseconds(rows, "start_ts"), _nanoseconds(rows, "duration")
     micro_batch = _ints_or(rows, "mb_id", np.full(len(dp), -1))
     rank = _ints_or(rows, "rank", stage * (int(dp.max()) + 1) + dp)
+    if (int(dp.max()) + 1) * (int(stage.max()) + 1) > MAX_RANKS or int(rank.max()) >= MAX_RANKS:
+        raise ValueError(f"a job of more than {MAX_RANKS} ranks")
     rank_at = _places(dp, stage, rank)
     negative = int((dur < 0).sum())
     if negative:
@@ -92,16 +95,8 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
 
 
 def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
-    """Rows whose times and places are within bounds, and how many are not; ValueError where no row is usable."""
-    ok = np.ones(table.num_rows, bool)
-    for name in ("start_ts", "duration"):
-        values = to_numpy(table.column(name).cast(pa.float64()))
-        ok &= np.isfinite(values) & (np.abs(np.nan_to_num(values)) < MAX_SECONDS)
-    for name in REQUIRED:
-        ok &= to_numpy(table.column(name).is_valid())
-    for name in ("dp_rank", "stage"):
-        values = to_numpy(table.column(name).cast(pa.int64()).fill_null(ZERO))
-        ok &= (values >= 0) & (values < MAX_PLACES)
+    """Rows whose numbers are within bounds, and how many are not; ValueError where no row is usable."""
+    ok = usable(table)
     if not ok.any():
         raise ValueError("no usable row")
     dropped = int((~ok).sum())
@@ -110,8 +105,8 @@ def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
 
 
 def _ints(table: pa.Table, name: str) -> I64:
-    column = table.column(name).cast(pa.int64()).fill_null(MINUS_ONE)
-    return np.array(to_numpy(column), np.int64)
+    values, known = whole(table.column(name))
+    return np.where(known, values, -1)
 
 
 def _ints_or(table: pa.Table, name: str, absent: I64) -> I64:
@@ -119,8 +114,7 @@ def _ints_or(table: pa.Table, name: str, absent: I64) -> I64:
 
 
 def _nanoseconds(table: pa.Table, name: str) -> I64:
-    seconds = to_numpy(table.column(name).cast(pa.float64()))
-    return np.asarray(np.rint(seconds * NS_PER_S), np.int64)
+    return np.asarray(np.rint(seconds(table.column(name)) * NS_PER_S), np.int64)
 
 
 def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
@@ -136,16 +130,17 @@ def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
 
 def _one_after_another(step: I64, start: I64, dur: I64) -> I64:
     """Starts on one line of time: steps that overlap, because each starts at zero, are laid one behind the other."""
-    steps = np.unique(step)
-    spans = [(start[step == s], (start + dur)[step == s]) for s in steps]
-    bounds = [(int(begins.min()), int(ends.max())) for begins, ends in spans]
-    if all(before[1] <= after[0] for before, after in pairwise(bounds)):
+    numbers, of = np.unique(step, return_inverse=True)
+    first, last = np.full(len(numbers), MAX_TIME_NS), np.full(len(numbers), -MAX_TIME_NS)
+    np.minimum.at(first, of, start)
+    np.maximum.at(last, of, start + dur)
+    if (last[:-1] <= first[1:]).all():
         return start
-    moved = start.copy()
-    at = 0
-    for number, (first, last) in zip(steps, bounds, strict=True):
-        moved[step == number] += at - first
-        at += last - first + STEP_GAP_NS
+    spans = (last - first + STEP_GAP_NS).astype(np.float64)
+    if spans.sum() >= MAX_TIME_NS:
+        raise ValueError("its steps last longer than any job")
+    begins = np.concatenate([[0], np.cumsum(last - first + STEP_GAP_NS)[:-1]])
+    moved: I64 = start + (begins - first)[of]
     return moved
 
 

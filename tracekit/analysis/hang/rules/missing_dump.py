@@ -67,6 +67,8 @@ def _accuse(scene: Scene, rank: int, places: list[CallId]) -> Accusation | None:
     if rank in scene.dumps and not (rank in scene.graph.stale and cut <= {rank}):
         return None
     dump = scene.dumps.get(rank)
+    if dump is not None and dump.damaged_end and not dump.truncated:
+        return None
     kind: CulpritKind = "missing_dump" if dump is None or dump.truncated else "host_stalled"
     first = first_lacking(scene, rank, places)
     return Accusation(kind, first.group, first.seq)

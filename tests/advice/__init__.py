@@ -1,0 +1,1 @@
+"""What messages advise is tried: whoever does what a refusal says gets further."""

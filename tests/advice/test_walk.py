@@ -1,0 +1,32 @@
+"""Each message's advice is followed: the next run gets further."""
+
+import re
+
+import pytest
+
+from tests.advice.cases import CASES
+from tests.advice.messages import advised
+from tests.advice.unwalked import UNWALKED
+
+
+def pattern(text):
+    """What a message looks like once its places are filled in."""
+    return re.compile(".*".join(re.escape(part) for part in text.split("{}")), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", CASES, ids=lambda text: text[:60])
+def test_advice_gets_further(text, tmp_path, monkeypatch):
+    """The refused call raises this message; what it advises is then done, and raises it no more."""
+    refused, advised_call = CASES[text](tmp_path, monkeypatch)
+    told = pattern(text)
+    with pytest.raises(Exception) as first:
+        refused()
+    assert told.fullmatch(str(first.value)), f"{first.value} is not {text}"
+    advised_call()
+
+
+def test_every_message_with_advice_has_a_case():
+    texts = set(advised().values())
+    assert sorted(texts - CASES.keys() - UNWALKED) == []
+    assert sorted((CASES.keys() | UNWALKED) - texts) == []
+    assert not CASES.keys() & UNWALKED

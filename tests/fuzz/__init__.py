@@ -1,0 +1,1 @@
+"""Structure-aware mutation of every kind of file that the three programs read: `make fuzz`."""

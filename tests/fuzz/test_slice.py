@@ -1,0 +1,23 @@
+"""A slice of `make fuzz`: however a file is damaged, a command ends with an answer or one sentence."""
+
+import pytest
+
+from tests.fuzz.__main__ import FINE, READERS, play
+from tests.marks import quick_first
+
+INPUTS = {"job": 2, "capture": 6, "trace": 12, "dumps": 12, "run.json": 8, "operation table": 12}
+MOST = 25
+UNNAMED = "nameless"
+"""An answer about all files at once names none of them."""
+
+
+@pytest.mark.parametrize("seed", quick_first(1, [77, 78, 79, 80, 81]))
+@pytest.mark.parametrize("reader", READERS)
+def test_damaged_files_get_an_answer_or_a_sentence(tmp_path, reader, seed):
+    ends = {}
+    for number in range(INPUTS.get(reader, MOST)):
+        folder = tmp_path / str(number)
+        (folder / "in").mkdir(parents=True)
+        (folder / "tmp").mkdir()
+        ends[number] = play(reader, seed * 10_000_000 + number, folder)
+    assert {n: end for n, end in ends.items() if end not in (*FINE, UNNAMED)} == {}

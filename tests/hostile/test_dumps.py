@@ -1,0 +1,149 @@
+"""A number that no job has costs a dump its entry, never the process and never the verdict."""
+
+import copy
+import json
+import os
+import pickle
+import time
+
+import pytest
+
+from tests.hang.simulate import make
+from tests.marks import quick_first
+from tracekit.analysis.hang.analyse import analyse
+from tracekit.dumps.load import load_dumps
+
+SIZES = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
+HUGE = (-(2**63), -1, 2**31, 2**40, 2**62, 2**63 - 1, 10**40)
+SECONDS = 20.0
+NUMBERS = (
+    "record_id", "pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns", "time_discovered_started_ns",
+    "time_discovered_completed_ns", "timeout_ms", "retired", "is_p2p",
+)  # fmt: skip
+
+
+def case(seed=6, ring=25):
+    return make(
+        seed, fault=("host_stall", "crash", "wrong_size")[seed % 3], sizes=SIZES, ring=ring, timed=True
+    )
+
+
+def innocent(found):
+    return next(r for r in found.dumps if r != found.culprit)
+
+
+def answer(folder, dumps):
+    folder.mkdir()
+    for rank, dump in dumps.items():
+        (folder / f"dump_{rank}").write_bytes(dump if isinstance(dump, bytes) else pickle.dumps(dump))
+    return analyse(load_dumps([str(folder)]))
+
+
+def judged(finding):
+    return finding.verdict, [c.rank for c in finding.culprits]
+
+
+def with_entry(found, at, **fields):
+    dumps = copy.deepcopy(found.dumps)
+    entry = dumps[innocent(found)]["entries"][at]
+    entry.update({k: v for k, v in fields.items() if k in entry})
+    return dumps
+
+
+@pytest.mark.parametrize("place", [0, 10, -1])
+@pytest.mark.parametrize("seed", quick_first(2, [7, 11, 3, 0, 6, 9, 12, 15]))
+def test_a_sequence_that_leaps_accuses_nobody_else(tmp_path, seed, place):
+    found = case(seed)
+    whole = judged(answer(tmp_path / "whole", found.dumps))
+    number = {"collective_seq_id": 2**31, "p2p_seq_id": 2**31}
+    verdict, culprits = judged(answer(tmp_path / "leap", with_entry(found, place, **number)))
+    assert (verdict, culprits) == whole or verdict == "inconclusive"
+
+
+def test_a_job_that_counts_far_is_answered(tmp_path):
+    found, base = case(7), 2**33
+    for entry in (e for d in found.dumps.values() for e in d["entries"]):
+        entry["collective_seq_id"] += base if not entry["is_p2p"] else 0
+    for status in (s for d in found.dumps.values() for s in d.get("pg_status", {}).values()):
+        for key in status:
+            status[key] += base
+    assert judged(answer(tmp_path / "far", found.dumps)) == ("hang", [found.culprit])
+
+
+@pytest.mark.parametrize("value", quick_first(3, HUGE))
+@pytest.mark.parametrize("key", NUMBERS)
+def test_a_wild_number_names_no_innocent(tmp_path, key, value):
+    found = case()
+    finding = answer(tmp_path / "x", with_entry(found, 12, **{key: value}))
+    assert {c.rank for c in finding.culprits} <= {found.culprit}
+    assert finding.verdict != "none"
+
+
+@pytest.mark.parametrize(
+    "ranks", ["[0, 1000000000]", "[0, 16000000]", "[-9223372036854775808]", "[" * 5000, list(range(9))]
+)
+def test_a_group_beyond_all_jobs_is_no_group(tmp_path, ranks):
+    found = case()
+    dumps = copy.deepcopy(found.dumps)
+    config = dumps[innocent(found)]["pg_config"]
+    config["99"] = {"name": "99", "desc": "x", "ranks": ranks}
+    finding = answer(tmp_path / "x", dumps)
+    assert {c.rank for c in finding.culprits} <= {found.culprit}
+    assert finding.ranks.expected <= 9
+
+
+@pytest.mark.parametrize("claim", [2**31 - 1, 2**63 - 1, -1, 10**40, True, "7" * 5000])
+def test_a_wild_claim_of_a_rank_is_not_believed(tmp_path, claim):
+    found = case()
+    dumps = {r: {**d, "rank": claim} if r == innocent(found) else d for r, d in found.dumps.items()}
+    finding = answer(tmp_path / "x", dumps)
+    assert finding.ranks.expected == 8
+    assert {c.rank for c in finding.culprits} <= {found.culprit}
+
+
+def tree(depth, leaf=()):
+    node = [list(leaf), list(leaf)]
+    for _ in range(depth):
+        node = [node, node]
+    return node
+
+
+@pytest.mark.parametrize(
+    "key", ["input_sizes", "output_dtypes", "frames", "process_group", "pg_id", "profiling_name"]
+)
+@pytest.mark.parametrize("depth", [40, 2000])
+def test_lists_that_share_their_parts_cost_no_time(tmp_path, key, depth):
+    found = case()
+    dumps = copy.deepcopy(found.dumps)
+    for entry in dumps[innocent(found)]["entries"]:
+        entry[key] = tree(40) if depth == 40 else [[1] * depth] * depth
+    begin = time.perf_counter()
+    finding = answer(tmp_path / "x", dumps)
+    assert time.perf_counter() - begin < SECONDS
+    assert {c.rank for c in finding.culprits} <= {found.culprit}
+
+
+@pytest.mark.parametrize("place", ["version", "pg_config", "ranks", "rank", "hostname"])
+def test_a_shared_tree_anywhere_costs_no_time(tmp_path, place):
+    found = case()
+    dumps = copy.deepcopy(found.dumps)
+    dump = dumps[innocent(found)]
+    if place == "ranks":
+        for group in dump["pg_config"].values():
+            group["ranks"] = tree(40)
+    elif place == "pg_config":
+        dump[place] = {str(k): {"name": tree(40), "desc": tree(40), "ranks": "[0, 1]"} for k in range(20)}
+    else:
+        dump[place] = tree(40)
+    begin = time.perf_counter()
+    answer(tmp_path / "x", dumps)
+    assert time.perf_counter() - begin < SECONDS
+
+
+def test_a_pipe_among_dumps_is_listed(tmp_path):
+    found = case()
+    (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "x" / "dump_99")
+    for rank, dump in found.dumps.items():
+        (tmp_path / "x" / f"dump_{rank}").write_text(json.dumps(dump))
+    assert any("pipe" in r.reason for r in load_dumps([str(tmp_path / "x")]).rejected)

@@ -1,0 +1,181 @@
+"""However a command ends, nothing is left: no worker, no half-written run, no broken answer."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.job import documents, write
+from tracekit.errors import InputError
+from tracekit.ingest import load
+from tracekit.ingest.output_folder import refuse_foreign
+
+BUSY = """
+import sys, time
+from pathlib import Path
+from tracekit.workers import Limits, do_all
+def handler():
+    def do(task):
+        Path(task).write_text(str(__import__("os").getpid()))
+        time.sleep(60)
+    return do
+list(do_all(sys.argv[1:], handler, 2, Limits(99, 1 << 32, 1, "", "", "")))
+"""
+BUILD = """
+import sys, time
+from pathlib import Path
+from tracekit_cli.program import end_politely, reported
+from tracekit.ingest.output_folder import building
+end_politely()
+with reported("tracekit"), building(Path(sys.argv[1])) as (folder, _):
+    (folder / "events").mkdir()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+SECONDS = 20.0
+
+
+def until(condition):
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_a_killed_parent_leaves_no_worker(tmp_path):
+    notes = [tmp_path / "a", tmp_path / "b"]
+    with subprocess.Popen([sys.executable, "-c", BUSY, *map(str, notes)]) as parent:
+        assert until(lambda: all(n.exists() and n.read_text() for n in notes))
+        parent.send_signal(signal.SIGKILL)
+    workers = [int(n.read_text()) for n in notes]
+    assert until(lambda: all(gone(w) for w in workers))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_is_ctrl_c(tmp_path, number):
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err.count("\n")) == (130, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_call_removes_what_a_kill_left(tmp_path):
+    traces = write(tmp_path / "traces", documents()[:2] + [None] * 6)
+    out = tmp_path / "run"
+    load([str(traces)], out=out)
+    before = (out / "manifest.json").read_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(out)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert Path(process.stdout.readline().strip()).is_dir()
+        process.send_signal(signal.SIGKILL)
+    assert (out / "manifest.json").read_bytes() == before
+    load([str(traces)], out=out)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "traces"]
+
+
+def full(bytes_):
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+
+
+def command(*arguments, **options):
+    call = "from tracekit_cli.tracekit import main; import sys; sys.argv[0] = 'tracekit'; main()"
+    run = [sys.executable, "-c", call, *map(str, arguments)]
+    return subprocess.run(run, capture_output=True, text=True, check=False, timeout=120, **options)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    traces = write(tmp_path / "traces", documents()[:2] + [None] * 6)
+    done = command("ingest", traces, "--out", tmp_path / "run", preexec_fn=full(2000))
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "File too large" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["traces"]
+
+
+def test_a_full_stdout_is_one_sentence(tmp_path):
+    traces = write(tmp_path / "traces", documents())
+    call = "from tracekit_cli.tracekit import main; import sys; sys.argv[0] = 'tracekit'; main()"
+    with Path("/dev/full").open("w") as sink:
+        done = subprocess.run(
+            [sys.executable, "-c", call, "slowrank", str(traces)],
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["none/a.json", "link.json", "folder"])
+def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
+    (tmp_path / "link.json").symlink_to(tmp_path / "target")
+    (tmp_path / "folder").mkdir()
+    done = command("slowrank", tmp_path / "no traces here", "--json", tmp_path / name)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "cannot be written" in done.stderr
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    traces = write(tmp_path / "traces", documents())
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE, text=True) as reader:
+        done = command("slowrank", traces, "--json", tmp_path / "pipe")
+        got, _ = reader.communicate(timeout=SECONDS)
+    assert done.returncode == 0
+    assert got.startswith("{")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_files_of_others_are_never_deleted(tmp_path):
+    traces = write(tmp_path / "traces", documents()[:2] + [None] * 6)
+    load([str(traces)], out=tmp_path / "run")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        load([str(traces)], out=tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    with pytest.raises(InputError, match="symbolic link"):
+        refuse_foreign(tmp_path / "link")
+
+
+def test_a_run_that_nobody_holds_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        run = load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))])
+        folder = run.folder
+        assert folder.is_dir()
+        del run
+        assert not folder.exists()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_messages_of_ingest_carry_no_escape_codes(tmp_path):
+    traces = write(tmp_path / "traces", documents()[:2] + [None] * 6)
+    (traces / "rank9\x1b[2J.json").write_text("<html>")
+    done = command("ingest", traces, "--out", tmp_path / "run")
+    assert done.returncode == 0
+    assert "rejected" in done.stderr
+    assert "\x1b" not in done.stderr + done.stdout

@@ -1,0 +1,101 @@
+"""A job is healthy only where the evidence proves it: else the answer is open, and names who may be slow."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
+from tests.tables.rows import events
+from tests.what_if.tables import unnamed
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.excess import segments
+from tracekit.analysis.slowrank.long_stage import long_stage
+
+STAGES = grid(tp=2, pp=4)
+LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 2}
+
+
+def rewritten(run, rank, change):
+    """`run` with every row of `rank` changed."""
+    path = run.folder / next(r.table for r in run.ranks if r.rank == rank)
+    pq.write_table(events([change(row) for row in pq.read_table(path).to_pylist()]), path)
+
+
+def test_time_between_captures_is_nobodys_work(tmp_path):
+    lines = [Timeline(0), Timeline(1)]
+    for step in (10, 11, 50, 51):
+        for line in lines:
+            begin = line.at
+            if step == 50:
+                begin = line.at = line.at + 1e6 + 5000 * line.rank
+            line.compute(LAYER_US)
+            handle = line.post(0)
+            line.finish(handle, handle[0] + TRANSFER_US)
+            line.step(step, begin)
+    case = prepared(write_run(tmp_path, lines, {0: (0, 1)}, {0: "dp"}, 2), grid(dp=2))
+    assert segments(case)[0] == pytest.approx(segments(case)[1])
+
+
+def test_misses_of_ranks_do_not_cancel(tmp_path):
+    mesh = grid(dp=4)
+    case = prepared(job(tmp_path, mesh, slow={3: 1.3}), mesh)
+    assert case.residual_ns < 0.001 * case.step_ns
+    off = 0.1 * case.step_ns * np.array([[1], [-1], [1], [-1]])
+    moved = replace(case, steps=replace(case.steps, wall=case.steps.wall + off))
+    assert moved.step_ns == pytest.approx(case.step_ns)
+    assert moved.residual_ns == pytest.approx(0.1 * case.step_ns, rel=0.02)
+
+
+def test_waits_that_no_replay_gives_prove_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.analysis.slowrank.case.Case.pinned_residual_ns", 1e9)
+    finding = analyse(job(tmp_path, grid(dp=4)))
+    assert (finding.verdict, finding.candidates) == ("inconclusive", ())
+    assert "replay" in finding.reason
+
+
+def test_a_stage_is_long_by_its_compute(tmp_path):
+    case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
+    found = long_stage(case)
+    assert found is not None
+    assert {case.steps.ranks[r] for r in found.rows} == set(LONG)
+    assert not found.idle
+
+
+def test_idle_devices_make_no_long_stage(tmp_path):
+    run = job(tmp_path, STAGES, slow=LONG, jitter=0.002)
+
+    def shorter(row):
+        return row | ({"dur": int(row["dur"] / 1.3)} if row["name"] == "gemm" else {})
+
+    for rank in LONG:
+        rewritten(run, rank, shorter)
+    finding = analyse(run)
+    assert finding.verdict == "inconclusive"  # the hosts were not recorded
+    assert finding.candidates[0].cause == "cpu_launch"
+
+
+def test_unmatched_waits_of_one_rank_are_left_open(tmp_path):
+    mesh = grid(tp=4, dp=2)
+    finding = analyse(unnamed(job(tmp_path, mesh, link={(1, 5): 12}), "dp"), dict(mesh.sizes))
+    assert finding.verdict == "inconclusive"
+    assert finding.candidates[0].rank in {1, 5}
+
+
+def test_even_unmatched_waits_leave_a_job_healthy(tmp_path):
+    mesh = grid(tp=4, dp=2)
+    assert analyse(unnamed(job(tmp_path, mesh), "dp"), dict(mesh.sizes)).verdict == "healthy"
+
+
+def test_unnamed_groups_may_hold_the_missing_rank(tmp_path):
+    mesh = grid(tp=4, dp=2)
+    run = unnamed(job(tmp_path, mesh, slow={6: 1.5}, lost=range(4, 8)), "dp")
+    assert analyse(run, dict(mesh.sizes)).verdict == "inconclusive"
+
+
+def test_a_profiler_makes_no_kernels_longer(tmp_path):
+    finding = analyse(job(tmp_path, grid(tp=2, dp=4), slow={3: 1.5}, slow_steps={0}, steps=3))
+    assert finding.verdict == "inconclusive"
+    assert [c.rank for c in finding.candidates] == [3]

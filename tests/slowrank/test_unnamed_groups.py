@@ -1,0 +1,64 @@
+"""Streams tell the groups of collectives that name none, and that their kernels are collectives at all."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid, job
+from tests.tables.rows import comm, gemm, recorded, row
+from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.store import Group, InferredGroup
+from tracekit.tables.match import match
+
+MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
+GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def generic(ranks, seed=0, calls=20):
+    """Ranks whose tensor groups run one kind of kernel, as RCCL does, on streams of their own."""
+    rng = np.random.default_rng(seed)
+    lines = {r: [] for r in range(8)}
+    for group in ((0, 1), (2, 3), (4, 5), (6, 7)):
+        for call in range(calls):
+            begins = 1000.0 * call + rng.uniform(0, 300, 2)
+            for rank, begin in zip(group, begins.tolist(), strict=True):
+                end = 1000.0 * call + begins.max() % 1000 + 100 + rng.uniform(0, 1)
+                lines[rank] += [row("kernel", GENERIC, begin, end - begin, stream=20), gemm(end + 1, 90)]
+    return [recorded(r, *lines[r]) for r in ranks]
+
+
+@pytest.mark.parametrize("mesh", [MESH, None], ids=["mesh given", "mesh told by ends"])
+@pytest.mark.parametrize("ranks", [range(8), (0, 1, 3, 4, 5, 6)], ids=["all", "a subset"])
+def test_generic_kernels_that_end_together_are_collectives(tmp_path, ranks, mesh):
+    run = replace(job(tmp_path, grid(dp=8)), groups=())
+    found, named = with_groups_of_streams(run, generic(ranks), mesh, None)
+    members = {g.group: g.ranks for g in found.groups}
+    for rank in named:
+        assert {members[int(n)] for n in rank.group} == {(rank.rank // 2 * 2, rank.rank // 2 * 2 + 1)}
+        assert set(rank.op) == {"collective"}
+    assert all(isinstance(g, InferredGroup) for g in found.groups)
+
+
+def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
+    """Everybody's collective is named and aligns the clocks; two calls along data parallelism name no group."""
+    rng = np.random.default_rng(3)
+    lines = {r: [] for r in range(8)}
+    for call in range(12):
+        for rank in range(8):
+            lines[rank].append(comm(1000.0 * call + rank, 20 - rank, 0, seq=call))
+    for call in (3, 7):
+        for line in ((0, 2, 4, 6), (1, 3, 5, 7)):
+            begins = 1000.0 * call + rng.uniform(100, 400, 4)
+            for rank, begin in zip(line, begins.tolist(), strict=True):
+                lines[rank].append(
+                    comm(begin, begins.max() + 50 + rng.uniform(0, 1) - begin, None, stream=20)
+                )
+    world = Group(0, tuple(range(8)), (), ())
+    run = replace(job(tmp_path, grid(dp=8)), groups=(world,))
+    ops = match([recorded(r, *lines[r], groups=[world]) for r in range(8)], run.groups)
+    found, ops = with_rare_groups(run, ops, grid(tp=2, dp=4))
+    members = {g.group: g.ranks for g in found.groups}
+    for rank, line in ops.per_rank.items():
+        assert {members[int(n)] for n in line.group} == {tuple(range(8)), tuple(range(rank % 2, 8, 2))}
+    assert (ops.instance >= 0).all()

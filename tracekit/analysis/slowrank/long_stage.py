@@ -1,0 +1,142 @@
+"""A pipeline stage whose ranks all work longer than the other stages, and between what bounds it costs.
+
+Work is compute. A stage that stands still more than the others between kernels has hosts that launch late: nothing lets
+those of the first stage run ahead at the begin of a step, while the others' do so as they wait for it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.excess import recurs
+from tracekit.analysis.slowrank.statistics import excess, median_of_others
+from tracekit.analysis.slowrank.suspect_work import late_loaders
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.tables.compute_time import compute_in_steps
+from tracekit.tables.launch_pace import launch_pace
+from tracekit.tables.steps import F64
+from tracekit.thresholds.slowrank import (
+    HOST_PACE,
+    MIN_LOST_SHARE,
+    NOISE_FLOOR,
+    PEERS_SAMPLED,
+    STAGE_MIN_PEERS,
+    Z_LIMIT,
+)
+
+
+@dataclass(frozen=True)
+class LongStage:
+    """The ranks of a long stage (rows of Steps, longest first) and what it costs; ns a step."""
+
+    rows: tuple[int, ...]
+    z: float
+    over: float  # work beyond the other stages
+    gain: float  # what the step would save if the stage worked like the others
+    low: float  # the same if all that is not matched keeps its recorded length
+    high: float  # the same if all that is not matched shrinks to its transfer, and the model's error counts
+    loaders: tuple[int, ...] = ()  # those of `rows` that wait for their data loaders
+    idle: bool = False  # it computes no longer: its devices stand still between kernels
+    hosts_alike: bool = False  # its hosts launch as fast as the others'
+
+
+def long_stage(case: Case) -> LongStage | None:
+    """The pipeline stage that works significantly longer than the others; None where there is none, or it is free."""
+    found = _longest(case)
+    if found is None:
+        return None
+    rows, over, z = found
+    whole = _priced(case, rows, over, z)
+    if whole.high < MIN_LOST_SHARE * case.step_ns:
+        return None
+    loaders = late_loaders(case, whole.rows)
+    computed = _compute(case)
+    if loaders or computed is None:
+        return replace(whole, loaders=loaders)
+    levels = _levels(case, computed)
+    stage = next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
+    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
+    work = _priced(case, rows, np.clip(np.minimum(over, beyond[stage]), 0.0, None), z)
+    return work if work.high >= MIN_LOST_SHARE * case.step_ns else _idle(case, whole)
+
+
+def _idle(case: Case, stage: LongStage) -> LongStage:
+    """The stage as one whose devices stand still, with whether its hosts launch as fast as those of other stages."""
+    rows = np.arange(len(case.steps.ranks))
+    mine, others = (
+        [launch_pace(case.run, case.steps.ranks[r]) for r in chosen.tolist()[:PEERS_SAMPLED]]
+        for chosen in (np.array(stage.rows), np.setdiff1d(rows, stage.rows))
+    )
+    known = [p for p in mine if p is not None], [p for p in others if p is not None]
+    alike = bool(known[0] and known[1]) and float(np.median(known[0])) <= HOST_PACE * float(
+        np.median(known[1])
+    )
+    return replace(stage, idle=True, hosts_alike=alike)
+
+
+def _longest(case: Case) -> tuple[npt.NDArray[np.int64], F64, float] | None:
+    """(rows, own time beyond the other stages by step, standard errors) of the longest stage; None if by chance."""
+    groups = _seen(case)
+    if len(groups) < STAGE_MIN_PEERS:
+        return None
+    levels = _levels(case, case.steps.own)
+    found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+    if not np.isfinite(found.mean).any():
+        return None
+    worst = int(np.nanargmax(found.mean))
+    if not found.z[worst] > Z_LIMIT:
+        return None
+    if len(case.steps.numbers) > 1 and not recurs(found.value, case.step_ns)[worst]:
+        return None
+    return groups[worst], found.value[worst], float(found.z[worst])
+
+
+def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
+    """Rows of Steps of each stage that was recorded."""
+    return [g for g in case.stages if len(g)]
+
+
+def _levels(case: Case, spent: F64) -> F64:
+    """Lower median over the ranks of each recorded stage, by step, ns: if one of two is slow, the stage is not long."""
+    levels = []
+    for group in _seen(case):
+        ordered = np.sort(spent[group], axis=0)  # NaN last
+        known = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
+        levels.append(ordered[(known - 1) // 2, np.arange(spent.shape[1])])
+    return np.array(levels)
+
+
+def _compute(case: Case) -> F64 | None:
+    """Compute of each rank in each step, ns; None where the trace does not tell it from what a rank does besides."""
+    on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
+    if isinstance(case.model, TableModel) or not on_gpu:
+        return None
+    computed = compute_in_steps(case.ops, case.steps)
+    return computed if np.nansum(computed) > 0 else None
+
+
+def _priced(case: Case, rows: npt.NDArray[np.int64], over: F64, z: float) -> LongStage:
+    """The stage of `rows` with the price of `over`, its work beyond the others' by step (ns)."""
+    own = case.steps.own
+    level = _levels(case, own)[next(i for i, g in enumerate(_seen(case)) if g[0] == rows[0])]
+    cured = own.copy()
+    cured[rows] = cured[rows] * ((level - over) / level)[None, :]
+    spent = np.nan_to_num(np.nansum(own, axis=1))
+    order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
+    longer = max(float(np.nanmean(over)), 0.0)
+    gain = max(_saved(case.model, case.model, cured), 0.0)
+    if isinstance(case.model, TableModel):
+        gain = min(gain, longer)  # typical work on all ranks cures other faults as well
+    high = _saved(case.model, case.free_model, cured) + case.residual_ns
+    low = gain if isinstance(case.model, TableModel) else _saved(case.pinned_model, case.pinned_model, cured)
+    return LongStage(tuple(order), z, longer, gain, max(low, 0.0), min(max(high, gain), max(longer, gain)))
+
+
+def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
+    """What the step saves with the `cured` own times, ns; of a table, what typical work on all ranks would save."""
+    if isinstance(model, TableModel):
+        return model.recorded_ns - model.ideal_ns
+    return recorded.recorded_ns - model.step_ns(cured)

@@ -1,0 +1,121 @@
+"""Nobody can be named: the job is healthy, or the evidence leaves that open.
+
+A job is healthy only if nothing that the evidence leaves open could cost 2 % of the step.
+"""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.candidates import significant_rows
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.data_imbalance import uneven_data
+from tracekit.analysis.slowrank.evidence_gaps import in_the_only_step, undecided, unread
+from tracekit.analysis.slowrank.long_stage import LongStage
+from tracekit.analysis.slowrank.lopsided import lopsided
+from tracekit.analysis.slowrank.open_answers import (
+    contradicted_answer,
+    idle_stage_answer,
+    lopsided_answer,
+    one_step_answer,
+    only_step_answer,
+    open_answer,
+    open_link_answer,
+    open_stage_answer,
+    unread_answer,
+    unseen_answer,
+)
+from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.slow_link import SlowLink
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.unrecorded import Unseen
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.units import ms
+
+
+def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink | None) -> Answer:
+    """The job is healthy, the data is uneven, or the evidence leaves it open; `stage` and `link` are not proven."""
+    if unseen.undecided >= MIN_LOST_SHARE * case.step_ns:
+        return unseen_answer(case, unseen)
+    uneven = uneven_data(case)
+    if uneven:
+        return uneven_answer(case, uneven)
+    once = in_one_step(case)
+    if once is not None and not others_prove_health(case, once):
+        return one_step_answer(case, once)
+    return (
+        _somebody_may_cost(case, stage, link)
+        or _not_seen(case)
+        or _explained(case, once, stage)
+        or _healthy(case)
+    )
+
+
+def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | None) -> Answer | None:
+    """The answer that names candidates whose price the evidence leaves open; None where there are none."""
+    open_ = undecided(case)
+    if open_ is not None:
+        return open_answer(case, open_)
+    if stage is not None and not stage.idle:
+        return open_stage_answer(case, stage)
+    if link is not None:
+        return open_link_answer(case, link)
+    alone = in_the_only_step(case)
+    return only_step_answer(case, alone) if alone is not None else None
+
+
+def _not_seen(case: Case) -> Answer | None:
+    """The answer that too little was seen, or was seen wrongly, to call anybody healthy; None where enough was."""
+    if case.pinned_residual_ns >= MIN_LOST_SHARE * case.step_ns:
+        return contradicted_answer(case)
+    apart = lopsided(case)
+    if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
+        return lopsided_answer(case, apart)
+    return unread_answer(case) if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)) else None
+
+
+def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Answer | None:
+    """Why a rank or a stage that takes longer is nobody's fault; None where there is none."""
+    if once is not None:
+        accident = f"an accident and no slow rank, for nothing costs {MIN_LOST_SHARE:.0%} in the others"
+        return Answer("healthy", None, f"{told(case, once)}: {accident}")
+    if stage is not None:
+        return idle_stage_answer(case, stage)
+    free = significant_rows(case, MIN_LOST_SHARE)
+    if len(free):
+        return Answer("healthy", None, _costs_nothing(case, int(free[np.argmax(case.found.mean[free])])))
+    return None
+
+
+def _healthy(case: Case) -> Answer:
+    """Nobody works longer than the others by more than chance."""
+    worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
+        f"{case.steps.ranks[worst]}, {ms(max(float(np.nan_to_num(case.found.mean[worst])), 0.0)):.2f} ms of "
+        f"{ms(case.step_ns):.1f} ms, "
+        f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
+    )
+    return Answer("healthy", None, reason)
+
+
+def _costs_nothing(case: Case, row: int) -> str:
+    """Why a rank that works longer than its peers costs nothing: which rank sets the pace instead."""
+    ops, analysed = case.ops, case.analysed
+    waited = [
+        float(np.where(analysed, case.waits.exposed_wait, 0)[ops.of(r)].sum()) for r in case.steps.ranks
+    ]
+    pace = min((i for i in range(len(waited)) if i != row), key=lambda i: waited[i])
+    longer, least = ms(float(case.found.mean[row])), ms(waited[pace] / len(case.steps.numbers))
+    return (
+        f"rank {case.steps.ranks[row]} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its "
+        f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
+        f"waits least ({least:.1f} ms a step)"
+    )
+
+
+def uneven_answer(case: Case, gain: float) -> Answer:
+    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame."""
+    reason = (
+        f"work is dealt unevenly and the longest rank changes: {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms "
+        "a step go into waiting, no rank is slow throughout"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=gain)

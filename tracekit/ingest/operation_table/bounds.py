@@ -1,0 +1,104 @@
+"""The declared range of every number of an operation table; a row that breaks one is dropped once, here.
+
+Behind this door no number of the file makes an array, a list or a loop too long.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.arrays import ZERO, to_numpy
+from tracekit.thresholds.ingest import (
+    INT32_END,
+    LONGEST_NS,
+    MAX_COUNT,
+    MAX_PLACES,
+    MAX_RANKS,
+    MAX_SECONDS,
+    MAX_SPREAD,
+    MAX_STEP,
+)
+from tracekit.units import NS_PER_S
+
+I64 = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Bounds(NamedTuple):
+    """Half-open range of a column, and whether a row may lack it."""
+
+    low: float
+    high: float
+    optional: bool = False
+
+
+WHOLE: Final = {
+    "dp_rank": Bounds(0, MAX_PLACES),
+    "stage": Bounds(0, MAX_PLACES),
+    "step": Bounds(0, MAX_STEP),
+    "rank": Bounds(0, MAX_RANKS),
+    "mb_id": Bounds(-INT32_END, INT32_END, optional=True),
+    "seq_id": Bounds(-MAX_COUNT, MAX_COUNT, optional=True),
+}
+SECONDS: Final = {
+    "start_ts": Bounds(-MAX_SECONDS, MAX_SECONDS),
+    "duration": Bounds(-LONGEST_NS / NS_PER_S, LONGEST_NS / NS_PER_S),
+}
+
+
+def usable(table: pa.Table) -> Mask:
+    """Return which rows, shape (rows,), keep every range and name an operation.
+
+    Raises ValueError or an Arrow error where a column holds no numbers.
+    """
+    ok = to_numpy(table.column("optype").is_valid()).astype(bool)
+    for name, bounds in WHOLE.items():
+        if name in table.schema.names:
+            ok &= _inside(*whole(table.column(name)), bounds)
+    for name, bounds in SECONDS.items():
+        values = seconds(table.column(name))
+        ok &= _inside(np.nan_to_num(values, nan=np.inf), np.ones(len(ok), bool), bounds)
+    for name in ("dp_rank", "stage"):
+        ok &= _near(whole(table.column(name))[0], ok)
+    return ok
+
+
+def _inside(values: "npt.NDArray[np.float64] | I64", known: Mask, bounds: Bounds) -> Mask:
+    inside: Mask = (values >= bounds.low) & (values < bounds.high)
+    return (inside & known) | (~known & bounds.optional)
+
+
+def _near(values: I64, ok: Mask) -> Mask:
+    """Which values are no further out than the recorded places allow: one wild number must not make a job vast."""
+    near: Mask = values < MAX_SPREAD * len(np.unique(values[ok]))
+    return near
+
+
+def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:
+    """Return the integers of a column and which rows have one, both of shape (rows,); 0 stands for none."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        number = pc.match_substring_regex(column, r"^-?[0-9]{1,18}$")
+        column = pc.if_else(number, column, pa.nulls(1, kind)[0]).cast(pa.int64())
+    elif pa.types.is_uint64(kind):
+        column = pc.if_else(pc.less(column, pa.scalar(MAX_COUNT, kind)), column, pa.nulls(1, kind)[0])
+        column = column.cast(pa.int64())
+    elif pa.types.is_floating(kind):
+        values = seconds(column)
+        known = np.isfinite(values) & (np.abs(values) < MAX_COUNT) & (values == np.rint(values))
+        return np.where(known, np.nan_to_num(values), 0).astype(np.int64), known
+    elif not pa.types.is_integer(kind):
+        raise ValueError(f"a column of {kind} where whole numbers stand")
+    known = to_numpy(column.is_valid()).astype(bool)
+    return np.array(to_numpy(column.cast(pa.int64()).fill_null(ZERO)), np.int64), known
+
+
+def seconds(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Return the numbers of a column, shape (rows,); NaN where there is none."""
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise ValueError(f"a column of {column.type} where times stand")
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return np.asarray(values, np.float64)

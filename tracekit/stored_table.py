@@ -1,0 +1,56 @@
+"""The event table of one rank as it comes back from a run folder: only what tracekit writes there is read.
+
+A folder travels and may be changed, its hashes with it. A column of another type, a missing time, or a number beyond
+its range is refused with the file named; nothing behind this door loops or allocates by a number of the file.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.errors import InputError
+from tracekit.schema import EVENTS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_TIME_NS
+
+_TIMES = {"ts": (-MAX_TIME_NS, MAX_TIME_NS), "dur": (0, MAX_TIME_NS)}
+_ANY = frozenset({"pid", "tid"})
+"""Columns that only tell threads apart: any integer will do."""
+
+
+def checked(table: pa.Table, path: Path, groups: int) -> pa.Table:
+    """Return the columns of a stored event table in the types of EVENTS.
+
+    path: the file, for the message. groups: how many groups the rank has. Raises InputError where a column is of
+    another type, lacks a time or holds a number that tracekit never writes.
+    """
+    fields = [EVENTS.field(name) for name in table.schema.names]
+    try:
+        table = table.cast(pa.schema(fields))
+    except (pa.ArrowException, ValueError) as error:
+        raise _refused(path, str(error).splitlines()[0][:120]) from error
+    for field in fields:
+        if (
+            pa.types.is_integer(field.type)
+            and field.name not in _ANY
+            and not _within(table, field.name, groups)
+        ):
+            raise _refused(path, f"column {field.name} holds what is no event's")
+    return table
+
+
+def _within(table: pa.Table, name: str, groups: int) -> bool:
+    column: Any = table.column(name)
+    if name in _TIMES and column.null_count:
+        return False
+    low, high = _TIMES.get(name, (-MAX_COUNT, MAX_COUNT))
+    if name == "group":
+        low, high = 0, groups
+    found = pc.min_max(column)
+    least, most = found["min"].as_py(), found["max"].as_py()
+    return least is None or (low <= least and most < high)
+
+
+def _refused(path: Path, why: str) -> InputError:
+    return InputError(f"{path}: is no event table of tracekit ({why}); ingest the traces again")
