@@ -1,5 +1,6 @@
 """How sums, products and functions carry values and errors. See `numerics.local.bounded`."""
 
+import math
 from typing import Any, Final
 
 import torch
@@ -26,6 +27,8 @@ _MONOTONE: Final = (
     *("neg", "relu", "reciprocal"),
 )
 _STEADY: Final = ("sin", "cos", "abs", "clamp", "clamp_min", "clamp_max")
+_STEPS: Final = 4
+"""Roundings of a logarithm of a sum of exponentials whose size does not depend on the values."""
 _SCATTERS: Final = ("index_put", "_unsafe_index_put", "index_add", "scatter_add", "embedding_dense_backward")
 
 
@@ -168,6 +171,28 @@ def _log_softmax(func: Any, x: Bounded, dim: int, half_to_float: bool = False) -
     largest = x.error.where(x.value.isfinite(), 0.0).amax(dim, keepdim=True)
     rounds = (x.value.shape[dim] + 2 * FUNCTION_ROUNDINGS) * summing_unit(dtype)
     return _function(value, x.error + largest + rounds, dtype)
+
+
+@rule("logsumexp")
+def _log_of_sum(func: Any, x: Bounded, *args: Any, **named: Any) -> Any:
+    """Move by the largest error of an argument, and round exponentials, sum and logarithm (at most log n) each.
+
+    The arguments of the exponentials lie log n below the largest in the mean, at the most. The sum of zeros is exact.
+    """
+    value = func(x.value, *args, **named)
+    largest = aten.amax(x.error.where(x.value.isfinite(), 0.0), *args, **named)
+    terms = x.numel() // max(value.numel(), 1)
+    rounds = (terms + 2 * FUNCTION_ROUNDINGS) * summing_unit(x.dtype)
+    rounds += (2 * math.log(max(terms, 1)) + _STEPS) * unit(x.dtype)
+    return _function(value, (largest + rounds).where(value.isfinite(), 0.0), x.dtype)
+
+
+@rule("logaddexp")
+def _log_of_two(func: Any, a: Bounded, b: Bounded) -> Any:
+    value = func(a.value, b.value)
+    largest = torch.maximum(*(t.error.where(t.value.isfinite(), 0.0) for t in (a, b)))
+    rounds = 2 * FUNCTION_ROUNDINGS * summing_unit(a.dtype)
+    return _function(value, (largest + rounds).where(value.isfinite(), 0.0), a.dtype)
 
 
 @rule("amax", "amin")

@@ -12,7 +12,7 @@ from reftrain.config.run import RunConfig
 from reftrain.execute import gradients
 from reftrain.faults.bugs.bug import Patches
 from reftrain.model import decoder, layers
-from reftrain.parallel import cross_entropy, tensor
+from reftrain.parallel import cross_entropy, ring, tensor
 from reftrain.train import optimizer
 from tests.reftrain import workers
 
@@ -124,14 +124,21 @@ def entropy_by_logsumexp(patches: Patches, _: int) -> None:
     patches.set(decoder, "vocab_parallel_cross_entropy", entropy)
 
 
+class _Torch:
+    """torch with an exponential by powers of two."""
+
+    exp = staticmethod(lambda x: torch.exp2(x * math.log2(math.e)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
 def entropy_by_powers_of_two(patches: Patches, _: int) -> None:
-    class Torch:
-        exp = staticmethod(lambda x: torch.exp2(x * math.log2(math.e)))
+    patches.set(cross_entropy, "torch", _Torch())
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(torch, name)
 
-    patches.set(cross_entropy, "torch", Torch())
+def ring_by_powers_of_two(patches: Patches, _: int) -> None:
+    patches.set(ring, "torch", _Torch())
 
 
 def update_written_out(patches: Patches, _: int) -> None:
@@ -225,6 +232,7 @@ CHANGES: dict[str, Change] = {
         product_in_halves,
         entropy_by_logsumexp,
         entropy_by_powers_of_two,
+        ring_by_powers_of_two,
         update_written_out,
         norm_of_gradient_by_torch,
         larger_epsilon,

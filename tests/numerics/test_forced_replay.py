@@ -65,7 +65,7 @@ BENIGN = [
     ("entropy_by_powers_of_two", TP3),
     ("update_written_out", DP3),
     ("norm_of_gradient_by_torch", DP3),
-    ("norm_by_square_root", RING3),
+    ("ring_by_powers_of_two", RING3),
     ("silu_by_sigmoid", BF16),
     ("attention_by_softmax", BF16),
     ("attention_by_math_kernel", BF16),

@@ -44,6 +44,8 @@ OPERATIONS = {
     "cross entropy": lambda x: functional.cross_entropy(x.flatten(0, 1), torch.arange(16)),
     "one format to another": lambda x: (x.to(torch.bfloat16) * 3).float(),
     "cumulative sum": lambda x: x.cumsum(1),
+    "log of a sum of exponentials": lambda x: x.logsumexp(-1),
+    "log of two exponentials": lambda x: torch.logaddexp(x, x.flip(0)),
     "choice": lambda x: x.topk(4, -1).values,
 }
 
