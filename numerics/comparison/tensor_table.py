@@ -77,7 +77,8 @@ def _located(run: Columns) -> Ints:
         np.maximum.at(most, group, place[loose])
         # runs with other numbers of micro-batches or dp ranks hold other contents at the same place
         layout = (int(run["micro_batch"].max()) + 1) * 4096 + int(run["dp"].max()) + 1
-        located[loose] = np.where((least < most)[group], place[loose] + layout * (1 << 44), -1)
+        apart = keys_of(place[loose], np.full(len(loose), layout, np.int64)).view(np.int64)
+        located[loose] = np.where((least < most)[group], apart, -1)
     return located
 
 

@@ -140,6 +140,15 @@ def test_a_shared_tree_anywhere_costs_no_time(tmp_path, place):
     assert time.perf_counter() - begin < SECONDS
 
 
+def test_a_group_given_as_text_is_no_group(tmp_path):
+    found = case()
+    dumps = copy.deepcopy(found.dumps)
+    entry = dumps[innocent(found)]["entries"][-1]
+    entry["process_group"] = "".join(entry["process_group"])
+    answered = answer(tmp_path / "fr", dumps)
+    assert innocent(found) not in {c.rank for c in answered.culprits}
+
+
 def test_a_pipe_among_dumps_is_listed(tmp_path):
     found = case()
     (tmp_path / "x").mkdir()

@@ -13,6 +13,7 @@ from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.excess import segments
 from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.analysis.slowrank.open_answers import idle_stage_answer
 
 STAGES = grid(tp=2, pp=4)
 LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 2}
@@ -99,3 +100,14 @@ def test_a_profiler_makes_no_kernels_longer(tmp_path):
     finding = analyse(job(tmp_path, grid(tp=2, dp=4), slow={3: 1.5}, slow_steps={0}, steps=3))
     assert finding.verdict == "inconclusive"
     assert [c.rank for c in finding.candidates] == [3]
+
+
+def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
+    """Garbage collection on the one recorded rank of a stage shows as devices that stand still."""
+    case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
+    found = long_stage(case)
+    paused = replace(found, idle=True, hosts_alike=True, paused=found.rows[:1])
+    answer = idle_stage_answer(case, paused)
+    assert answer.verdict == "inconclusive"
+    assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
+    assert idle_stage_answer(case, replace(paused, paused=())).verdict == "healthy"

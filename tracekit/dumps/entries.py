@@ -149,7 +149,8 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
         group: int | None = -1
         try:
             entry = given if "retired" in given and "is_p2p" in given else completed_entry(given)
-            name = entry["process_group"][0]
+            named = entry["process_group"]
+            name = None if type(named) is str else named[0]
             group = index.get(name) if type(name) is str else None  # a tree of tuples takes for ever to hash
             if group is None:
                 group = _unlisted(result, entry, index)
@@ -200,10 +201,11 @@ def _drop_leaps(result: RankDump, scan: _Scan, span: int) -> None:
 
 def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
     """Enter a group that only entries name; give its index."""
-    name, desc = (text_of(t, MAX_GROUP_NAME) for t in entry["process_group"])
-    if len(result.groups) >= MAX_GROUPS or type(entry["process_group"][0]) is not str:
+    named = entry["process_group"]
+    name, desc = (text_of(t, MAX_GROUP_NAME) for t in named)
+    if len(result.groups) >= MAX_GROUPS or type(named) is str or type(named[0]) is not str:
         raise ValueError
-    index[entry["process_group"][0]] = len(result.groups)
+    index[named[0]] = len(result.groups)
     result.groups.append(GroupTail(name, desc, ()))
     result.unlisted = True
     return len(result.groups) - 1

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
 from tracekit.analysis.slowrank.statistics import excess, median_of_others
-from tracekit.analysis.slowrank.suspect_work import late_loaders
+from tracekit.analysis.slowrank.suspect_work import late_loaders, paused_hosts
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.compute_time import compute_in_steps
@@ -41,11 +41,12 @@ class LongStage:
     loaders: tuple[int, ...] = ()  # those of `rows` that wait for their data loaders
     idle: bool = False  # it computes no longer: its devices stand still between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
+    paused: tuple[int, ...] = ()  # those of `rows` whose processes pause, if it is idle
 
 
 def long_stage(case: Case) -> LongStage | None:
     """The pipeline stage that works significantly longer than the others; None where there is none, or it is free."""
-    found = _longest(case)
+    found = _longest(case, case.steps.own)
     if found is None:
         return None
     rows, over, z = found
@@ -60,7 +61,14 @@ def long_stage(case: Case) -> LongStage | None:
     stage = next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
     beyond = levels - median_of_others(levels, [np.arange(len(levels))])
     work = _priced(case, rows, np.clip(np.minimum(over, beyond[stage]), 0.0, None), z)
-    return work if work.high >= MIN_LOST_SHARE * case.step_ns else _idle(case, whole)
+    if work.high >= MIN_LOST_SHARE * case.step_ns:
+        return work
+    other = _longest(case, computed)
+    if other is not None:
+        work = _priced(case, *other)
+        if work.high >= MIN_LOST_SHARE * case.step_ns:
+            return work
+    return _idle(case, whole)
 
 
 def _idle(case: Case, stage: LongStage) -> LongStage:
@@ -74,15 +82,19 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     alike = bool(known[0] and known[1]) and float(np.median(known[0])) <= HOST_PACE * float(
         np.median(known[1])
     )
-    return replace(stage, idle=True, hosts_alike=alike)
+    paused = paused_hosts(case, stage.rows) if known[0] else ()
+    return replace(stage, idle=True, hosts_alike=alike, paused=paused)
 
 
-def _longest(case: Case) -> tuple[npt.NDArray[np.int64], F64, float] | None:
-    """(rows, own time beyond the other stages by step, standard errors) of the longest stage; None if by chance."""
+def _longest(case: Case, spent: F64) -> tuple[npt.NDArray[np.int64], F64, float] | None:
+    """(rows, time beyond the other stages by step, standard errors) of the longest stage; None if by chance.
+
+    spent: time of each rank in each step, ns.
+    """
     groups = _seen(case)
     if len(groups) < STAGE_MIN_PEERS:
         return None
-    levels = _levels(case, case.steps.own)
+    levels = _levels(case, spent)
     found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
         return None

@@ -177,6 +177,14 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         f"the devices of pipeline stage {_stage(case, stage)} stand still {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
     )
+    if stage.paused:
+        few = replace(stage, rows=stage.paused)
+        named = listed([case.steps.ranks[row] for row in stage.paused])
+        return Answer(
+            "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
+            candidates=_of_stage(case, few, "host_stall"),
+            to_decide="record its peers in the other replicas, and look at what that process does besides training",
+        )  # fmt: skip
     if stage.hosts_alike:
         reason = (
             f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.explain import explain
 from tracekit.tables.features import Features, read_features
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
@@ -56,6 +57,13 @@ def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
         if mine is not None and mine.own > own and mine.loader - loader >= MAJORITY * (mine.own - own):
             late.append(row)
     return tuple(late)
+
+
+def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
+    """The ranks among `rows` whose excess over other stages is that their processes pause."""
+    peers = peers_of(case, rows[0], rows, other_stages=True)
+    found = [(row, features_of(case, row)) for row in rows] if peers else []
+    return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
 
 
 def by_role(case: Case, rows: Sequence[int]) -> bool:
