@@ -1,4 +1,4 @@
-"""Messages with advice that no case follows yet; a case takes its line out of `unwalked.json`, and none is added."""
+"""Messages with advice that no case follows yet; a case takes its line out of `unwalked.json`."""
 
 import json
 from pathlib import Path

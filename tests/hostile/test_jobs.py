@@ -74,7 +74,7 @@ def test_no_communication_at_all_is_said(tmp_path):
         answer(write(tmp_path, traces))
 
 
-def test_ranks_without_a_common_step_are_refused(tmp_path):
+def test_ranks_without_a_common_step_blame_nobody(tmp_path):
     traces = documents()
     for rank, trace in enumerate(traces):
         count = len(trace["traceEvents"])
@@ -83,8 +83,8 @@ def test_ranks_without_a_common_step_are_refused(tmp_path):
             for place, e in enumerate(trace["traceEvents"])
             if e["name"].startswith("ProfilerStep") or 8 * place // count == rank
         ]
-    with pytest.raises(InputError):
-        answer(write(tmp_path, traces))
+    found = answer(write(tmp_path, traces))
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
 
 
 def test_the_subsets_are_all_of_them():
