@@ -16,7 +16,7 @@ from tracekit.ingest import load
 from tracekit.ingest.output_folder import refuse_foreign
 
 BUSY = """
-import signal, sys, time
+import sys, time
 from pathlib import Path
 from tracekit.workers import Limits, do_all
 def handler():
@@ -27,7 +27,7 @@ def handler():
 list(do_all(sys.argv[1:], handler, 2, Limits(99, 1 << 32, 1, "", "", "")))
 """
 BUILD = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from tracekit_cli.program import end_politely, reported
 from tracekit.ingest.output_folder import building
