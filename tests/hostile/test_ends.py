@@ -31,7 +31,8 @@ import signal, sys, time
 from pathlib import Path
 from tracekit_cli.program import end_politely, reported
 from tracekit.ingest.output_folder import building
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have both ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 end_politely()
 with reported("tracekit"), building(Path(sys.argv[1])) as (folder, _):
     (folder / "events").mkdir()

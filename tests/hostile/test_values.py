@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.hostile.job import DAMAGED, answer, documents, write
-from tests.marks import quick_first
+from tests.marks import quick_first, quick_if
 from tracekit.ingest.kineto import event_array
 
 HUGE = (-(2**63), -1, 2**31 - 1, 2**31, 10**9, 2**62, 2**63 - 1, 2**64, 10**40)
@@ -84,7 +84,7 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.parametrize("name", quick_if(lambda name: sorted(DAMAGE).index(name) % 3 == 0, DAMAGE))
 def test_a_wild_value_changes_no_answer(tmp_path, name):
     traces = documents()
     DAMAGE[name](traces[DAMAGED])

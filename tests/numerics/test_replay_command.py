@@ -61,6 +61,7 @@ def test_a_replay_takes_the_place_of_an_earlier_one(copy):
     assert not unequal(copy, second)
 
 
+@pytest.mark.slow
 def test_values_are_kept_when_asked_for(copy):
     made = make_replay(copy, copy.parent / "values", level="tensors", steps=1)
     assert open_capture(made).values

@@ -66,6 +66,7 @@ def test_sixteen_ranks_repeat_in_every_bit(ranks, policy):
         assert np.array_equal(values, second[name]), name
 
 
+@pytest.mark.slow
 def test_bf16_trains_close_to_fp32(ranks):
     """The default policy computes in BF16: near FP32, and not FP32 under another name."""
     tables = {"mesh": {"tp": 2, "dp": 2}, "model": {"layers": 2}}
