@@ -50,18 +50,30 @@ def norm_in_fp64(patches: Patches, _: int) -> None:
     norm(patches, lambda x, eps: (x.double().square().mean(-1, keepdim=True) + eps).sqrt())
 
 
+def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The function compiled at its first call, because that imports the compiler."""
+    made: list[Callable[..., torch.Tensor]] = []
+
+    def call(*given: Any) -> torch.Tensor:
+        if not made:
+            made.append(torch.compile(function))
+        return made[0](*given)
+
+    return call
+
+
 def norm_compiled(patches: Patches, _: int) -> None:
-    compiled = torch.compile(lambda x, eps: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
+    divided = compiled(lambda x, eps: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return compiled(wide, self.eps).to(x.dtype) * self.weight
+        return divided(wide, self.eps).to(x.dtype) * self.weight
 
     patches.set(layers.RMSNorm, "forward", forward)
 
 
 def silu_compiled(patches: Patches, _: int) -> None:
-    patches.set(layers, "F", Functional(silu=torch.compile(F.silu)))
+    patches.set(layers, "F", Functional(silu=compiled(F.silu)))
 
 
 def silu_by_tanh(patches: Patches, _: int) -> None:
