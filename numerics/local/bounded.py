@@ -78,7 +78,7 @@ class Bounded(torch.Tensor):
         made.value, made.error = value.double(), error.double()
         return made
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self) -> str:  # type: ignore[override] # torch passes a keyword that only it uses
         return f"Bounded({self.value}, error={self.error}, dtype={self.dtype})"
 
     @classmethod
