@@ -222,7 +222,9 @@ def _refuse_place(path: Path, table: pa.Table, own: dict[str, Any], rank: int) -
     if own.get("rank") != rank or ranks - {rank}:
         raise InputError(f"{path}: holds rows of rank {own.get('rank')}; copy the right file here")
     told = own.get("coords")
-    for axis in AXES if isinstance(told, dict) else ():
+    if not isinstance(told, dict):
+        return
+    for axis in AXES:
         found = set(table.column(axis).unique().to_pylist())
         if found - {told.get(axis)}:
             raise InputError(

@@ -367,7 +367,7 @@ PLACES: dict[str, tuple[Change, Where]] = {
         (last_target_wraps, Where(r"targets", r"", (), "boundar|last|column|end|place")),
         (penalty_left_in, Where(LOSS, r"(output|)")),
         (penalty_in_backward, Where(r"output\.logits\.grad", r"(output|)")),
-        (logits_capped, Where(LOSS, r"(output|)")),
+        (logits_capped, Where(LOSS + r"|output\.logits\.grad", r"(output|)")),
         (norms_decay, Where(r"[\w.]*norm\.weight", r".*norm")),
         (epsilon_in_root, Where(ANY_WEIGHT, r".*")),
         (no_second_correction, Where(ANY_WEIGHT, r".*")),
