@@ -146,6 +146,11 @@ ROUNDING_ONLY: Final = 8
 OTHER_FORMAT: Final = 2.0**-5
 """Relative size up to which a difference may be that of another number format: 8 roundoffs of bfloat16."""
 
+OTHER_FORMAT_LEAST: Final = 1 / 16
+"""Roundoffs of bfloat16 from which on a difference may be that of another format. A value rounded to p bits moves by
+0.4 roundoffs in the root mean square, whatever its size; a sixteenth leaves room for tensors of which a small part only
+was rounded (rare words of an embedding)."""
+
 SUDDEN_GROWTH: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""
 
