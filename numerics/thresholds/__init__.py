@@ -116,8 +116,8 @@ LEAST_TOKENS: Final = 0.5
 LEAST_SHIFTS: Final = 3
 """Distinct shifts of losses needed: any two numbers are multiples of something."""
 
-LEAST_FACTORS: Final = 3
-"""Distinct factors of scalars needed to speak of one factor for each rank: any two numbers have a ratio."""
+LEAST_FITTED: Final = 8
+"""Elements of a tensor from which factors, constants and addends are fitted: few numbers fit some relation by chance."""
 
 LEAST_REARRANGED: Final = 8
 """Elements needed to call equal statistics a rearrangement: few numbers agree by chance."""
