@@ -9,7 +9,7 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Cause, Evidence, Suspect
@@ -76,6 +76,17 @@ def unproven_answer(case: Case, price: float) -> Answer:
     )
     open_ = undecided(case)
     candidates = _candidates(case, open_) if open_ is not None else ()
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
+    """Ranks have a price that their own time beside their peers' does not carry: they are candidates."""
+    first = next(s for s in suspects if not agrees(s))
+    reason = (
+        f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms, "
+        "but its own time beside its peers' does not explain as much: excess, price and cause disagree"
+    )
+    candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
