@@ -13,13 +13,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local import (  # rules register themselves
-    arithmetic_rules,  # noqa: F401
-    attention_bound,  # noqa: F401
-    function_bounds,  # noqa: F401
-    move_rules,  # noqa: F401
-)
-from numerics.local.bounded import PARTS, WITHOUT_RULE, known
+from numerics.local.bounded import carrying, known
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.judgement import Standing
 from numerics.local.optimizer_step import repeat_step
@@ -81,19 +75,18 @@ def prove(
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step, before)
-        found, sums = _modules(state)
+        found, sums = _modules(state, unseen)
         checks += found
         checks += _gradients(state, sums, scales, unseen)
         checks += _update(state, optimizer, unseen)
         before = (step, "step")
-    unseen |= {f"an operator without a bound: {name}" for name in WITHOUT_RULE}
     first = RecordedStep(recorded, model, steps[0], (-1, "init"))
     shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
     grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
     return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), steps[0], grads)
 
 
-def _modules(state: RecordedStep) -> tuple[list[LocalCheck], dict[str, Sum]]:
+def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held: dict[str, torch.Tensor] = {}
     for name, p in state.model.named_parameters():
@@ -108,7 +101,9 @@ def _modules(state: RecordedStep) -> tuple[list[LocalCheck], dict[str, Sum]]:
     checks: list[LocalCheck] = []
     for place in state.recorded.places(state.step):
         exact, plain = _passed(state, place, held, bounds=False)
-        bounds, grads = _passed(state, place, held, bounds=True)
+        with carrying(state.parts) as carried:
+            bounds, grads = _passed(state, place, held, bounds=True)
+        unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
         best = (
             [_better(a, b) for a, b in zip(exact, bounds, strict=True)]
             if len(exact) == len(bounds)
@@ -138,7 +133,6 @@ def _passed(
         bounds=bounds,
     )
     args, kwargs = state.inputs(place)
-    PARTS.set(state.parts)
     walk.run(state.model, values, args, kwargs)
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
