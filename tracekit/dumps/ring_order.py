@@ -63,8 +63,8 @@ def span_of(entries: Sequence[Any]) -> int:
 
 def in_order(entries: Sequence[Any]) -> Sequence[Any]:
     """Return the entries in the order of their ids where these follow one another, else as they stand."""
-    ids = [e.get("record_id") if isinstance(e, dict) else None for e in entries]
-    if not ids or not all(type(i) is int for i in ids) or all(map(lt, ids, ids[1:])):
+    ids = _ids(entries)
+    if not ids or all(map(lt, ids, ids[1:])):
         return entries
     whole = max(ids) - min(ids) + 1 == len(set(ids)) == len(ids)
     return sorted(entries, key=itemgetter("record_id")) if whole else entries
@@ -75,10 +75,13 @@ def last_gap(entries: Sequence[Any]) -> int:
 
     A ring that holds finished calls holds all calls, so that their ids follow one another.
     """
-    ids = [e.get("record_id") if isinstance(e, dict) else None for e in entries]
-    if ids[-1:] == ids[:1] or not all(type(i) is int for i in ids):
-        return -1
-    steps = [after - before for before, after in pairwise(ids)]
-    if min(steps) < 1 or max(steps) == 1 or not any(e.get("retired") is True for e in entries):
+    steps = [after - before for before, after in pairwise(_ids(entries))]
+    if not steps or min(steps) < 1 or max(steps) == 1 or not any(e.get("retired") is True for e in entries):
         return -1
     return max(place for place, step in enumerate(steps, 1) if step > 1)
+
+
+def _ids(entries: Sequence[Any]) -> list[int]:
+    """Return the record ids of all entries; none where one of them has none."""
+    ids = [e.get("record_id") if isinstance(e, dict) else None for e in entries]
+    return [i for i in ids if i is not None] if all(type(i) is int for i in ids) else []
