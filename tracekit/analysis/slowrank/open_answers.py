@@ -132,10 +132,19 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     reason = (
         f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'; the others lose between "
         f"{ms(link.low):.1f} and {ms(link.high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
-        f"{_why_open(coverage(case).matched)}"
     )
+    matched = coverage(case).matched
+    beside = matched is not None and matched >= COVERAGE_WHOLE
+    reason += _BESIDE if beside else _why_open(matched)
+    decide = _WITHOUT_LINK if beside else what_would_decide(case)
     candidates = link_suspects(case, link, ())
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+
+
+_BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
+_WITHOUT_LINK = (
+    "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
+)
 
 
 def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) -> tuple[Suspect, ...]:
