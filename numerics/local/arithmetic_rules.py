@@ -7,7 +7,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from numerics.local.bounded import (
-    PARTS,
     Bounded,
     aten,
     bounded,
@@ -16,6 +15,7 @@ from numerics.local.bounded import (
     errors_of,
     exact,
     format_of,
+    now_carried,
     rule,
     summing_unit,
     unit,
@@ -215,7 +215,7 @@ def _product(func: Any, a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
     value = func(x, y)
     dtype = (a if isinstance(a, Bounded) else b).dtype
     size = func(x.abs(), y.abs())
-    parts = PARTS.get()
+    parts = now_carried().parts
     error = (x.shape[-1] * summing_unit(dtype) + (parts * unit(dtype) if parts > 1 else 0.0)) * size
     if isinstance(a, Bounded):
         error = error + func(a.error, y.abs())

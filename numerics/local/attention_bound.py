@@ -21,8 +21,9 @@ class _Weighted(torch.autograd.Function):
         """Return the weighted values, in their format."""
         ctx.weights = logits.softmax(-1)
         ctx.value = value
-        ctx.out = ctx.weights.to(value.dtype) @ value
-        return ctx.out  # type: ignore[no-any-return]
+        out: torch.Tensor = ctx.weights.to(value.dtype) @ value
+        ctx.out = out
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -65,7 +66,7 @@ def attention(
     if attn_mask is not None:
         masked = attn_mask.dtype == torch.bool
         logits = logits.masked_fill(~attn_mask, -math.inf) if masked else logits + attn_mask
-    out: torch.Tensor = _Weighted.apply(logits, value)  # type: ignore[no-untyped-call]
+    out: torch.Tensor = _Weighted.apply(logits, value)  # type: ignore[no-untyped-call] # torch's `apply` is untyped
     if dropout_p and isinstance(out, Bounded):
         out.error = torch.full_like(out.error, math.inf)
     return out

@@ -6,8 +6,10 @@ and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1 and 3.5): one 
 any order adds (n-1)u times the sum of magnitudes, and a function passes its argument's error on by its slope.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Final, Self
 
@@ -18,9 +20,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 aten: Final = torch.ops.aten
 
 Rule = Callable[..., Any]
-PARTS: Final[ContextVar[int]] = ContextVar("PARTS", default=1)
-"""Parts that a run cuts a product into, each rounded to the output's format and added in it (tensor parallelism)."""
-
 RULES: Final[dict[Any, Rule]] = {}
 """By operator (all its overloads): how it carries value and error."""
 
@@ -30,8 +29,36 @@ FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {}
 _FORMATS: Final[dict[Any, torch.dtype]] = {}
 """Formats of results, by operator and kinds of its arguments."""
 
-WITHOUT_RULE: Final[set[str]] = set()
-"""Operators seen that no rule bounds; their results may miss by anything."""
+
+@dataclass(frozen=True)
+class Carried:
+    """What holds for a while: the run's way to compute, and the operators seen that no rule bounds.
+
+    `parts` counts the parts that a run cuts a product into, each rounded to the output's format and added in it (tensor
+    parallelism). The result of an operator in `without_rule` may miss by anything.
+    """
+
+    parts: int = 1
+    without_rule: set[str] = field(default_factory=set)
+
+
+_NOW: Final[ContextVar[Carried | None]] = ContextVar("bounded", default=None)
+
+
+@contextmanager
+def carrying(parts: int = 1) -> Iterator[Carried]:
+    """Give the run's way to compute to all rules for a while; it collects the operators without one."""
+    carried = Carried(parts)
+    token = _NOW.set(carried)
+    try:
+        yield carried
+    finally:
+        _NOW.reset(token)
+
+
+def now_carried() -> Carried:
+    """Return what holds now; outside of `carrying` a product is in one piece."""
+    return _NOW.get() or Carried()
 
 
 class Bounded(torch.Tensor):
@@ -46,12 +73,12 @@ class Bounded(torch.Tensor):
     @staticmethod
     def __new__(cls: type[Self], value: torch.Tensor, error: torch.Tensor, dtype: torch.dtype) -> Self:
         """Return a tensor without a gradient."""
-        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001
+        make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - torch documents no other way
         made: Self = make(cls, value.shape, strides=value.stride(), dtype=dtype, device=value.device)
         made.value, made.error = value.double(), error.double()
         return made
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self) -> str:  # type: ignore[override] # torch passes a keyword that only it uses
         return f"Bounded({self.value}, error={self.error}, dtype={self.dtype})"
 
     @classmethod
@@ -66,7 +93,7 @@ class Bounded(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override] # torch types it as a method of one tensor
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry values and errors through one operator."""
@@ -86,7 +113,8 @@ class Bounded(torch.Tensor):
 
 PLAIN: Final[set[Any]] = {
     aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.isnan, aten.isinf, aten.argmax, aten.argmin,
-    aten.logical_not, aten.logical_and, aten.logical_or, aten.nonzero, aten.any, aten.all, aten._local_scalar_dense,  # noqa: SLF001
+    aten.logical_not, aten.logical_and, aten.logical_or, aten.nonzero, aten.any, aten.all,
+    aten._local_scalar_dense,  # noqa: SLF001 - the operator behind `item` has no other name
     aten.is_same_size, aten.isfinite, aten.signbit,
 }  # fmt: skip
 """Operators that answer with integers or truths: they are asked of the exact values."""
@@ -150,6 +178,10 @@ def _kind_of(item: Any) -> Any:
 
 
 def _format_of(func: Any, args: Any, named: Any) -> torch.dtype:
+    """Return the format that torch's own shape inference tells, else that of the first bounded argument.
+
+    Not every operator has a meta kernel, and some have no floating-point result.
+    """
 
     def meta(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
@@ -173,7 +205,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 def _in_place(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Carry an operator that writes into its first argument, by the one that does not."""
     packet = getattr(aten, func.overloadpacket.__name__.removesuffix("_"), None)
-    name = func._overloadname  # noqa: SLF001
+    name = func._overloadname  # noqa: SLF001 - as above
     if packet is None or name not in packet.overloads() or not isinstance(args[0], Bounded):
         return _unknown(func, args, named)
     made = getattr(packet, name)(*args, **named)
@@ -183,7 +215,7 @@ def _in_place(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
 
 def _unknown(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Return the operator's exact results with infinite errors, and remember its name."""
-    WITHOUT_RULE.add(func.overloadpacket.__name__)
+    now_carried().without_rule.add(func.overloadpacket.__name__)
     dtype = format_of(func, args, named)
 
     def wrapped(item: Any) -> Any:

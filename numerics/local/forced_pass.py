@@ -5,7 +5,7 @@ gradients are judged and replaced in the same way on the way back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,9 +37,13 @@ class Check:
     judged: Judged
 
 
-class Replace(torch.autograd.Function):
-    """Gives the recorded value on the way forth; on the way back, whatever `back` makes of the gradient."""
+def replace(computed: torch.Tensor, value: torch.Tensor, back: Callable[..., Any]) -> torch.Tensor:
+    """Return `value` in place of `computed`; on the way back, `computed` gets what `back` makes of the gradient."""
+    out: torch.Tensor = _Replace.apply(computed, value, back)  # type: ignore[no-untyped-call] # torch's is untyped
+    return out
 
+
+class _Replace(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, _computed: torch.Tensor, value: torch.Tensor, back: Callable[..., Any]
@@ -103,7 +107,7 @@ class ForcedPass:
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
                 )
 
-            return replaced(output, computed, Replace.apply(computed, value, back))  # type: ignore[no-untyped-call]
+            return replaced(output, computed, replace(computed, value, back))
 
         return hook
 
@@ -126,12 +130,11 @@ class ForcedPass:
 
 
 def replaced(output: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
-    """Return a module's output with one tensor exchanged; mappings keep their class."""
+    """Return a module's output with one tensor exchanged; a mapping is changed in place, so it keeps its class."""
     if output is old:
         return new
-    if isinstance(output, Mapping):
-        name = next(k for k, v in output.items() if v is old)
-        output[name] = new  # type: ignore[index]
+    if isinstance(output, MutableMapping):
+        output[next(k for k, v in output.items() if v is old)] = new
         return output
     if isinstance(output, tuple | list):
         items = [new if item is old else item for item in output]

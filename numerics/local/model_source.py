@@ -2,13 +2,19 @@
 
 import importlib
 import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from tracekit.errors import InputError
+
+_LOADED_AS: Final = "tracekit_model_source"
+"""The name that a file is loaded under: its own could be that of an installed or imported module (`train.py`)."""
 
 
 def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
@@ -25,8 +31,8 @@ def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
         raise InputError(f"{source}: {place} has no function {name}")
     try:
         made: Any = function()
-    except Exception as error:
-        raise InputError(f"{source}: the function failed ({type(error).__name__}: {error})") from error
+    except Exception as error:  # the user's code may raise anything
+        raise InputError(f"{source}: the function failed ({_told(error)})") from error
     model, optimizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer | None):
         raise InputError(
@@ -35,7 +41,7 @@ def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
     return model, optimizer
 
 
-def _module(place: str) -> Any:
+def _module(place: str) -> ModuleType:
     """Return the module of a file or name; the file's folder is searched for what it imports."""
     path = Path(place)
     if path.suffix == ".py" and not path.is_file():
@@ -45,6 +51,24 @@ def _module(place: str) -> Any:
             sys.path.insert(0, "")
             return importlib.import_module(place)
         sys.path.insert(0, str(path.parent.absolute()))
-        return importlib.import_module(path.stem)
-    except Exception as error:
-        raise InputError(f"{place}: cannot be imported ({type(error).__name__}: {error})") from error
+        return _of_file(path)
+    except Exception as error:  # the user's code may raise anything
+        raise InputError(f"{place}: cannot be imported ({_told(error)})") from error
+
+
+def _of_file(path: Path) -> ModuleType:
+    """Return the module that a file holds; nothing else that has its name is loaded or replaced."""
+    spec = spec_from_file_location(_LOADED_AS, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[_LOADED_AS] = module  # pickles and dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _told(error: Exception) -> str:
+    """Return an error of the user's code with the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

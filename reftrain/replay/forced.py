@@ -19,7 +19,7 @@ from numerics.local import (  # rules register themselves
     move_rules,  # noqa: F401
 )
 from numerics.local.bounded import Bounded, known, unit
-from numerics.local.forced_pass import Replace
+from numerics.local.forced_pass import replace
 from numerics.record.recorder import Recorder
 from numerics.schema import Level
 from reftrain.config.run import RunConfig
@@ -80,8 +80,7 @@ class ForcedWriter(CaptureWriter):
         number = self.now.micro_batch
         value = self._activation(rank, name, tensor, number)
         back = partial(self._gradient, rank, name, number=number)
-        out: Tensor = Replace.apply(tensor, value, back)  # type: ignore[no-untyped-call]
-        return out
+        return replace(tensor, value, back)
 
     def _gradient(self, rank: RankRows, name: str, grad: Tensor, number: int) -> Tensor:
         return super()._gradient(rank, name, _by_other_paths(grad), number)

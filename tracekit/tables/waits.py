@@ -91,7 +91,10 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     waits.transfer[instance] = waits.delivery[instance] = taken - waits.held[receive]
     # sent before it was asked for: only a receive that still had to wait tells how long the message took
     early = free & (lead <= 0)
-    waits.timed[instance[early]] = taken[early] > BUFFERED_RECEIVE * quickest
+    asked = taken > BUFFERED_RECEIVE * quickest
+    waits.timed[instance[early]] = (asked & ~_batched(ops)[receive])[
+        early
+    ]  # else another message may hold it up
     waits.delivery[instance[early]] = (taken - lead)[early]
     waits.timed[instance] &= (waits.held[receive] == np.maximum(lead, 0)) | ~_batched(ops)[receive]
     waits.last[instance] = np.where(free | (lead > 0), send, receive)

@@ -29,7 +29,7 @@ class Hypothesis:
 def slow_ranks(case: Case) -> Hypothesis | None:
     """Ranks that work significantly longer than their peers and that the step waits for; None where there is none."""
     rows = significant_rows(case, CANDIDATE_SHARE)
-    return _those_that_cost(case, rows) if len(rows) else None
+    return those_that_cost(case, rows) if len(rows) else None
 
 
 def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
@@ -81,7 +81,7 @@ def _median(own: F64) -> F64:
     return result
 
 
-def _those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
+def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | None:
     """The ranks among `rows` without which the step would be shorter even if the others were cured.
 
     Each round cures all that are left and then takes back one cure after the other. Ranks whose cure saves little

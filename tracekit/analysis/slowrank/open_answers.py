@@ -9,7 +9,7 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Cause, Evidence, Suspect
@@ -79,6 +79,17 @@ def unproven_answer(case: Case, price: float) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
+def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
+    """Ranks have a price that their own time beside their peers' does not carry: they are candidates."""
+    first = next(s for s in suspects if not agrees(s))
+    reason = (
+        f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms, "
+        "but its own time beside its peers' does not explain as much: excess, price and cause disagree"
+    )
+    candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
 def open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
     candidates = _candidates(case, found)
@@ -137,10 +148,19 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     reason = (
         f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'; the others lose between "
         f"{ms(link.low):.1f} and {ms(link.high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
-        f"{_why_open(coverage(case).matched)}"
     )
+    matched = coverage(case).matched
+    beside = matched is not None and matched >= COVERAGE_WHOLE
+    reason += _BESIDE if beside else _why_open(matched)
+    decide = _WITHOUT_LINK if beside else what_would_decide(case)
     candidates = link_suspects(case, link, ())
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+
+
+_BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
+_WITHOUT_LINK = (
+    "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"
+)
 
 
 def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) -> tuple[Suspect, ...]:

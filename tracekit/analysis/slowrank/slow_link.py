@@ -11,8 +11,8 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
+from tracekit.analysis.slowrank.link_cure import prices
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
-from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -58,7 +58,8 @@ def slow_link(case: Case) -> SlowLink | None:
     ops = case.ops
     message, scale = message_of(case)
     brief = _briefest(case) / scale
-    delivery, cured = case.waits.delivery.astype(np.float64), case.waits.transfer.astype(np.float64)
+    delivery = case.waits.delivery.astype(np.float64)
+    late = np.zeros(len(delivery))
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
     for channels in _peers(case, message):
@@ -70,8 +71,9 @@ def slow_link(case: Case) -> SlowLink | None:
             if found.here - found.peers <= doubt:
                 continue
             slow[c].append(found)
-            late = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
-            cured[channels[c]] = np.maximum(cured[channels[c]] - late, 0.0)
+            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
+            untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
+            late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
     if not slow:
         return None
     for c, several in slow.items():
@@ -79,8 +81,8 @@ def slow_link(case: Case) -> SlowLink | None:
         sound = max(
             found.peers / found.here for found in several
         )  # share of a transfer that a sound link takes
-        cured[rest] = np.maximum(cured[rest] - delivery[rest] * (1 - sound), 0.0)
-    gain, low, high = _prices(case, cured)
+        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - sound))
+    gain, low, high = prices(case, late)
     if high < MIN_LOST_SHARE * case.step_ns:
         return None
     worst = max(slow.values(), key=lambda v: max(s.z for s in v))
@@ -90,30 +92,18 @@ def slow_link(case: Case) -> SlowLink | None:
     return SlowLink(ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
 
 
+def _untimed(case: Case, channel: int, token: str) -> I64:
+    """Instances of `token` on a slow channel whose time is only bounded: they took no less than the others there."""
+    rows = case.waits.first_row
+    bounded = case.waits.complete & ~case.waits.timed & case.analysed[rows]
+    return np.flatnonzero(bounded & (case.ops.channel[rows] == channel) & (case.ops.token[rows] == token))
+
+
 def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
     """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well."""
     rows = case.waits.first_row
     usable = case.waits.complete & case.waits.timed & case.analysed[rows]
     return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
-
-
-def _prices(case: Case, cured: F64) -> tuple[float, float, float]:
-    """(gain, low, high) of transfers that take no longer than `cured` (by instance), as `SlowLink` has them; ns a step.
-
-    No rank can save more than it stands still for the late transfers.
-    """
-    own, model = case.steps.own, case.model
-    gain = model.recorded_ns - model.step_ns(own, cured.tolist())
-    if not (isinstance(case.pinned_model, StepModel) and isinstance(case.free_model, StepModel)):
-        return gain, gain, gain
-    pinned, free = case.pinned_model, case.free_model
-    low = pinned.recorded_ns - pinned.step_ns(own, np.minimum(pinned.transfer, cured).tolist())
-    most = model.recorded_ns - free.step_ns(own, np.minimum(free.transfer, cured).tolist()) + case.residual_ns
-    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
-    late = np.maximum(case.waits.transfer - cured, 0.0)[case.ops.instance[rows]]
-    by_rank = [late[case.ops.rank[rows] == r].sum() for r in case.ops.ranks]
-    bound = max(by_rank, default=0.0) / len(case.steps.numbers)
-    return gain, max(low, 0.0), max(gain, min(most, bound))
 
 
 def _peers(case: Case, message: list[str]) -> list[dict[int, list[int]]]:

@@ -9,8 +9,9 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspect_work import features_of, peers_of
+from tracekit.causes import ALWAYS
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
-from tracekit.thresholds.slowrank import STEP_SHARE
+from tracekit.thresholds.slowrank import MAJORITY, STEP_SHARE
 from tracekit.units import ms
 
 
@@ -58,3 +59,17 @@ def suspect_of(
     host = next((r.host for r in case.run.ranks if r.rank == rank), None)
     sure = confidence(z, len(case.steps.ranks))
     return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
+
+
+def agrees(suspect: Suspect) -> bool:
+    """Whether the suspect's excess, its price and its cause tell the same, by the evidence that is shown.
+
+    Its own time exceeds its peers', and what its cause lies in (compute, gaps, or own time where the cause is unknown)
+    exceeds theirs by half of the price or more. True where there was nobody to compare it with.
+    """
+    over = [e.value - e.peers_median for e in suspect.evidence[: len(ALWAYS)] if e.peers_median is not None]
+    if len(over) < len(ALWAYS):
+        return True
+    own, busy, gaps = over
+    part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
+    return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step

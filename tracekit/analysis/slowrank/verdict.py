@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, slow_ranks
+from tracekit.analysis.slowrank.candidates import Hypothesis, slow_ranks, those_that_cost
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
+    disagreeing_answer,
     link_suspects,
     lonely_stage_answer,
     only_step_answer,
@@ -35,7 +36,7 @@ from tracekit.analysis.slowrank.open_answers import (
 from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.suspect_work import by_role, only_attention
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -149,6 +150,8 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         cause, evidence = explain_rank(case, row, found.rows)
         suspects.append(suspect_of(case, row, lost, z, cause, evidence))
     suspects = _with_bounds(case, suspects, found)
+    if not all(agrees(s) for s in suspects):
+        return _without_disagreeing(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
     did = "worked longer than its peers" if len(case.steps.numbers) > 1 else "came later than its peers"
@@ -162,6 +165,15 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
+    """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
+    kept = [row for row, s in zip(found.rows, suspects, strict=True) if agrees(s)]
+    rest = those_that_cost(case, np.array(kept)) if kept else None
+    if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
+        return disagreeing_answer(case, suspects)
+    return _rank_answer(case, rest)
 
 
 def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list[Suspect]:

@@ -1,0 +1,66 @@
+"""A suspect is named only if its excess, its price and its cause agree; else it is a candidate of an open answer."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank.suspects import agrees, explain_rank
+from tracekit.findings import Evidence, Suspect
+
+
+def suspect(lost, cause, own, busy, gaps):
+    """A suspect that costs `lost` ms a step, with its own time, compute and gaps beyond its peers', ms."""
+    shown = [Evidence(w, 10.0 + v, 10.0, "ms") for w, v in (("own", own), ("busy", busy), ("gaps", gaps))]
+    return Suspect(11, None, {}, lost, 0.999, (0,), cause, tuple(shown))
+
+
+AGREEING = [
+    (4, "gpu_compute", 4, 4, 0, True),
+    (4, "gpu_compute", 0, 0, 0, False),  # rank 11 of the published job: its compute equals its peers'
+    (4, "gpu_compute", 4, 1, 3, False),
+    (4, "cpu_launch", 4, 1, 3, True),
+    (9, "host_stall", 4, 0, 4, False),
+    (4, "unknown", 4, 1, 1, True),
+    (4, "unknown", -1, 0, 0, False),
+]
+
+
+@pytest.mark.parametrize(("lost", "cause", "own", "busy", "gaps", "agreed"), AGREEING)
+def test_cause_and_excess_carry_the_price(lost, cause, own, busy, gaps, agreed):
+    assert agrees(suspect(lost, cause, own, busy, gaps)) == agreed
+
+
+def test_nobody_to_compare_with_disagrees_with_nothing():
+    alone = (Evidence("own time a step", 10.0, None, "ms"),)
+    assert agrees(Suspect(0, None, {}, 4.0, 0.999, (0,), "unknown", alone))
+
+
+def answer(folder, monkeypatch, slow, disagreeing):
+    """The answer about a job with slow ranks, some of which show no more own time than their peers."""
+
+    def told(case, row, suspects, **options):
+        cause, evidence = explain_rank(case, row, suspects, **options)
+        if case.steps.ranks[row] in disagreeing:
+            evidence = tuple(Evidence(e.what, e.peers_median, e.peers_median, e.unit) for e in evidence)
+        return cause, evidence
+
+    monkeypatch.setattr(verdict, "explain_rank", told)
+    mesh = grid(dp=8)
+    return verdict.decide(prepared(job(folder, mesh, slow=slow), mesh))
+
+
+def test_a_price_without_excess_leaves_it_open(tmp_path, monkeypatch):
+    found = answer(tmp_path, monkeypatch, {3: 1.5}, {3})
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    (candidate,) = found.candidates
+    assert (candidate.rank, candidate.confidence, candidate.lost_ms_low) == (3, 0.0, 0.0)
+    assert "disagree" in found.reason
+    assert found.to_decide
+
+
+@pytest.mark.parametrize(("factor", "named"), [(1.3, [3]), (1.5, [])])
+def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
+    """Rank 3 costs what the others wait for it alone: nothing, if rank 5 is as slow."""
+    found = answer(tmp_path, monkeypatch, {3: 1.5, 5: factor}, {5})
+    assert [s.rank for s in found.suspects] == named
+    assert {c.rank for c in found.candidates} == (set() if named else {3, 5})

@@ -1,0 +1,55 @@
+"""A slow link holds its senders up as well, so that the step is shorter without both."""
+
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESH = grid(dp=4, pp=2)
+LAYER_US, TRANSFER_US, MESSAGES, STEPS = 1000.0, 100.0, 4, 4
+SMALL = {"dtype": "BFloat16", "in_nelems": 4096, "out_nelems": 4096}
+
+
+def pipeline(folder, *, late):
+    """Each first stage sends `MESSAGES` buffered messages a step; those of rank 1 last `late` µs longer."""
+    lines = [Timeline(r) for r in range(8)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for number in range(MESSAGES):
+            for line in lines[:4]:
+                line.compute(LAYER_US)
+            for r in range(4):
+                takes = TRANSFER_US + (late if r == 1 else 0.0)
+                begin, posted = lines[r].at, lines[r + 4].at
+                message(lines[r], begin, begin + takes, "send", r, r + 4)
+                message(lines[r + 4], posted, begin + takes, "recv", r, r + 4)
+                lines[r + 4].compute(LAYER_US * (1 + 0.001 * ((r + number + step) % 3)))
+        end = max(line.at for line in lines) + TRANSFER_US
+        for line in lines:
+            line.finish(line.post(0), end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    groups = {0: tuple(range(8)), 1: (0, 1, 2, 3), 2: (4, 5, 6, 7)}
+    groups |= {3 + r: (r, r + 4) for r in range(4)}
+    descs = {0: "default_pg", 1: "mesh_dp", 2: "mesh_dp"} | {3 + r: "mesh_pp" for r in range(4)}
+    return write_run(folder, lines, groups, descs, 8)
+
+
+def message(line, begin, end, op, source, target):
+    """One message as its kernel; the rank's stream is busy until it ends."""
+    line._row(
+        begin, end - begin, "kernel", "ncclDevKernel_SendRecv", collective=op, group=3 + source,
+        src_rank=source, dst_rank=target, **SMALL,
+    )  # fmt: skip
+    line.at = end
+
+
+def test_a_slow_link_holds_its_sender(tmp_path):
+    """The sender stands still for each message, so the step loses all of them, not the last one alone."""
+    late = 400.0
+    finding = analyse(pipeline(tmp_path, late=late))
+    assert [s.rank for s in finding.suspects] == [1, 5]
+    assert finding.what_if.step_ms - finding.what_if.without_suspects_ms == pytest.approx(
+        MESSAGES * late / 1000, rel=0.05
+    )
