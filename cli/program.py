@@ -37,16 +37,11 @@ class Command:
 
 
 class Program(click.Group):
-    """A group of commands that are imported when they are called.
+    """A group of commands that are imported when they are called."""
 
-    polite: SIGTERM and SIGHUP clean up as Ctrl-C does. `reftrain` leaves them alone: a rank that waits in a collective
-    would not see the signal, and whoever started the ranks counts on it.
-    """
-
-    def __init__(self, *, entries: Sequence[Command] = (), polite: bool = True, **settings: Any) -> None:
+    def __init__(self, *, entries: Sequence[Command] = (), **settings: Any) -> None:
         super().__init__(**settings)
         self.entries = {entry.name: entry for entry in entries}
-        self.polite = polite
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, sorted."""
@@ -64,14 +59,13 @@ class Program(click.Group):
             formatter.write_dl([(name, self.entries[name].summary) for name in self.list_commands(ctx)])
 
 
-def program(*entries: Command, polite: bool = True) -> Callable[[Callable[[], None]], Program]:
+def program(*entries: Command) -> Callable[[Callable[[], None]], Program]:
     """Decorate the function whose docstring is the help of a program."""
 
     def decorate(function: Callable[[], None]) -> Program:
         group = click.group(
             cls=Program,
             entries=entries,
-            polite=polite,
             context_settings={"help_option_names": ["-h", "--help"]},
         )
         return group(click.version_option(package_name="tracekit4d")(function))
@@ -81,8 +75,7 @@ def program(*entries: Command, polite: bool = True) -> Callable[[Callable[[], No
 
 def run(group: Program) -> NoReturn:
     """Run a program with the arguments of this process and leave with its exit code."""
-    if group.polite:
-        end_politely()
+    end_politely()
     with reported(str(group.name)):
         result: Any = group.main(prog_name=group.name, standalone_mode=False)
         sys.exit(result if isinstance(result, int) else exit_codes.OK)

@@ -13,7 +13,6 @@ from .program import run as run_program
     Command("plan", "reftrain_plan", "Project every mesh for a model and a number of GPUs."),
     Command("calibrate", "reftrain_plan", "Measure this machine, for `plan --hardware`."),
     Command("simulate", "reftrain_simulate", "Simulate a job of up to 16 384 ranks and say where time goes."),
-    polite=False,
 )
 def reftrain() -> None:
     """Train a reference model on tensor, context, pipeline and data parallelism."""

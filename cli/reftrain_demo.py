@@ -1,12 +1,12 @@
 """`reftrain demo`: sixteen real ranks, one of them slow, recorded for `tracekit slowrank`."""
 
-import shutil
 from pathlib import Path
 
 import click
 
 from reftrain.errors import ConfigError
 from reftrain.job.demo import DEFAULT_FAULT, demo_config
+from tracekit.own_files import of_a_run, remove_own, strangers
 
 
 @click.command()
@@ -45,11 +45,14 @@ def demo(out: str, steps: int, fault: str, seed: int, *, quiet: bool) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove an earlier run; raises `ConfigError` where the folder holds something else."""
+    """Remove an earlier run; raises `ConfigError` where the folder holds something else, beside the run or instead."""
     from reftrain.record.manifest import read_manifest
 
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if folder.is_symlink() or read_manifest(folder) is None:
         raise ConfigError("--out", f"{folder} holds something else than a run", "give another folder")
-    shutil.rmtree(folder)
+    if foreign := strangers(folder, of_a_run):
+        problem = f"{folder} holds {foreign[0]}, which reftrain did not write"
+        raise ConfigError("--out", problem, "move it away, or give another folder")
+    remove_own(folder, of_a_run)

@@ -58,6 +58,9 @@ KINDS: Final = (
 COLLECTIVES: Final = ("collective_in", "collective_out")
 """Kinds of rows that collectives leave."""
 
+RUN_ID: Final = "numerics.run"
+"""Key of the run's id in the metadata of a rank's file; stamp.json holds it as `run`."""
+
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from numerics.errors import CaptureError
-from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, STAMP, values_file
+from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, RUN_ID, STAMP, values_file
 from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE
 from numerics.values_file import ValuesFile
+from tracekit.axes import AXES
 from tracekit.errors import InputError
 
 RUN_SCHEMA: Final = "reftrain.run/1"
@@ -31,7 +32,7 @@ class Capture:
 
     `folder` is the run folder as the user named it. `table` holds the ROWS of all ranks, by rank and order, with one
     dictionary for each column. `config` is the configuration of run.json, else of the stamp; None where both lack it.
-    `environments` are the distinct environments, each with its ranks.
+    `environments` are the distinct environments, each with its ranks. `run` is the run's id, empty in older captures.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Capture:
     config: dict[str, Any] | None
     environments: tuple[tuple[dict[str, Any], tuple[int, ...]], ...]
     values: dict[int, Path] = field(default_factory=dict)
+    run: str = ""
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -53,15 +55,28 @@ class Capture:
         if rank not in self.values:
             raise InputError(f"{self.folder}: rank {rank} left no values; capture with level tensors")
         try:
-            file = _open_values(self.values[rank])
+            path = self.values[rank]
+            state = path.stat()
+            file = _open_values(path, state.st_mtime_ns, state.st_size, state.st_ino)
+            self._refuse_foreign(file, rank)
             found = file.read(key)
-        except CaptureError as error:
+        except (CaptureError, OSError) as error:
             raise InputError(str(error)) from error
         return (found.astype(np.uint32) << 16).view(np.float32) if file.is_bfloat16(key) else found
 
+    def _refuse_foreign(self, file: ValuesFile, rank: int) -> None:
+        """Raise CaptureError where values are of another run or rank than this one."""
+        other = file.origin.get("run", "")
+        if (self.run and other and other != self.run) or file.origin.get("rank", str(rank)) != str(rank):
+            raise CaptureError(
+                f"{file.path}: holds values of rank {file.origin.get('rank', '?')[:20]} of run {other[:40]}, not of "
+                f"rank {rank} of run {self.run[:40]}; copy the right file here"
+            )
+
 
 @lru_cache(maxsize=64)
-def _open_values(path: Path) -> ValuesFile:
+def _open_values(path: Path, *_state: int) -> ValuesFile:
+    """Return the values file as it is now: its time, size and inode tell a file that was written anew."""
     return ValuesFile(path)
 
 
@@ -95,6 +110,7 @@ def open_capture(folder: Path) -> Capture:
         config=manifest if manifest is not None else _config(stamp),
         environments=environments,
         values={rank: root / values_file(rank) for rank in found if (root / values_file(rank)).is_file()},
+        run=str(stamp.get("run", "")),
     )
 
 
@@ -174,10 +190,10 @@ def _stamp(folder: Path, root: Path) -> dict[str, Any]:
 def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, dict[str, Any]]:
     """Return the rows of one rank and its environment. InputError for a file of another kind, schema, rank or run."""
     try:
-        table = pq.read_table(path, use_threads=False, page_checksum_verification=True)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table, metadata = file.read(use_threads=False), file.metadata.metadata or {}
     except (OSError, pa.ArrowException, ValueError) as error:
         raise InputError(f"{path}: unreadable ({str(error)[:200]}); capture the run again") from error
-    metadata = table.schema.metadata or {}
     if table.schema.names != ROWS.names:
         raise InputError(f"{path}: no capture rows (its columns are others); remove the foreign file")
     try:
@@ -193,10 +209,31 @@ def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, 
                 f"{path}: belongs to another run ({name} {str(own.get(name))[:60]!r}, "
                 f"the others {str(stamp.get(name))[:60]!r}); copy the right file here"
             )
+    run, known = metadata.get(RUN_ID.encode(), b"").decode(errors="replace"), str(stamp.get("run", ""))
+    if run and known and run != known:
+        raise InputError(
+            f"{path}: belongs to another run ({run[:40]!r}, stamp.json tells of {known[:40]!r}); "
+            "copy the right file here"
+        )
+    _refuse_place(path, table, own, rank)
+    return table, own["environment"]
+
+
+def _refuse_place(path: Path, table: pa.Table, own: dict[str, Any], rank: int) -> None:
+    """Raise InputError where a file's rows are of another rank, or of other coordinates than it says."""
     ranks = set(table.column("rank").unique().to_pylist())
     if own.get("rank") != rank or ranks - {rank}:
         raise InputError(f"{path}: holds rows of rank {own.get('rank')}; copy the right file here")
-    return table, own["environment"]
+    told = own.get("coords")
+    if not isinstance(told, dict):
+        return
+    for axis in AXES:
+        found = set(table.column(axis).unique().to_pylist())
+        if found - {told.get(axis)}:
+            raise InputError(
+                f"{path}: says it is {axis} rank {str(told.get(axis))[:20]} and holds rows of {axis} rank "
+                f"{min(found - {told.get(axis)})}; copy the right file here"
+            )
 
 
 def _manifest(folder: Path) -> dict[str, Any] | None:

@@ -69,6 +69,12 @@ class ValuesFile:
             raise CaptureError(f"{path}: its values are cut short; capture the run again")
         self._start = LENGTH_BYTES + length
 
+    @property
+    def origin(self) -> dict[str, str]:
+        """Return `run` and `rank` of the values, as far as the file tells."""
+        found = self._header.get("__metadata__")
+        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
     def read(self, key: str) -> np.ndarray:
         """Return the flat values under `key` as a read-only memory map; bfloat16 as its bits (uint16).
 

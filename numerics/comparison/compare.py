@@ -23,7 +23,7 @@ from numerics.comparison.local_answer import (
     local_notes,
 )
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
-from numerics.comparison.next_step import what_decides
+from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.row_pairs import RowPairs
@@ -34,11 +34,12 @@ from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
 from numerics.comparison.verdict import Case, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
+from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
-from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT
+from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT, OTHER_FORMAT_LEAST
 from tracekit.errors import InputError
 
 
@@ -107,7 +108,8 @@ def _compared(
     command = what_decides(run.capture)
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
     if options.prove is not None:
-        return _proved_locally(case, options.prove(run), notes)
+        after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
+        return _proved_locally(replace(case, decide=after), options.prove(run), notes)
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -142,7 +144,9 @@ def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Cas
     try:
         replay = find_replay(case.run, given, make)
     except NoReplay as reason:
-        return replace(case, no_replay=str(reason))
+        other = None if case.baseline is None else case.baseline.capture.folder
+        command = what_decides(case.run.capture, other, refused=given is None and make is not None)
+        return replace(case, no_replay=str(reason), decide=command)
     rows = by_row(case.run, replay)
     plan = differences_from_declared(case.run.capture.folder, replay.capture.folder)
     return replace(case, replay=replay, rows=rows, plan=plan, broken=_really_broken(case.broken, rows))
@@ -199,8 +203,9 @@ def _explained(
     by_plan = format_of_plan(case.plan)
     if by_plan is not None and pairs.relative(found.rows) < OTHER_FORMAT:
         return by_plan
-    rounding = answer is None or answer.rounding
-    if rounding and make is not None and pairs.relative(found.rows) < OTHER_FORMAT:
+    rounding, size = answer is None or answer.rounding, pairs.relative(found.rows)
+    least = OTHER_FORMAT_LEAST * least_roundoff("bfloat16")
+    if rounding and make is not None and least <= size < OTHER_FORMAT:
         answer = narrower_format(case.run, found, make, case.run.names) or answer
     if answer is None or answer.rounding:
         owner = replay if found.missing else case.run

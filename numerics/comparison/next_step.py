@@ -1,21 +1,45 @@
 """The command that would decide more about a run, given what was captured and which trainer wrote it."""
 
+from pathlib import Path
+
 from numerics.order.replayer import REPLAY, replayer
 from numerics.store import Capture
 from tracekit.errors import InputError
 
 
-def what_decides(capture: Capture) -> str:
-    """Return the command: a matched replay where the trainer offers one, else a local proof."""
+def what_decides(capture: Capture, baseline: Path | None = None, *, refused: bool = False) -> str:
+    """Return the command: a matched replay where the trainer offers one (a ladder where it `refused`), else a proof."""
     folder = capture.folder
+    if _has_replayer(capture):
+        return (
+            ladder_of(capture, baseline) if refused else f"numerics replay {folder} --out {folder / REPLAY}"
+        )
+    proof = "numerics compare --model FILE.py:FUNCTION --parallel"
+    if capture.values:
+        return f"{proof} {folder}"
+    return f"numerics capture --level tensors --out {folder}_values -- CMD, then {proof} {folder}_values"
+
+
+def ladder_of(capture: Capture, baseline: Path | None) -> str:
+    """Return the ladder's command, for a run that neither a matched replay nor a local proof decides.
+
+    It repeats runs of a trainer that offers a replayer; of others the pair is captured in two formats.
+    """
+    other = baseline or "BASELINE"
+    if _has_replayer(capture):
+        return f"numerics ladder --parallel {capture.folder} --baseline {other}"
+    return (
+        "numerics ladder --pair RUN_FP32 BASELINE_FP32 --pair RUN_FP64 BASELINE_FP64, after capturing both runs in two "
+        'formats with watch(config={"dtype_policy": "fp32"}) and "fp64"'
+    )
+
+
+def _has_replayer(capture: Capture) -> bool:
     try:
         replayer(capture.source)
     except InputError:
-        proof = "numerics compare --model FILE.py:FUNCTION --parallel"
-        if capture.values:
-            return f"{proof} {folder}"
-        return f"numerics capture --level tensors --out {folder}_values -- CMD, then {proof} {folder}_values"
-    return f"numerics replay {folder} --out {folder / REPLAY}"
+        return False
+    return True
 
 
 def what_tells_rounding(capture: Capture) -> str | None:

@@ -20,7 +20,7 @@ import numpy as np
 from numerics.columns import Columns
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.invariants import Broken
-from numerics.comparison.next_step import what_tells_rounding
+from numerics.comparison.next_step import what_decides, what_tells_rounding
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
@@ -153,7 +153,7 @@ def _replayed(case: Case, run: Columns, rows: RowTable) -> Decision:
             "undecided",
             "none",
             f"the matched replay equals the run but {uncovered}",
-            "numerics replay RUN --out RUN/replay",
+            what_decides(case.run.capture),
         )
     if case.tensors is None:
         return Decision(

@@ -5,7 +5,6 @@ run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--st
 writes a run folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
 """
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from numerics.schema import FOLDER
 from numerics.store import open_capture
 from numerics.thresholds import MAX_REPLAYER_LINE, REPLAYER_LINES
 from tracekit.errors import InputError
+from tracekit.own_files import of_a_run, remove_own, strangers
 
 GROUP: Final = "numerics.replayers"
 REPLAY: Final = "replay"
@@ -82,8 +82,7 @@ def _make(command: Sequence[str], run: Path, target: Path, progress: Callable[[s
             made = Path(folder) / "run"
             _start([*command, "--out", str(made)], run, progress)
             open_capture(made)
-            if target.exists():
-                shutil.rmtree(target)
+            remove_own(target, of_a_run)
             made.replace(target)
     except OSError as error:
         raise InputError(
@@ -101,6 +100,10 @@ def _check_target(run: Path, target: Path) -> None:
         target.is_dir() and ((target / FOLDER).is_dir() or not any(target.iterdir()))
     ):
         raise InputError(f"{target}: is there already and holds no replay; choose another --out")
+    if foreign := strangers(target, of_a_run):
+        raise InputError(
+            f"{target}: holds {foreign[0]}, which no replay wrote; move it away, or choose another --out"
+        )
 
 
 def _start(command: Sequence[str], run: Path, progress: Callable[[str], None] | None) -> None:

@@ -7,13 +7,15 @@
 
 Each call computes the fingerprint of the local tensor at once. Nothing is communicated, and nothing is kept but a row
 (and the values, at level `tensors`, for the names asked for). The rows go to `rankNNNNN.parquet.partial`, which `close`
-renames; a run that broke off is recognised by the partial file it left. For whole PyTorch models see
-`numerics.record.watch`.
+renames; a run that broke off is recognised by the partial file it left. The rank that writes stamp.json draws the run's
+id; the others read it there at `close` and put it into their files, so that a file of another run is recognised. For
+whole PyTorch models see `numerics.record.watch`.
 """
 
 import fnmatch
 import json
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +36,7 @@ from numerics.schema import (
     PARTIAL_SUFFIX,
     PHASES,
     ROWS,
+    RUN_ID,
     STAMP,
     Box,
     Kind,
@@ -96,9 +99,11 @@ class Recorder:
             raise CaptureError(f"{self._path}: a capture is there already; choose another folder")
         if write_stamp:
             temporary = self._folder / f".{STAMP}.tmp"
-            temporary.write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
+            told = {**stamp, "run": uuid.uuid4().hex}
+            temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
             temporary.replace(self._folder / STAMP)
-        own = {b"numerics.stamp": json.dumps({**stamp, "rank": self.rank}).encode()}
+        mine = {**stamp, "rank": self.rank, "coords": self.coords}
+        own = {b"numerics.stamp": json.dumps(mine).encode()}
         self._writer = pq.ParquetWriter(
             self._partial, ROWS.with_metadata(own), compression="zstd", write_page_checksum=True
         )
@@ -149,7 +154,10 @@ class Recorder:
         arguments are the columns of `schema.ROWS`. CaptureError where value and boxes do not fit together.
         """
         if phase not in PHASES or kind not in KINDS:
-            raise CaptureError(f"{tensor}: phase {phase!r} or kind {kind!r} is unknown; see numerics.schema")
+            raise CaptureError(
+                f"{tensor}: phase {phase!r} or kind {kind!r} is unknown; phases are {', '.join(PHASES)}, "
+                f"kinds {', '.join(KINDS)}"
+            )
         row: dict[str, Any] = {"step": step, "phase": phase, "micro_batch": micro_batch, "kind": kind}
         row |= {"module": module, "replica": replica, "partial": partial}
         row |= {"axis": axis, "op": op, "label": label}
@@ -220,10 +228,19 @@ class Recorder:
                 return
             self._closed = True
             self._flush()
+            run = self._run_id()
+            self._writer.add_key_value_metadata({RUN_ID: run})
             self._writer.close()
             if self._values is not None:
-                self._values.close()
+                self._values.close({"run": run, "rank": str(self.rank)})
             self._partial.replace(self._path)
+
+    def _run_id(self) -> str:
+        """Return the id of this run in stamp.json; empty where no stamp is to be seen from here."""
+        try:
+            return str(json.loads((self._folder / STAMP).read_text(encoding="utf-8"))["run"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ The format puts the header in front (see `numerics.values_file`), so the bytes a
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,11 +55,14 @@ class ValuesWriter:
         self._header[key] = {"dtype": code, "shape": [flat.numel()], "data_offsets": [self._at, end]}
         self._at = end
 
-    def close(self) -> None:
-        """Write header and bytes under a temporary name and rename; leave no file where nothing was added."""
+    def close(self, origin: Mapping[str, str] | None = None) -> None:
+        """Write header and bytes under a temporary name and rename; leave no file where nothing was added.
+
+        `origin` says which run and rank the values are of.
+        """
         self._file.close()
         if self._header:
-            text = json.dumps(self._header).encode()
+            text = json.dumps({"__metadata__": dict(origin or {}), **self._header}).encode()
             text += b" " * (-len(text) % LENGTH_BYTES)
             temporary = self.path.with_name(f".{self.path.name}.tmp")
             with temporary.open("wb") as out, self._data.open("rb") as data:

@@ -7,11 +7,10 @@ reported. The result is written as a hardware file.
 
 import datetime as dt
 import multiprocessing as mp
-import tempfile
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own habit
 from reftrain.cost.links import AxisLinks, collective_seconds
 from reftrain.errors import MachineError
 from reftrain.rank.comm import gather_flat, reduce_scatter_flat
+from reftrain.rank.processes import start_helper
 from reftrain.thresholds import CALIBRATION_TIMEOUT_S, CARRIED_OVERLAP
+from tracekit.locked_folders import temporary
 
 SIZES: Final = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of the larger buffer of each measured operation."""
@@ -78,11 +79,9 @@ def measure_links(ranks: int) -> list[Sample]:
     """
     context = mp.get_context("fork")
     queue: Any = context.Queue()
-    with tempfile.TemporaryDirectory(prefix="reftrain-calibrate-") as folder:
-        store = str(Path(folder) / "store")
-        processes = [
-            context.Process(target=_rank, args=(r, ranks, store, queue), daemon=True) for r in range(ranks)
-        ]
+    with temporary("reftrain-calibrate-") as folder:
+        job = (ranks, str(folder / "store"), queue, os.getpid())
+        processes = [context.Process(target=_rank, args=(r, *job), daemon=True) for r in range(ranks)]
         for process in processes:
             process.start()
         try:
@@ -100,7 +99,8 @@ def measure_links(ranks: int) -> list[Sample]:
     return samples
 
 
-def _rank(rank: int, ranks: int, store: str, queue: Any) -> None:
+def _rank(rank: int, ranks: int, store: str, queue: Any, parent: int) -> None:
+    start_helper(parent)
     torch.set_num_threads(1)
     limit = dt.timedelta(seconds=CALIBRATION_TIMEOUT_S)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=limit)

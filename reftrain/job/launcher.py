@@ -15,9 +15,19 @@ from reftrain.faults.bugs import read_bugs
 from reftrain.faults.registry import read_faults
 from reftrain.job.lag import record_lag, wants_lag
 from reftrain.job.one_rank import MakeHooks, train_rank
-from reftrain.rank.processes import Ranks, describe_error, refusal
+from reftrain.rank.processes import (
+    Ranks,
+    describe_error,
+    leave_signals_to_the_launcher,
+    refusal,
+)
 from reftrain.rank.world import World, world_from_environment
 from reftrain.record.last_calls import merge_last_calls
+from reftrain.record.manifest import refuse_foreign
+from tracekit.locked_folders import temporary
+
+MEETING = "reftrain-meeting-"
+"""Begin of the names of folders in which ranks of this machine meet."""
 
 
 def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
@@ -28,10 +38,11 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     """
     read_faults(config)
     read_bugs(config)
-    prepare_folder(Path(config.out))
     world = world_from_environment(os.environ)
+    prepare_folder(Path(config.out), first=world is None or world.rank == 0)
     if world is not None:
         check_world(config, world.size)
+        leave_signals_to_the_launcher()
         _train_alone(config, world, make_hooks)
         return
     try:
@@ -46,7 +57,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
 def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:
     """Run the job on this machine alone."""
     if config.mesh.world_size == 1:
-        with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+        with temporary(MEETING) as folder:
             _train_alone(config, World(0, 0, 1, f"file://{folder}/store"), make_hooks)
         return
     _fork_all(config, make_hooks)
@@ -65,8 +76,13 @@ def _train_alone(config: RunConfig, world: World, make_hooks: MakeHooks) -> None
         raise
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create the run's folder; raises `MachineError` when it cannot be written."""
+def prepare_folder(folder: Path, *, first: bool = True) -> None:
+    """Create the run's folder; raises `MachineError` when it cannot be written.
+
+    The `first` rank also raises `ConfigError` where the folder holds files of a run that is none of ours.
+    """
+    if first:
+        refuse_foreign("run.out", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
@@ -77,7 +93,7 @@ def prepare_folder(folder: Path) -> None:
 
 def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
     size = config.mesh.world_size
-    with tempfile.TemporaryDirectory(prefix="reftrain-") as folder:
+    with temporary(MEETING) as folder:
         meeting = f"file://{folder}/store"
         ranks = Ranks()
         try:

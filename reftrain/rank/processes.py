@@ -22,6 +22,8 @@ from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainEr
 from reftrain.thresholds import DEATH_GRACE_S, END_S, GONE_S, LARGEST_REPORT, WATCH_S
 
 PR_SET_PDEATHSIG = 1
+ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""What ends the parent, which then ends the ranks."""
 REFUSALS = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -82,7 +84,7 @@ class Ranks:
         sys.stdout.flush()
         sys.stderr.flush()
         parent = os.getpid()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
             pid = os.fork()
             if pid == 0:
@@ -159,7 +161,7 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
     code = 1
     try:
         _leave_interrupts_to_the_parent()
-        _die_with(parent)
+        die_with(parent)
         work()
         code = 0
     except BaseException as error:  # noqa: BLE001 - reported to the parent
@@ -171,13 +173,31 @@ def _child(work: Callable[[], None], pipe: Connection, parent: int) -> NoReturn:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C, because the parent ends the ranks, and unblock the signals that `fork` blocked."""
+    """Ignore what a terminal sends to all, because the parent ends the ranks, and unblock what `fork` blocked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-def _die_with(parent: int) -> None:
+def leave_signals_to_the_launcher() -> None:
+    """Let SIGTERM and SIGHUP end this rank at once, as torchrun counts on.
+
+    A rank that waits in a collective would never see a signal that Python handles.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def start_helper(parent: int) -> None:
+    """Prepare a process that works for `parent`: it ends without a word when that one does, or on Ctrl-C."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    die_with(parent)
+
+
+def die_with(parent: int) -> None:
     """End this process when the parent dies, however it dies (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

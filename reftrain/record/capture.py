@@ -7,7 +7,6 @@ such. Weights gathered by FSDP2 are not recorded: the shards are, after every st
 
 import contextlib
 import re
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.rank.trainer_view import TrainerView
 from reftrain.record.call_phase import moment
 from reftrain.schedule.actions import COMPUTE, Action, Kind
+from tracekit.own_files import of_a_run, remove_own
 
 SOURCE = "reftrain"
 RANK = re.compile(r"rank(\d{5,7})\.")
@@ -237,12 +237,15 @@ class Capture(Hooks):
 
 
 def clear(run: Path, rank: int, world_size: int) -> None:
-    """Remove an earlier run's files from the folder: this rank's, and on rank 0 those of ranks that no longer exist."""
+    """Remove an earlier run's files from the folder: this rank's, and on rank 0 those of ranks that no longer exist.
+
+    Its replay is removed as well; what a stranger put there stays.
+    """
     folder = run / FOLDER
     own = {rank_file(rank), rank_file(rank) + PARTIAL_SUFFIX, values_file(rank)}
     if rank == 0:
         own.add(STAMP)
-        shutil.rmtree(run / REPLAY, ignore_errors=True)
+        remove_own(run / REPLAY, lambda path: of_a_run(f"{REPLAY}/{path}"))
         found = {path.name: RANK.search(path.name) for path in folder.glob("*rank*")}
         own |= {name for name, match in found.items() if match and int(match[1]) >= world_size}
     for name in own:

@@ -14,6 +14,8 @@ import torch
 
 import reftrain
 from reftrain.config.run import RunConfig
+from reftrain.errors import ConfigError
+from tracekit.own_files import of_a_run
 
 SCHEMA: Final = "reftrain.run/1"
 
@@ -100,3 +102,15 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
+
+
+def refuse_foreign(field: str, folder: Path) -> None:
+    """Raise ConfigError where a run must not be written: a link, or files with its names that no run of ours wrote."""
+    if folder.is_symlink():
+        raise ConfigError(field, f"{folder} is a symbolic link", "name the folder itself")
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    ours = read_manifest(folder) is not None
+    for path in found:
+        if of_a_run(path.name) and (path.is_symlink() or not ours):
+            problem = f"{folder} holds {path.name}, which reftrain did not write"
+            raise ConfigError(field, problem, "move it away, or name another folder")

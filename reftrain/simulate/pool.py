@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from reftrain.errors import MachineError
+from reftrain.rank.processes import start_helper
 
 _CHUNK: Final = 32  # ranks a task
 
@@ -48,8 +49,16 @@ def in_parallel(
             done = [_write_some(chunk) for chunk in chunks]
         else:
             context = multiprocessing.get_context("fork")
-            with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
-                done = list(pool.map(_write_some, chunks))
+            count = min(jobs, len(chunks))
+            with ProcessPoolExecutor(
+                count, mp_context=context, initializer=start_helper, initargs=(os.getpid(),)
+            ) as pool:
+                try:
+                    done = list(pool.map(_write_some, chunks))
+                except KeyboardInterrupt:
+                    for child in multiprocessing.active_children():
+                        child.kill()
+                    raise
     except BrokenProcessPool as error:
         problem = "a writing process was killed, most often for want of memory"
         raise MachineError(f"{problem}; use fewer --jobs or write fewer --ranks") from error

@@ -22,6 +22,7 @@ from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
 from reftrain.simulate.summary import Summary, summarise, tflops_per_gpu
 from reftrain.simulate.timeline import time_line
+from tracekit.own_files import of_a_run, remove_own
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,17 @@ def write_folder(
 ) -> Outcome:
     """Write the run folder, its traces in `form`; return the outcome with its counts.
 
-    Raises MachineError where writing fails.
+    Traces and dumps of an earlier run are removed first, for they tell of another job. Raises ConfigError where the
+    folder holds somebody else's, MachineError where writing fails.
     """
+    from reftrain.record.manifest import refuse_foreign  # imports torch
+
     simulation, setup = outcome.simulation, outcome.setup
+    refuse_foreign("--out", folder)
+    for part in ("trace", "fr"):
+        remove_own(folder / part, lambda path, part=part: of_a_run(f"{part}/{path}"))  # type: ignore[misc]
     with made_folder(folder):
+        _write_manifest(outcome, config, folder)
         _write_json(folder / "timeline.json", time_line(simulation, setup.job))
     traces = dumps = None
     if simulation.whole_steps:
@@ -88,10 +96,7 @@ def write_folder(
         ]
         recorder = FlightWriter(simulation, folder / "fr", dead)
         dumps = Written(len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs))
-    done = dataclasses.replace(outcome, traces=traces, dumps=dumps)
-    with made_folder(folder):
-        _write_manifest(done, config, folder)
-    return done
+    return dataclasses.replace(outcome, traces=traces, dumps=dumps)
 
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:

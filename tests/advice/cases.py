@@ -10,7 +10,6 @@ import click
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from click.testing import CliRunner
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
@@ -24,7 +23,10 @@ from tracekit_cli import (
     run_settings,
 )
 
-from tests.advice.messages import advised
+from numerics.order.replayer import _check_target
+from reftrain.job.launcher import prepare_folder
+from reftrain.record.manifest import write_manifest
+from tests.advice.register import Call, calls, case
 from tests.hang import simulate
 from tests.hostile import job as hostile
 from tests.ingest.test_jobs import job as files
@@ -39,32 +41,6 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
-
-Call = Callable[[], object]
-Case = Callable[[Path, pytest.MonkeyPatch], tuple[Call, Call]]
-CASES: dict[str, Case] = {}
-MESSAGES = advised()
-WALKED = ("tracekit/", "cli/")
-
-
-def case(part: str) -> Callable[[Case], Case]:
-    """Enter a case for the one message that holds `part`."""
-    found = {text for place, text in MESSAGES.items() if part in text and place.startswith(WALKED)} or {part}
-    if len(found) > 1:
-        raise ValueError(f"{part!r} is in several messages: {found}")
-    (text,) = found
-
-    def enter(function: Case) -> Case:
-        CASES[text] = function
-        return function
-
-    return enter
-
-
-def calls(part: str, function: Callable[..., object], wrong: object, right: object) -> None:
-    """Enter a case of one function that takes one argument."""
-    case(part)(lambda _folder, _patch: (lambda: function(wrong), lambda: function(right)))
-
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")
@@ -316,7 +292,7 @@ def _(folder, _patch):
     return lambda: load([given], out=folder / "run", job=3), lambda: load([given], out=folder / "run")
 
 
-@case("is a symbolic link; name the folder itself")
+@case("{}: is a symbolic link; name the folder itself")
 def _(folder, _patch):
     given, run = ingested(folder)
     (folder / "link").symlink_to(run)
@@ -350,7 +326,7 @@ def _(folder, _patch):
     return lambda: load([given], out=run), lambda: ((run / "notes.txt").unlink(), load([given], out=run))
 
 
-@case("written as {}, this is {}")
+@case("{}: written as {}, this is {}; ingest the traces again")
 def _(folder, _patch):
     given, run = ingested(folder)
     manifest = run / "manifest.json"
@@ -403,6 +379,48 @@ def _(folder, _patch):
     return lambda: reftrain_demo.clear(folder / "mine"), lambda: reftrain_demo.clear(folder / "other")
 
 
+def rid(folder: Path, of: Callable[[Path], object]) -> tuple[Call, Call]:
+    """A call on a folder with an earlier run and a stranger's file, and the same once the file has moved away."""
+    run = folder / "run"
+    for path in ("capture/stamp.json", "trace/notes.txt"):
+        (run / path).parent.mkdir(parents=True, exist_ok=True)
+        (run / path).write_text("{}")
+    write_manifest(run, {"faults": []})
+
+    def moved() -> object:
+        (run / "trace" / "notes.txt").rename(folder / "notes.txt")
+        return of(run)
+
+    return lambda: of(run), moved
+
+
+@case("--out: {}; move it away, or give another folder")
+def _(folder, _patch):
+    return rid(folder, reftrain_demo.clear)
+
+
+@case("which no replay wrote; move it away")
+def _(folder, _patch):
+    return rid(folder, lambda run: _check_target(folder / "other", run))
+
+
+@case("{}: {}; move it away, or name another folder")
+def _(folder, _patch):
+    (folder / "run" / "trace").mkdir(parents=True)
+
+    def moved() -> object:
+        (folder / "run" / "trace").rename(folder / "trace")
+        return prepare_folder(folder / "run")
+
+    return lambda: prepare_folder(folder / "run"), moved
+
+
+@case("{}: {} is a symbolic link; name the folder itself")
+def _(folder, _patch):
+    (folder / "link").symlink_to(folder)
+    return lambda: prepare_folder(folder / "link"), lambda: prepare_folder(folder)
+
+
 def changed(folder: Path, change: Callable[[Path, dict[str, object]], None]) -> tuple[Call, Call]:
     """A run whose table of rank 1 and its row of the manifest are changed together, and the traces ingested again."""
     given, run = ingested(folder)
@@ -453,5 +471,5 @@ def _(_folder, _patch):
 
 @case("give a multiple of {}")
 def _(_folder, _patch):
-    few = "--preset 405b --gpus 512 --seq 8192 --tokens"
-    return command(reftrain_plan.plan, f"{few} 8193", f"{few} 4M")
+    few = "--preset tiny --gpus 1 --seq 64 --tokens"
+    return command(reftrain_plan.plan, f"{few} 100", f"{few} 128")

@@ -4,9 +4,12 @@ import re
 
 import pytest
 
-from tests.advice.cases import CASES
+from tests.advice import cases
 from tests.advice.messages import advised
+from tests.advice.register import CASES
 from tests.advice.unwalked import UNWALKED
+
+ENTERED_BY = (cases,)
 
 
 def pattern(text):

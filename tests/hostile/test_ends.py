@@ -14,6 +14,7 @@ from tests.hostile.job import documents, write
 from tracekit.errors import InputError
 from tracekit.ingest import load
 from tracekit.ingest.output_folder import refuse_foreign
+from tracekit.locked_folders import locked, temporary
 
 BUSY = """
 import sys, time
@@ -38,6 +39,38 @@ with reported("tracekit"), building(Path(sys.argv[1])) as (folder, _):
     (folder / "events").mkdir()
     print(folder, flush=True)
     time.sleep(60)
+"""
+TRAIN = """
+import signal, sys, time
+from pathlib import Path
+from reftrain.rank.processes import Ranks
+from tracekit_cli.program import end_politely, reported
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+end_politely()
+def work(note):
+    Path(note).write_text(str(__import__("os").getpid()))
+    time.sleep(60)
+ranks = Ranks()
+with reported("reftrain"):
+    try:
+        for note in sys.argv[1:]:
+            ranks.fork(lambda: work(note))
+        ranks.wait()
+    finally:
+        ranks.end()
+"""
+WRITE = """
+import sys, time
+from pathlib import Path
+from reftrain.simulate.pool import in_parallel
+from tracekit_cli.program import reported
+class Slow:
+    def write(self, rank):
+        Path(sys.argv[1 + rank // 32]).write_text(str(__import__("os").getpid()))
+        time.sleep(60)
+with reported("reftrain"):
+    in_parallel(Slow(), range(64), 2, lambda rank: rank)
 """
 SECONDS = 20.0
 
@@ -65,6 +98,33 @@ def test_a_killed_parent_leaves_no_worker(tmp_path):
         parent.send_signal(signal.SIGKILL)
     workers = [int(n.read_text()) for n in notes]
     assert until(lambda: all(gone(w) for w in workers))
+
+
+def ended(script, notes, number):
+    """(exit code, words on stderr) of a script that a signal ends; its workers are gone as well."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, notes)], stderr=subprocess.PIPE, text=True
+    ) as parent:
+        assert until(lambda: all(n.exists() and n.read_text() for n in notes))
+        parent.send_signal(number)
+        _, err = parent.communicate(timeout=SECONDS)
+    assert until(lambda: all(gone(int(n.read_text())) for n in notes))
+    return parent.returncode, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_all_ranks(tmp_path, number):
+    assert ended(TRAIN, [tmp_path / "a", tmp_path / "b"], number) == (130, "reftrain: interrupted\n")
+
+
+@pytest.mark.parametrize("script", [TRAIN, WRITE], ids=["ranks", "writers"])
+def test_a_killed_trainer_leaves_no_process(tmp_path, script):
+    ended(script, [tmp_path / "a", tmp_path / "b"], signal.SIGKILL)
+
+
+def test_interrupted_writers_end_at_once(tmp_path):
+    code, said = ended(WRITE, [tmp_path / "a", tmp_path / "b"], signal.SIGINT)
+    assert (code, said) == (130, "reftrain: interrupted\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -96,6 +156,20 @@ def test_the_next_call_removes_what_a_kill_left(tmp_path):
     assert (out / "manifest.json").read_bytes() == before
     load([str(traces)], out=out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "traces"]
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, used = tmp_path / "x-left", tmp_path / "x-used"
+    for folder in (left, used, tmp_path / "x-mine"):
+        folder.mkdir()
+    os.close(locked(left))
+    lock = locked(used)
+    with temporary("x-") as mine:
+        assert mine.is_dir()
+        assert {p.name for p in tmp_path.iterdir()} == {"x-used", "x-mine", mine.name}
+    os.close(lock)
+    assert not mine.exists()
 
 
 def full(bytes_):

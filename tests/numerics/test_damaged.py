@@ -128,6 +128,17 @@ def test_damaged_rows_are_refused(run):
             compare(run, run)
 
 
+def test_values_written_anew_are_read_anew(tmp_path):
+    found = []
+    for value in (1.0, 2.0):
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        with Recorder(tmp_path / "a", 0, 1, level="tensors") as recorder:
+            recorder.record("loss", torch.tensor([value]), step=0, phase="forward", kind="scalar")
+        capture = open_capture(tmp_path / "a")
+        found.append(float(capture.read_values(0, capture.table.column("values")[0].as_py())[0]))
+    assert found == [1.0, 2.0]
+
+
 def test_values_cut_short_are_refused(run, tmp_path):
     def change(key, coords, given):
         return given * 1.5 if "0/param/layers.0" in key else given
@@ -244,3 +255,36 @@ def test_the_page_escapes_what_stands_in_files(tmp_path):
     from numerics.report.text import compare_text
 
     assert "\x1b" not in compare_text(finding)
+
+
+def test_a_file_of_the_same_run_captured_again(run, tmp_path):
+    other = write(tmp_path / "b", dataclasses.replace(PLAN, level="tensors"))
+    path = run / "capture" / "rank00002.parquet"
+    shutil.copy(other / "capture" / path.name, path)
+    refused(run, f"{path}: belongs to another run")
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_values_of_another_run_or_rank(run, tmp_path, rank):
+    other = write(tmp_path / "b", dataclasses.replace(PLAN, level="tensors")) if rank == 1 else run
+    path = run / "capture" / "values_rank00001.safetensors"
+    shutil.copy(other / "capture" / f"values_rank0000{rank}.safetensors", path)
+    capture = open_capture(run)
+    with pytest.raises(InputError, match=f"rank0*1.safetensors: holds values of rank {rank}"):
+        capture.read_values(1, "any")
+
+
+def test_rows_of_other_coordinates(run):
+    path = run / "capture" / "rank00001.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("tp")
+    pq.write_table(table.set_column(place, table.field(place), pa.array([7] * len(table), pa.int32())), path)
+    refused(run, "says it is tp rank 1 and holds rows of tp rank 7")
+
+
+def test_captures_without_an_id_are_read(run):
+    path = run / "capture" / "stamp.json"
+    stamp = json.loads(path.read_text())
+    del stamp["run"]
+    path.write_text(json.dumps(stamp))
+    assert open_capture(run).run == ""

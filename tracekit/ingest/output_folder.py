@@ -4,7 +4,6 @@ A folder under construction is locked by the process that builds it. What a kill
 what another one is building, and the next call removes it, or puts back the run that was about to be replaced.
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from tracekit.errors import InputError
+from tracekit.locked_folders import LOCK, literal, locked, sweep
+from tracekit.own_files import strangers
 from tracekit.store import MANIFEST, is_run
 
-LOCK: Final = ".lock"
 TEMPORARY: Final = "tracekit-run-"
 _WRITTEN = re.compile(rf"{re.escape(MANIFEST)}|groups\.parquet|events|events/rank-\d{{6,9}}\.parquet")
 """Every path below a run folder that tracekit writes."""
@@ -35,16 +35,10 @@ def refuse_foreign(out: Path) -> None:
         raise InputError(f"{out}: the folder to put it in does not exist; create it first")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(f"{out}: no permission to write in {parent}; name another folder")
-    strangers = [p for p in _below(out) if not _WRITTEN.fullmatch(p)] if out.is_dir() else []
-    if strangers:
+    if foreign := strangers(out, lambda path: bool(_WRITTEN.fullmatch(path))):
         raise InputError(
-            f"{out}: holds {strangers[0]}, which tracekit did not write; move it away, or name another folder"
+            f"{out}: holds {foreign[0]}, which tracekit did not write; move it away, or name another folder"
         )
-
-
-def _below(folder: Path) -> list[str]:
-    """The paths below a folder, relative to it, sorted; links are not followed."""
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
 
 
 class Lease:
@@ -76,9 +70,9 @@ def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
     prefix = TEMPORARY if out is None else f".{out.name}."
     if out is not None:
         _put_back(out)
-    _sweep(parent, prefix)
+    sweep(parent, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, suffix="" if out is None else ".partial", dir=parent))
-    lock = _locked(folder)
+    lock = locked(folder)
     lease = Lease(folder, lock) if out is None else None
     try:
         yield folder, lease
@@ -96,44 +90,9 @@ def building(out: Path | None) -> Iterator[tuple[Path, Lease | None]]:
             os.close(lock)
 
 
-def _locked(folder: Path) -> int | None:
-    """Hold the lock of a folder for as long as this process lives; None where the file system has no locks."""
-    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return None
-    return lock
-
-
-def _sweep(parent: Path, prefix: str) -> None:
-    """Remove what processes that were killed left in `parent`: our folders there whose lock nobody holds."""
-    with suppress(OSError):
-        for folder in parent.glob(f"{_literal(prefix)}*"):
-            if folder.is_symlink() or not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():
-                continue
-            with suppress(OSError):
-                _remove_unlocked(folder)
-
-
-def _remove_unlocked(folder: Path) -> None:
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(lock)
-
-
-def _literal(name: str) -> str:
-    """`name` as a glob that matches nothing else."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
-
-
 def _put_back(out: Path) -> None:
     """Restore the run that a killed process had moved aside, where nothing has taken its place yet."""
-    for aside in sorted(out.absolute().parent.glob(f"{_literal('.' + out.name)}.*.old")):
+    for aside in sorted(out.absolute().parent.glob(f"{literal('.' + out.name)}.*.old")):
         if not out.exists() and is_run(aside / "run"):
             (aside / "run").rename(out)
         with suppress(OSError):

@@ -46,6 +46,8 @@ class Case:
     verdicts: tuple[str, ...]
     where: Where | None = None
     patch: str = ""  # source patch of the trainer, for bugs beyond the list
+    change: str = ""  # change of source planted in each rank of the parallel run (`changed.ALL`)
+    trainer: str = ""  # change of a trainer that is not ours (`foreign`); the tables say nothing then
     environment: Mapping[str, str] | None = None  # of the parallel run
 
     @property

@@ -12,10 +12,13 @@ from typing import Any
 
 from reftrain.config.file import load
 from tests.numerics.benchmark.case import BASE, Case, Tables, merged
+from tests.numerics.benchmark.changed import PERTURBED, changed_run
 from tests.ranks.pool import RankPool
 from tests.reftrain.workers import whole_run
 
 DONE = "done"
+LONGEST = 400
+"""Seconds a run may take before its case is given up."""
 
 
 class Runs:
@@ -33,16 +36,22 @@ class Runs:
         """The case's baseline, shared by all cases with the same."""
         return self._made("baseline", merged(BASE, case.baseline))
 
+    def perturbed(self, case: Case) -> Path:
+        """The baseline with its embeddings moved by one unit in the last place, shared in the same way."""
+        return self._made("perturbed", merged(BASE, case.baseline), change=PERTURBED)
+
     def parallel(self, case: Case, source: Path | None = None) -> Path:
         """The case's parallel run, by the trainer in `source` when one is given."""
         tables = merged(BASE, case.parallel)
         environment = dict(case.environment or {})
         if source is not None:
             environment["PYTHONPATH"] = str(source)
-        return self._made("parallel", tables, environment)
+        return self._made("parallel", tables, environment, case.change)
 
-    def _made(self, role: str, tables: Tables, environment: Mapping[str, str] | None = None) -> Path:
-        key = json.dumps([tables, dict(environment or {})], sort_keys=True)
+    def _made(
+        self, role: str, tables: Tables, environment: Mapping[str, str] | None = None, change: str = ""
+    ) -> Path:
+        key = json.dumps([tables, dict(environment or {}), change], sort_keys=True)
         out = self.folder / f"{role}-{hashlib.sha1(key.encode(), usedforsecurity=False).hexdigest()[:12]}"
         if (out / DONE).is_file():
             return out
@@ -53,7 +62,8 @@ class Runs:
             self._subprocess(full, environment)
         else:
             config = load(None, full)
-            self.pool.run(whole_run, config.mesh.world_size, config, timeout=400)
+            run, more = (changed_run, (change,)) if change else (whole_run, ())
+            self.pool.run(run, config.mesh.world_size, config, *more, timeout=LONGEST)
         (out / DONE).touch()
         return out
 
@@ -68,7 +78,7 @@ class Runs:
             cwd=environment.get("PYTHONPATH"),
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=LONGEST,
             check=False,
         )
         if ended.returncode:

@@ -11,7 +11,8 @@ WRONG = frozenset({"bug", "precision_policy"})
 
 @dataclass(frozen=True)
 class Score:
-    """None where the question does not arise (a benign change has no place)."""
+    """None where the question does not arise (a benign change has no place); `misled` by an explanation that is given
+    and does not name the mechanism."""
 
     verdict: str
     right: bool
@@ -20,6 +21,7 @@ class Score:
     module: bool | None
     axis: bool | None
     explained: bool | None
+    misled: bool | None
     answer: str
 
     def to_json(self) -> dict[str, Any]:
@@ -39,10 +41,13 @@ def score(case: Case, document: dict[str, Any]) -> Score:
     answer = f"{place} [{found.get('collective')}] {found.get('axis')}: {document.get('explanation')}"
     where = case.where
     if where is None:
-        return Score(verdict, verdict in case.verdicts, verdict in WRONG, None, None, None, None, answer)
+        return Score(
+            verdict, verdict in case.verdicts, verdict in WRONG, None, None, None, None, None, answer
+        )
     named = any(re.fullmatch(where.tensors, name) for name in (tensor, label) if name)
     exact = named and found.get("step") == where.step
     in_module = named or bool(re.fullmatch(where.module, module)) if found else False
     axis = str(found.get("axis") or "") in where.axes if where.axes else None
     explained = bool(re.search(where.explains, text, re.IGNORECASE)) if where.explains else None
-    return Score(verdict, verdict in case.verdicts, False, exact, in_module, axis, explained, answer)
+    misled = bool(document.get("explanation")) and not explained if where.explains else None
+    return Score(verdict, verdict in case.verdicts, False, exact, in_module, axis, explained, misled, answer)

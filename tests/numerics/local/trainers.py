@@ -1,5 +1,7 @@
 """Trainers as others write them, one rank each: DDP, FSDP2 with tensor parallelism, and tensor parallelism by hand."""
 
+import json
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -15,6 +17,8 @@ from tests.numerics.local.changes import BENIGN, BUGS
 from tests.numerics.local.model import WORDS, build
 
 STEPS, SEQUENCES, LENGTH = 2, 12, 9
+PERTURBED = "perturbed"
+"""A sound trainer whose embeddings are moved by one unit in the last place."""
 
 
 def drawn():
@@ -105,6 +109,28 @@ def plant(model, bug):
         last.ffn_norm.eps = 1e-3
     elif bug == "scaled_gradient":
         last.ffn.w1.weight.register_hook(lambda grad: 2 * grad)
+    elif bug == PERTURBED:
+        model.words.register_forward_hook(moved)
+
+
+def moved(_module, _given, out):
+    """Every element one unit in the last place up or down, by chance."""
+    signs = torch.randint(0, 2, out.shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    return out * (1 + torch.finfo(out.dtype).eps * signs)
+
+
+def report(out, rank, loss, parameters):
+    """Write the step's loss and gradient norm as metrics; `loss` is this rank's mean."""
+    loss = loss.detach().double()
+    if dist.is_initialized():
+        dist.all_reduce(loss)
+        loss /= dist.get_world_size()
+    if rank == 0:
+        norm = torch.cat([p.grad.flatten().double() for p in parameters]).norm()
+        path = out / "metrics" / "rank0.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"loss": float(loss), "grad_norm": float(norm)}) + "\n")
 
 
 def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
@@ -136,15 +162,18 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
     data = drawn()
     share = SEQUENCES // dp[1]
     for step in range(STEPS):
+        total = torch.zeros(())
         for words in data[step, dp[0] * share : (dp[0] + 1) * share].chunk(2):
             logits = wrapped(words[:, :-1])
             divisor = 2 * (1 if bug == "no_average" else dp[1] if replicas is not None else 1)
-            (
-                functional.cross_entropy(logits.flatten(0, 1).float(), words[:, 1:].flatten()) / divisor
-            ).backward()
+            loss = functional.cross_entropy(logits.flatten(0, 1).float(), words[:, 1:].flatten())
+            (loss / divisor).backward()
+            total += loss.detach() / 2
         for name, parameter in model.named_parameters():
             if replicas is not None and not (bug == "skipped" and name == "norm.weight"):
                 dist.all_reduce(parameter.grad, group=replicas)
+        if kind == "ddp":
+            report(out, rank, total, model.parameters())
         optimizer.step()
         if bug == "touched_weight" and not step:
             with torch.no_grad():

@@ -1,0 +1,64 @@
+"""Temporary folders that outlive nobody: each is locked by the process that uses it.
+
+What a killed process left is told from what another one uses, and the next call removes it.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = ".lock"
+
+
+@contextmanager
+def temporary(prefix: str) -> Iterator[Path]:
+    """Lend a temporary folder, removed at the end; folders with this prefix that killed processes left go as well."""
+    sweep(Path(tempfile.gettempdir()), prefix)
+    with tempfile.TemporaryDirectory(prefix=prefix) as name:
+        lock = locked(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+
+def locked(folder: Path) -> int | None:
+    """Hold the lock of a folder for as long as this process lives; None where the file system has no locks."""
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def sweep(parent: Path, prefix: str) -> None:
+    """Remove what processes that were killed left in `parent`: our folders there whose lock nobody holds."""
+    with suppress(OSError):
+        for folder in parent.glob(f"{literal(prefix)}*"):
+            if folder.is_symlink() or not (folder / LOCK).is_file() or folder.stat().st_uid != os.getuid():
+                continue
+            with suppress(OSError):
+                _remove_unlocked(folder)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def literal(name: str) -> str:
+    """`name` as a glob that matches nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", name)

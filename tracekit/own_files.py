@@ -1,0 +1,68 @@
+"""Folders that programs write into: what a program wrote is told from a stranger's files, which are never removed.
+
+Links are always a stranger's, and are not followed.
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+Own = Callable[[str], bool]
+"""Whether a program writes a path, relative to its folder."""
+
+_RUN_FILES: Final = {
+    "": r"(run|order_plan|timeline)\.json",
+    "trace": r"rank\d+\.json\.gz|\.raw-\w+\.json",
+    "fr": r"rank_\d+",
+    ".fr-tails": r"rank_\d+",
+    "metrics": r"rank\d+\.jsonl",
+    "shadow": r"rank\d+\.json",
+    "memory": r"rank\d+\.pickle",
+    "capture": r"stamp\.json|rank\d+\.parquet(\.partial)?|values_rank\d+\.safetensors(\.\w+)?",
+    "checkpoint": r"\.?step-\d+",
+    "checkpoint/step": r"\.metadata|__\d+_\d+\.distcp",
+}
+"""Names of files in each folder of a run folder."""
+
+_INNER: Final = re.compile(r"(\.without-faults-\w+/|\.?replay(-\w+/run)?/)?((exact|error)/)?")
+"""Runs within a run folder: the baseline of a lag, and replays with their captures; also those that a kill left."""
+_TEMPORARY: Final = re.compile(r"\.(.+)\.tmp")
+
+
+def of_a_run(path: str) -> bool:
+    """Whether a path stands in the contract of the run folder, or is what a killed writer of one leaves."""
+    if _INNER.fullmatch(f"{path}/") or _INNER.fullmatch(f"{path}/run/"):
+        return True
+    folder, _, name = path[_prefix(path) :].rpartition("/")
+    if not folder and name in _RUN_FILES:
+        return True
+    if temporary := _TEMPORARY.fullmatch(name):
+        name = temporary[1]
+    names = _RUN_FILES.get(re.sub(r"^checkpoint/\.?step-\d+$", "checkpoint/step", folder))
+    return names is not None and bool(re.fullmatch(names, name))
+
+
+def _prefix(path: str) -> int:
+    """The length of what names a run within the run."""
+    found = _INNER.match(path)
+    return found.end() if found else 0
+
+
+def strangers(folder: Path, own: Own) -> list[str]:
+    """The paths below a folder, relative to it and sorted, that its program does not write."""
+    found = ((str(p.relative_to(folder)), p) for p in folder.rglob("*"))
+    return sorted(name for name, path in found if path.is_symlink() or not own(name))
+
+
+def remove_own(folder: Path, own: Own) -> None:
+    """Remove below a folder what its program wrote, and folders that are empty then, itself too; strangers stay."""
+    below = sorted(folder.rglob("*"), key=lambda p: len(p.parts), reverse=True)
+    for path in below:
+        if path.is_symlink() or not own(str(path.relative_to(folder))):
+            continue
+        with suppress(OSError):  # a folder that holds a stranger's file
+            path.rmdir() if path.is_dir() else path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
