@@ -65,10 +65,12 @@ class Capture:
         if rank not in self.values:
             raise InputError(f"{self.folder}: rank {rank} left no values; capture with level tensors")
         try:
-            file = _open_values(self.values[rank])
+            path = self.values[rank]
+            state = path.stat()
+            file = _open_values(path, state.st_mtime_ns, state.st_size, state.st_ino)
             self._refuse_foreign(file, rank)
             found = file.read(key)
-        except CaptureError as error:
+        except (CaptureError, OSError) as error:
             raise InputError(str(error)) from error
         return (found.astype(np.uint32) << 16).view(np.float32) if file.is_bfloat16(key) else found
 
@@ -83,7 +85,8 @@ class Capture:
 
 
 @lru_cache(maxsize=64)
-def _open_values(path: Path) -> ValuesFile:
+def _open_values(path: Path, *_state: int) -> ValuesFile:
+    """Return the values file as it is now: its time, size and inode tell a file that was written anew."""
     return ValuesFile(path)
 
 
