@@ -11,7 +11,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.dataflow import slots, topological
-from numerics.comparison.mesh_axes import input_axis, odd_axis, plain_axis
+from numerics.comparison.mesh_axes import group_axis, input_axis, odd_axis
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.suspects import (
     axis_before,
@@ -79,12 +79,12 @@ def at_row(run: Columns, rows: tuple[int, ...], evidence: str) -> Divergence:
     axis = run.name("axis", row)
     return Divergence(
         step=int(run["step"][row]),
-        phase=run.name("phase", row),
+        phase=_phase(run, row, row),
         micro_batch=micro_batch if micro_batch >= 0 else None,
         module=run.name("module", row),
         tensor=run.name("tensor", row),
         collective=collective_name(run, row) if axis else None,
-        axis=plain_axis(run, axis) if axis else None,
+        axis=group_axis(run, row) if axis else None,
         ranks=tuple(sorted({int(run["rank"][r]) for r in rows})),
         evidence=evidence,
     )
@@ -100,21 +100,34 @@ def _divergence(
     axis, collective = None, None
     if blamed is not None:
         owner = replay if missing else run
-        axis = plain_axis(run, owner.name("axis", blamed))
+        axis = group_axis(owner, blamed)
         collective = collective_name(owner, blamed)
     elif run.name("axis", row):
         collective = collective_name(run, row)
     return Divergence(
         step=int(run["step"][row]),
-        phase=run.name("phase", row),
+        phase=_phase(run, row, shown),
         micro_batch=micro_batch if micro_batch >= 0 else None,
         module=run.name("module", shown),
         tensor=run.name("tensor", shown),
         collective=collective,
-        axis=axis or odd_axis(run, table, rows) or input_axis(run, row) or reduced_axis(run, row),
+        axis=axis
+        or odd_axis(run, table, rows)
+        or input_axis(run, row)
+        or reduced_axis(run, row)
+        or (group_axis(run, row) if collective else None),
         ranks=tuple(sorted({int(r) for r in run["rank"][rows]})),
         evidence=what_was_seen(run, replay, row, blamed, missing=missing),
     )
+
+
+def _phase(run: Columns, row: int, shown: int) -> str:
+    """Return the phase of the divergent row; where the tensor shown for it is a gradient, that is never forward."""
+    phase = run.name("phase", row)
+    if phase != "forward" or not run.name("tensor", shown).endswith(".grad"):
+        return phase
+    later = run.name("phase", shown)
+    return "backward" if later == "forward" else later
 
 
 def _value_row(run: Columns, table: RowTable, row: int) -> int:

@@ -1,15 +1,17 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
 from numerics.columns import Columns
+from numerics.comparison.first_divergence import at_row
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.forced_pass import ROOT
 from numerics.local.judgement import Standing
-from numerics.local.proof import LocalCheck, LocalProof
+from numerics.local.local_check import LocalCheck
+from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
-from numerics.thresholds import NEARLY_WHOLE
+from numerics.thresholds import LEAST_FITTED, NEARLY_WHOLE
 
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",
@@ -24,7 +26,8 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     """Return the decision on a comparable case by its local proof."""
     wrong = first_wrong(proof)
     if wrong is not None:
-        return Decision("bug", "local", _reason(wrong))
+        narrow = bool(wrong.check.judged.format)
+        return Decision("precision_policy" if narrow else "bug", "local", _reason(wrong))
     kinds = baseline_kinds(case)
     common = case.tensors is not None and bool(computed_in_common(case.run, case.tensors).any())
     if kinds is not None and not kinds.real and common:
@@ -82,6 +85,11 @@ def first_wrong(proof: LocalProof) -> LocalCheck | None:
 def _reason(wrong: LocalCheck) -> str:
     """Return what is wrong with the blamed tensor, as a sentence."""
     check, judged = wrong.check, wrong.check.judged
+    if wrong.rows:
+        return (
+            f"{check.tensor} is not what its ranks put in, in any order: {judged.differ} of {judged.elements} elements "
+            "differ" + (f"; {judged.how}" if judged.how else "")
+        )
     if judged.how == ADDENDS:
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
     text = (
@@ -92,11 +100,16 @@ def _reason(wrong: LocalCheck) -> str:
 
 def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Divergence:
     """Return where the blamed check stands in the run."""
+    if wrong.rows:
+        return at_row(
+            run, wrong.rows, "an order of its recorded inputs was sought, and none gives its output"
+        )
     place, check = wrong.place, wrong.check
     rows = (run["step"] == wrong.step) & run.named("tensor", check.tensor) & run.named("phase", check.phase)
     if place is not None:
         rows &= (run["dp"] == place[0]) & (run["micro_batch"] == place[1])
-    alike = [c for c in proof.checks if c.check.tensor == check.tensor and c.step == wrong.step]
+    at_places = [c for c in proof.checks if c.place is not None and c.step == wrong.step]
+    alike = [c for c in at_places if c.check.tensor == check.tensor]
     bad = sum(c.check.judged.standing == Standing.BEYOND for c in alike)
     told = f"wrong in {bad} of {len(alike)} micro-batches of all data-parallel ranks"
     return Divergence(
@@ -130,11 +143,13 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
 def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the relation of the recorded tensor to the right one in words; None where none holds."""
     judged = wrong.check.judged
+    if wrong.rows:
+        return judged.how or None
     if judged.how == ADDENDS:
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
         return judged.how
-    if judged.scaled and judged.ratio:
+    if judged.scaled and judged.ratio and judged.elements >= LEAST_FITTED:
         axis = _axis(run, wrong)
         size = f" (= {'1/' if judged.ratio < 1 else ''}{axis})" if axis else ""
         return f"{judged.ratio:.6g}{size} times the right value, within rounding"
@@ -154,4 +169,4 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
     loss = (
         [] if any(ends) else ["the loss function was not repeated: its gradient is taken as it was recorded"]
     )
-    return (counts, *scales, *loss, *(f"not checked: {text}" for text in proof.unseen))
+    return (counts, *scales, *proof.orders, *loss, *(f"not checked: {text}" for text in proof.unseen))

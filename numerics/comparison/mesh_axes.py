@@ -26,6 +26,20 @@ def plain_axis(run: Columns, axis: str) -> str:
     return axis
 
 
+def group_axis(run: Columns, row: int) -> str | None:
+    """Return the axis of a collective: the one that it names, or along which the ranks of its group lie.
+
+    None where the row is no collective, its group lies along several axes, or the ranks' coordinates are unknown.
+    """
+    named = plain_axis(run, run.name("axis", row))
+    if named in AXES:
+        return named
+    ranks = [int(rank) for rank in run.name("group", row).split(",") if rank.isdigit()]
+    here = np.isin(run["rank"], ranks)
+    axes = [axis for axis in AXES if len(np.unique(run[axis][here])) > 1]
+    return axes[0] if len(axes) == 1 else None
+
+
 def odd_axis(run: Columns, table: RowTable, rows: Ints) -> str | None:
     """Return the axis along which the ranks that differ stand apart from those that hold the same tensor correctly."""
     row = int(rows[0])

@@ -47,7 +47,8 @@ def _origin(pairs: RowPairs, row: int) -> tuple[str, str | None] | None:
     ]
     stale = [r for r in same if right["tensor"][r] == run["tensor"][row] and right["step"][r] < step]
     if stale:
-        return f"stale: the value of step {int(right['step'][stale[-1]])}", None
+        origin = int(right["step"][stale[-1]])
+        return f"stale by {step - origin} step{'s' * (step - origin > 1)}: the value of step {origin}", None
     now = [r for r in same if right["step"][r] == step]
     partial = next((r for r in now if right["partial"][r] >= 0), None)
     if partial is not None:

@@ -17,6 +17,7 @@ from numerics.comparison.row_pairs import RowPairs
 from numerics.thresholds import (
     ADDEND_MARGIN,
     LEAST_FIT,
+    LEAST_FITTED,
     LOOSEST_FIT,
     MAX_ADDENDS,
     MAX_FITTED_NUMBERS,
@@ -42,6 +43,8 @@ def partial_words(partial: str) -> str:
 def missing_addends(question: Question) -> Explanation | None:
     """Return which addends of the sum are missing, doubled or wrongly weighted: on all ranks alike, or on each."""
     pairs, rows = question.pairs, question.rows[:MAX_FITTED_ROWS]
+    if any(int(pairs.run["numel"][row]) < LEAST_FITTED for row in rows):
+        return None
     values = pairs.has_values(rows)
     per_row = [_candidates(question, row, values=values) for row in rows]
     common = sorted(set.intersection(*(set(options) for options in per_row))) if per_row else []

@@ -66,6 +66,12 @@ class RowPairs:
             for r in rows
         )
 
+    def elements(self, rows: Sequence[int]) -> int:
+        """Return how many elements rows of the run hold together; copies on several ranks count once."""
+        names = ("step", "kind", "tensor", "micro_batch", "boxes", "partial")
+        parts = {tuple(int(self.run[n][r]) for n in names): int(self.run["numel"][r]) for r in rows}
+        return sum(parts.values())
+
     def tolerance(self, rows: Sequence[int], *, values: bool) -> float:
         """Return the residual that rounding alone may leave in a relation of these rows to their matches."""
         run, right = self.run, self.replay

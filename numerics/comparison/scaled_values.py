@@ -16,7 +16,7 @@ from numerics.schema import SKETCH, parse_boxes, parse_shape
 from numerics.thresholds import (
     CONSTANT_TOLERANCE,
     FACTOR_MARGIN,
-    LEAST_FACTORS,
+    LEAST_FITTED,
     LEAST_SHIFTS,
     LEAST_TOKENS,
     NAMED_FACTOR_TOLERANCE,
@@ -30,8 +30,10 @@ _FACTOR_AXES: Final = ("pp", *(axis for axis in DESCENT if axis != "pp"))
 
 
 def one_factor(question: Question) -> Explanation | None:
-    """One factor everywhere, or one for each rank."""
+    """One factor everywhere, or one for each rank; of few elements nothing is claimed, since any two have a ratio."""
     pairs, rows = question.pairs, question.rows
+    if pairs.elements(rows) < LEAST_FITTED:
+        return None
     values = pairs.has_values(rows)
     tolerance = pairs.tolerance(rows, values=values)
     fit = factor(*pairs.both(rows, values=values))
@@ -43,8 +45,7 @@ def one_factor(question: Question) -> Explanation | None:
         if fit is None or fit.residual > tolerance:
             return None
         each.append(fit.value)
-    scalars = all(int(pairs.run["numel"][r]) < 2 for r in rows)
-    if scalars and len(set(each)) < LEAST_FACTORS:
+    if any(int(pairs.run["numel"][r]) < LEAST_FITTED for r in rows):
         return None
     if max(abs(v - 1) for v in each) <= FACTOR_MARGIN * tolerance:
         return None
@@ -116,9 +117,9 @@ def plus_constant(question: Question) -> Explanation | None:
     if not size or not residual / size <= CONSTANT_TOLERANCE:
         return None
     named = named_logarithm(shift, question.sizes, CONSTANT_TOLERANCE, question.likely)
-    if named is not None:
+    if named is not None and pairs.elements(rows) > 1:
         return Explanation(f"plus a constant: {named[0]}", named[1] if named[1] in axis_sizes(run) else None)
-    return None if count < 2 else Explanation(f"plus a constant: {shift:.6g}")
+    return None if pairs.elements(rows) < LEAST_FITTED else Explanation(f"plus a constant: {shift:.6g}")
 
 
 def _sketch_of_ones(pairs: RowPairs, row: int) -> np.ndarray:

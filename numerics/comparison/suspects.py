@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from numerics.columns import Columns
-from numerics.comparison.mesh_axes import plain_axis
+from numerics.comparison.mesh_axes import group_axis, plain_axis
 from numerics.comparison.row_table import RowTable
 from numerics.keys import Ints
 from numerics.schema import COLLECTIVES
@@ -89,7 +89,7 @@ def axis_before(run: Columns, row: int) -> str | None:
     )
     if not len(before):
         return None
-    return plain_axis(run, run.name("axis", int(before[np.argmax(run["order"][before])])))
+    return group_axis(run, int(before[np.argmax(run["order"][before])]))
 
 
 def reduced_axis(run: Columns, row: int) -> str | None:

@@ -25,7 +25,8 @@ class Judged:
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
     are not equal; `ratio` is <recorded, computed> / <computed, computed>, and `scaled` says that the recorded tensor is
     the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
-    recorded parts were put together.
+    recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
+    it was computed in.
     """
 
     standing: Standing
@@ -36,6 +37,7 @@ class Judged:
     why: str = ""
     how: str = ""
     scaled: bool = False
+    format: str = ""
 
 
 def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torch.Tensor | None]:

@@ -4,52 +4,56 @@ Trainers scale that sum as they like: DDP and FSDP average, others divide by mic
 serve all parameters of a step; it is solved for, and stated.
 """
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 
 from numerics.local.bounded import Bounded, unit
 from numerics.local.judgement import Judged, Standing, ratio, within
+from numerics.local.learned_orders import LearnedOrders
+from numerics.local.recorded_step import Place
+from numerics.local.sum_orders import Adder
 from numerics.thresholds import (
     ADDEND_MISFIT,
     FUNCTION_ROUNDINGS,
-    MAX_ORDERED,
-    MAX_RINGED,
+    LEAST_FITTED,
     SCALE_TOLERANCE,
 )
 
 
 @dataclass
 class Sum:
-    """A parameter's gradient by data-parallel index: exact values, their errors, and as the run's formats add them."""
+    """A parameter's gradient by place: exact values, their errors, and as the run's formats hold them."""
 
-    value: dict[int, torch.Tensor] = field(default_factory=dict)  # float64
-    error: dict[int, torch.Tensor] = field(default_factory=dict)
-    added: dict[int, torch.Tensor] = field(
-        default_factory=dict
-    )  # micro-batch after micro-batch, in the run's format
+    value: dict[Place, torch.Tensor] = field(default_factory=dict)  # float64
+    error: dict[Place, torch.Tensor] = field(default_factory=dict)
+    held: dict[Place, torch.Tensor] = field(default_factory=dict)  # in the run's format
     size: torch.Tensor | float = 0.0  # sum of magnitudes
-    terms: int = 0
 
-    def add(self, rank: int, exact: torch.Tensor | None, bounded: torch.Tensor | None) -> None:
-        """Add a micro-batch's gradient of a data-parallel index: computed in the run's format, and with its bound."""
+    def add(self, place: Place, exact: torch.Tensor | None, bounded: torch.Tensor) -> None:
+        """Add the gradient of a place: in the run's format, and with its bound."""
         if exact is not None:
-            self.added[rank] = self.added[rank] + exact if rank in self.added else exact
-        if bounded is None:
-            return
+            self.held[place] = exact
         value = bounded.value if isinstance(bounded, Bounded) else bounded.double()
-        error = bounded.error if isinstance(bounded, Bounded) else torch.zeros_like(value)
-        self.value[rank] = self.value.get(rank, torch.zeros_like(value)) + value
-        self.error[rank] = self.error.get(rank, torch.zeros_like(value)) + error
+        self.value[place] = value
+        self.error[place] = bounded.error if isinstance(bounded, Bounded) else torch.zeros_like(value)
         self.size = self.size + value.abs()
-        self.terms += 1
 
     @property
     def total(self) -> torch.Tensor:
         """The sum over all micro-batches and data-parallel ranks, float64."""
         return torch.stack(list(self.value.values())).sum(0)
+
+    @property
+    def by_rank(self) -> list[list[torch.Tensor]] | None:
+        """The gradients in the run's format, by data-parallel rank and micro-batch; None where some are missing."""
+        ranks: dict[int, list[torch.Tensor]] = {}
+        for place in sorted(self.held):
+            ranks.setdefault(place[0], []).append(self.held[place].reshape(-1))
+        whole = len(self.held) == len(self.value) and len({len(own) for own in ranks.values()}) == 1
+        return list(ranks.values()) if whole else None
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,11 @@ def solve_scale(
     )
 
 
-def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale) -> Judged:
+def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> Judged:
     """Return how a recorded gradient stands to the scaled sum: equal in some order, within the bound, or beyond it."""
-    if total.added and _some_order(recorded, list(total.added.values()), scale.factor):
+    if _in_some_order(recorded, total, scale, learned):
         return Judged(Standing.EQUAL, 0.0, 0, recorded.numel(), 1.0)
-    adding = (total.terms + FUNCTION_ROUNDINGS) * unit(recorded.dtype) * total.size
+    adding = (len(total.value) + FUNCTION_ROUNDINGS) * unit(recorded.dtype) * total.size
     error = abs(scale.factor) * (torch.stack(list(total.error.values())).sum(0) + adding)
     judged = within(scale.factor * total.total, error, recorded)
     if judged.standing == Standing.BEYOND and not judged.scaled:
@@ -89,43 +93,77 @@ def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale) -> Judged:
     return judged
 
 
-def _some_order(recorded: torch.Tensor, addends: Sequence[torch.Tensor], factor: float) -> bool:
-    """Return whether every element is the sum of the addends in some order, scaled before or after, bit for bit."""
-    count = len(addends)
-    if count > MAX_RINGED or any(a.dtype != recorded.dtype for a in addends):
+def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> bool:
+    """Return whether an order of micro-batches and ranks gives the recorded gradient in every bit."""
+    ranks = total.by_rank
+    out = recorded.reshape(-1)
+    if not ranks or scale.factor == 0 or any(g.dtype != out.dtype for own in ranks for g in own):
         return False
-    indices = range(count)
-    rings = [[(start + way * i) % count for i in indices] for start in indices for way in (1, -1)]
-    orders = list(itertools.permutations(indices)) if count <= MAX_ORDERED else rings
-    found = torch.zeros(recorded.shape, dtype=torch.bool)
-    for scaled_first in (False, True) if factor != 1 else (False,):
-        parts = [a * factor for a in addends] if scaled_first else list(addends)
-        for order in orders:
-            total = parts[order[0]]
-            for index in order[1:]:
-                total = total + parts[index]
-            if scaled_first or factor == 1:
-                found |= total == recorded
-            else:
-                found |= (total * factor == recorded) | (total / (1 / factor) == recorded)
-    return bool(found.all())
+    for words, made in _ways(ranks).items():
+        name = f"gradients ({str(out.dtype)[6:]}), {words}"
+        key = ("gradients", words, out.dtype)
+        if learned.explains(key, name, made, out, len(ranks), 1 / scale.factor, only_found=True):
+            return True
+    return False
+
+
+def _ways(ranks: Sequence[Sequence[torch.Tensor]]) -> dict[str, Callable[[Adder], torch.Tensor]]:
+    """Return how trainers accumulate micro-batches and reduce over ranks, by words."""
+
+    def last(add: Adder) -> torch.Tensor:
+        return add([reduce(torch.add, own) for own in ranks])
+
+    def into(add: Adder) -> torch.Tensor:  # DDP without no_sync reduces what it has accumulated
+        total = torch.zeros_like(ranks[0][0])
+        for number in range(len(ranks[0])):
+            total = add([total + own[number] for own in ranks])
+        return total
+
+    def each(add: Adder) -> torch.Tensor:  # FSDP2 adds what it has reduced
+        return reduce(torch.add, (add([own[n] for own in ranks]) for n in range(len(ranks[0]))))
+
+    if len(ranks[0]) == 1:
+        return {"reduced once": last}
+    return {
+        "reduced after the last micro-batch": last,
+        "reduced with what was accumulated, at each micro-batch": into,
+        "reduced at each micro-batch, then accumulated": each,
+    }
 
 
 def _addends(recorded: torch.Tensor, total: Sum, scale: Scale) -> str:
-    """Return which data-parallel ranks' gradients are missing or doubled; empty where no such relation holds."""
-    ranks = sorted(total.value)
-    if len(ranks) < 2 or recorded.numel() < len(ranks) * 2:
-        return ""
-    matrix = torch.stack([total.value[r].reshape(-1) * scale.factor for r in ranks], 1)
+    """Return which ranks' or micro-batches' gradients are missing or doubled; empty where no such relation holds."""
+    places = sorted(total.value)
+    by_rank: dict[Place, torch.Tensor] = {}
+    for rank, number in places:
+        by_rank[rank, -1] = by_rank.get((rank, -1), 0.0) + total.value[rank, number]
+    for shares in (by_rank, total.value) if len(places) > len(by_rank) else (by_rank,):
+        weights = _weights(recorded, list(shares.values()), scale)
+        if weights is not None and len(shares) > 1:
+            return _in_words(list(zip(shares, weights, strict=True)))
+    return ""
+
+
+def _weights(recorded: torch.Tensor, shares: Sequence[torch.Tensor], scale: Scale) -> list[float] | None:
+    """Return how often each share counts in a gradient; None where they do not make it up, or not uniquely."""
+    if recorded.numel() < max(LEAST_FITTED, 2 * len(shares)):
+        return None
+    matrix = torch.stack([share.reshape(-1) * scale.factor for share in shares], 1)
     wanted = recorded.double().reshape(-1)
-    weights = torch.linalg.lstsq(matrix, wanted[:, None]).solution[:, 0]
-    apart = float(
-        (matrix @ weights - wanted).norm() / wanted.norm().clamp_min(torch.finfo(torch.float64).tiny)
-    )
-    if apart > ADDEND_MISFIT:
-        return ""
-    each = list(zip(ranks, weights.tolist(), strict=True))
-    held = [f"{w:.4g} times the share of dp rank {r}" for r, w in each if abs(w) > ADDEND_MISFIT]
-    none = ", ".join(str(r) for r, w in each if abs(w) <= ADDEND_MISFIT)
-    lacks = f", and nothing of dp rank {none}" if none else ""
+    solved = torch.linalg.lstsq(matrix, wanted[:, None], driver="gelsd")
+    weights = solved.solution[:, 0]
+    size = wanted.norm().clamp_min(torch.finfo(torch.float64).tiny)
+    apart = float((matrix @ weights - wanted).norm() / size)
+    return weights.tolist() if apart <= ADDEND_MISFIT and int(solved.rank) == len(shares) else None
+
+
+def _in_words(weights: Sequence[tuple[Place, float]]) -> str:
+    """Say which shares count otherwise than once."""
+    held = [f"{w:.4g} times the share of {_place(p)}" for p, w in weights if abs(w) > ADDEND_MISFIT]
+    none = [_place(p) for p, w in weights if abs(w) <= ADDEND_MISFIT]
+    lacks = f", and nothing of {'; '.join(none)}" if none else ""
     return f"holds {', '.join(held) or 'no share'}{lacks}, where each share is due once"
+
+
+def _place(place: Place) -> str:
+    return f"dp rank {place[0]}" + (f", micro-batch {place[1]}" if place[1] >= 0 else "")

@@ -14,10 +14,14 @@ from torch import nn
 
 from numerics.columns import Columns
 from numerics.local.bounded import carrying, known
+from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
+from numerics.local.gradient_checks import check_added, check_gradients
 from numerics.local.judgement import Standing
+from numerics.local.learned_orders import LearnedOrders
+from numerics.local.local_check import LocalCheck
 from numerics.local.optimizer_step import repeat_step
-from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
+from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import RecordedStep
 from numerics.schema import LEARNING_RATE
@@ -25,24 +29,17 @@ from tracekit.errors import InputError
 
 
 @dataclass(frozen=True)
-class LocalCheck:
-    """One recorded tensor that was checked, and where it stands in the run."""
-
-    step: int
-    place: tuple[int, int] | None  # data-parallel index and micro-batch; None after the reduction
-    check: Check
-
-
-@dataclass(frozen=True)
 class LocalProof:
     """All checks of a run in the order in which data flow, and what was not seen.
 
     `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
+    `orders` says in words which orders the sums over ranks follow.
     """
 
     checks: tuple[LocalCheck, ...]
     scales: dict[int, Scale] = field(default_factory=dict)
     unseen: tuple[str, ...] = ()
+    orders: tuple[str, ...] = ()
     first_step: int = 0
     first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -70,20 +67,22 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
+    learned = LearnedOrders()
     before = (-1, "init")
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step, before)
+        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
         checks += found
-        checks += _gradients(state, sums, scales, unseen)
+        checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
         before = (step, "step")
     first = RecordedStep(recorded, model, steps[0], (-1, "init"))
     shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
     grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
-    return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), steps[0], grads)
+    return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads)
 
 
 def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
@@ -109,9 +108,8 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
             if len(exact) == len(bounds)
             else bounds
         )
-        for name, grad in grads.items():
-            sums.setdefault(name, Sum()).add(place[0], plain.get(name), grad)
         checks += [LocalCheck(state.step, place, c) for c in best]
+        checks += check_added(state, place, plain, grads, sums)
     return checks, sums
 
 
@@ -137,33 +135,6 @@ def _passed(
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     return checks, grads
-
-
-def _gradients(
-    state: RecordedStep, sums: dict[str, Sum], scales: dict[int, Scale], unseen: set[str]
-) -> list[LocalCheck]:
-    """Check the parameters' gradients of a step, as the optimiser saw them."""
-    recorded = {
-        name: grad
-        for name, total in sums.items()
-        if (grad := state.gradient(f"{name}.grad", tuple(total.total.shape))) is not None
-    }
-    if not recorded:
-        unseen.add(
-            "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
-        )
-        return []
-    places = state.recorded.places(state.step)
-    dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
-    sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
-    scale = solve_scale(sums, recorded, {n: s for n, s in sizes.items() if s > 1})
-    scales[state.step] = scale
-    found = []
-    for name, grad in recorded.items():
-        judged = judge_gradient(grad, sums[name], scale)
-        check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
-        found.append(LocalCheck(state.step, None, check))
-    return found
 
 
 def _update(

@@ -40,6 +40,11 @@ class RecordedStep:
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 
+    def added_gradient(self, place: Place, name: str, shape: tuple[int, ...]) -> list[Reading]:
+        """Return the readings of what a place's backward added to a parameter's gradient."""
+        rows = self.recorded.rows(self.step, "backward", "param_grad_local", name)
+        return self.recorded.whole(self.recorded.of_place(rows, place), shape, batch=False)
+
     def activation(self, place: Place, name: str, call: int, _: int, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of a module's output, of its call number `call` in the forward."""
         rows = self._rows("forward", "activation", name)

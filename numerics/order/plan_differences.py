@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from numerics.order.order_plan import OrderPlan, Reduction
-from numerics.thresholds import OPERANDS_IN_SENTENCE
+from numerics.thresholds import OPERANDS_IN_SENTENCE, RANKS_IN_SENTENCE
 
 
 class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +113,14 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def _ranks(group: tuple[int, ...]) -> str:
+    """Return a group's ranks as the end of a bracket; nothing where every rank adds on its own."""
+    if not group:
+        return ""
+    shown = ", ".join(str(rank) for rank in group[:RANKS_IN_SENTENCE])
+    return f", rank{'s' * (len(group) > 1)} {shown}{', …' * (len(group) > RANKS_IN_SENTENCE)}"
+
+
 def _difference(reduction: Reduction, field: str, left: str, right: str, words: str) -> PlanDifference:
     return PlanDifference(
         label=reduction.label,
@@ -123,5 +131,5 @@ def _difference(reduction: Reduction, field: str, left: str, right: str, words: 
         left=left,
         right=right,
         ranks=reduction.group,
-        sentence=f"{reduction.label} ({reduction.op} over {reduction.axis}) {words}",
+        sentence=f"{reduction.label} ({reduction.op} over {reduction.axis}{_ranks(reduction.group)}) {words}",
     )

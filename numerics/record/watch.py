@@ -23,12 +23,13 @@ from torch import nn
 
 from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
-from numerics.record.collectives import Collectives
+from numerics.record.collectives import Call, Collectives
 from numerics.record.parallel_layout import layout_of
 from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
 from numerics.record.switch import Switch, switched_on
+from numerics.record.training_state import gradients, moments, on_added_gradients, parameters
 from numerics.record.wrapped_models import clean_name, first_tensor
 from numerics.schema import LEARNING_RATE, Kind, Level, Phase
 
@@ -52,7 +53,8 @@ class Watcher:
         self._model, self._optimizer = model, optimizer
         self._micro_batches, self._batch = micro_batches, batch
         self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
-        self._step, self._micro_batch = 0, -1
+        self._step, self._micro_batch, self._in_forward = 0, -1, False
+        self._going_back = -1  # micro-batch whose backward runs: pipelines run it later than its forward
         self._handles: list[Any] = []
         self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
         self._shapes = ShapeInference()
@@ -68,27 +70,33 @@ class Watcher:
         for clean, module in innermost.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
             self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
+        if self._collectives is not None and self._layout is not None:
+            self._handles += on_added_gradients(self._model, self._layout, self._added)
         self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
         self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
 
-    def _collective(
-        self, kind: str, op: str, value: torch.Tensor, group: tuple[int, ...], number: int
-    ) -> None:
-        if self._to is None or value.is_complex():
+    def _collective(self, call: Call) -> None:
+        if self._to is None or call.value.is_complex():
             return
-        label = f"{op}.{number}"
+        phase: Phase = "backward" if _in_backward() else "forward" if self._in_forward else "reduce"
         self._to.record(
-            label,
-            value,
+            call.label,
+            call.value,
             step=self._step,
-            phase="reduce" if op != "all_gather" else "forward",
-            kind="collective_in" if kind == "collective_in" else "collective_out",
+            phase=phase,
+            kind="collective_in" if call.kind == "collective_in" else "collective_out",
             axis="group",
-            op=op,
-            label=label,
-            group=group,
+            op=call.op,
+            label=call.label,
+            group=call.group,
+            global_shape=(call.size,),
+            boxes=[call.box],
             partial=f"rank={self._to.rank}",
         )
+
+    def _added(self, name: str, at: Placed) -> None:
+        """Record what a backward adds to a parameter's gradient."""
+        self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
 
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -96,6 +104,7 @@ class Watcher:
         given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
         if not torch.is_grad_enabled() or self._shapes.asks(*given.values()):
             return
+        self._in_forward = True
         self._micro_batch += 1
         if self._micro_batch == self._micro_batches and self._batch is None:
             raise CaptureError(
@@ -109,16 +118,18 @@ class Watcher:
         tensor = f"{name}.out" if name else "out"
 
         def hook(_module: nn.Module, _given: object, output: object) -> None:
+            self._in_forward = self._in_forward and bool(name)
             found = first_tensor(output)
             if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
                 return
-            backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
+            backward = _in_backward()
             phase: Phase = "backward" if backward else "forward"
             micro_batch = self._micro_batch
             self._value(tensor, found, phase, "activation", name, micro_batch)
             if found.requires_grad and not backward:
 
                 def grad_hook(grad: torch.Tensor) -> None:
+                    self._going_back = micro_batch
                     self._value(f"{tensor}.grad", grad, "backward", "activation_grad", name, micro_batch)
 
                 found.register_hook(grad_hook)  # type: ignore[no-untyped-call]
@@ -162,20 +173,14 @@ class Watcher:
     def _parameters(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        for name, parameter in self._model.named_parameters():
-            clean = clean_name(name)
-            self._record(
-                clean, self._layout.shared(parameter), phase, "param", clean.rpartition(".")[0], -1, step
-            )
+        for name, at in parameters(self._model, self._layout):
+            self._record(name, at, phase, "param", _module(name), -1, step)
 
     def _before_step(self, *_: object) -> None:
         if self._layout is None:
             return
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
-                clean = clean_name(name)
-                at = self._layout.shared(parameter.grad)
-                self._record(f"{clean}.grad", at, "reduce", "param_grad", clean.rpartition(".")[0], -1)
+        for name, at in gradients(self._model, self._layout):
+            self._record(f"{name}.grad", at, "reduce", "param_grad", _module(name), -1)
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
@@ -184,12 +189,8 @@ class Watcher:
         if self._layout is None:
             return
         self._parameters("step", self._step)
-        for name, parameter in self._model.named_parameters():
-            for key, value in sorted(self._optimizer.state.get(parameter, {}).items()):
-                if isinstance(value, torch.Tensor) and (value.dim() or value.numel() == 1):
-                    clean = clean_name(name)
-                    at = self._layout.shared(value)
-                    self._record(f"{clean}.{key}", at, "step", "optimizer", clean.rpartition(".")[0], -1)
+        for name, key, at in moments(self._model, self._optimizer, self._layout):
+            self._record(f"{name}.{key}", at, "step", "optimizer", _module(name), -1)
         self._step += 1
         self._micro_batch = -1
         if self._collectives is not None:
@@ -223,6 +224,16 @@ class Watcher:
             self._to = None
 
 
+def _module(parameter: str) -> str:
+    """Return the name of the module that holds a parameter."""
+    return parameter.rpartition(".")[0]
+
+
+def _in_backward() -> bool:
+    """Return whether autograd runs a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
+
+
 def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -236,7 +247,7 @@ def watch(
     names: Sequence[str] = (),
     coords: Mapping[str, int] | None = None,
     config: Mapping[str, Any] | None = None,
-    collectives: bool = False,
+    collectives: bool | None = None,
 ) -> Watcher:
     """Record what a model computes, step by step, until the watcher's `close`.
 
@@ -246,13 +257,16 @@ def watch(
     it where that is otherwise. `place` says which part a plain activation is where ranks of one data-parallel index
     hold parts or copies; without it these are compared with nothing but their own replay. `coords` are coordinates
     on the mesh axes, for the report. `config` names what the run computes (model, data, seeds); comparisons of runs
-    that differ in it are refused. `collectives` also records inputs and outputs of collectives. `out` records
-    without `numerics capture`. CaptureError where a tensor or the folder cannot be recorded.
+    that differ in it are refused. `collectives` also records inputs and outputs of collectives, and the gradient that
+    each backward adds to a parameter (left out: at level tensors). `out` records without `numerics capture`.
+    CaptureError where a tensor or the folder cannot be recorded.
     """
     switch = switched_on() if out is None else Switch(Path(out), level, tuple(names))
     told, axes = layout_of(model)
     dp = dp or told
     recorder = None if switch is None else _recorder(switch, coords or {**axes, "dp": dp[0]}, config)
+    if collectives is None:
+        collectives = switch is not None and switch.level == "tensors"
     return Watcher(recorder, model, optimizer, dp, micro_batches, batch, place, collectives=collectives)
 
 

@@ -79,7 +79,7 @@ def fuzz(inputs: int, seed: int, jobs: int, readers: list[str]) -> dict[str, Cou
             counts[reader][end] += 1
             slowest[reader] = max(slowest.get(reader, (0.0, 0)), (took, number))
             shown[reader, end] += end not in FINE
-            if end not in FINE and shown[reader, end] <= 2:
+            if end not in FINE and (end == "flip" or shown[reader, end] <= 2):
                 print(f"{reader}: {end}: --reader '{reader}' --only {number}", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -28,7 +28,11 @@ def in_this_process(
     """`tracekit.workers.do_all` without workers: the fuzzer's own worker bounds memory and time."""
     handler = make_handler()
     for index, task in enumerate(tasks):
-        yield index, handler(task)
+        try:
+            result = handler(task)
+        except MemoryError:  # a pickle may ask for any amount; its worker would have answered so
+            result = MemoryError(limits.big)
+        yield index, result
 
 
 @contextmanager

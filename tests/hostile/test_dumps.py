@@ -140,6 +140,69 @@ def test_a_shared_tree_anywhere_costs_no_time(tmp_path, place):
     assert time.perf_counter() - begin < SECONDS
 
 
+def everywhere(**fields):
+    def damage(dump):
+        for entry in dump["entries"]:
+            entry.update(fields)
+
+    return damage
+
+
+def newest(**fields):
+    return lambda dump: dump["entries"][-1].update(fields)
+
+
+def in_status(key, value):
+    """Every group in turn would take long: the first is that of all ranks, in which most damage shows."""
+
+    def damage(dump):
+        status = dump["pg_status"]["0"] if "0" in dump["pg_status"] else dump["pg_status"][0]
+        status[f"last_{key}_collective"] = value(status["last_enqueued_collective"])
+
+    return damage
+
+
+def first_of_each_group(value):
+    def damage(dump):
+        for group in {e["pg_id"] for e in dump["entries"]}:
+            entry = next(e for e in dump["entries"] if e["pg_id"] == group)
+            entry["collective_seq_id"] = value(entry["collective_seq_id"])
+
+    return damage
+
+
+def one_name_twice(dump):
+    first, second, *_ = dump["pg_config"].values()
+    first["name"] = second["name"]
+
+
+CONTRADICTIONS = {
+    "done that is no truth value": everywhere(retired={"a": 1}),
+    "a newest call done by a number": newest(retired=-1),
+    "a message by a number": newest(is_p2p=-(2**63)),
+    "a state of no name": newest(state="finished"),
+    "an end without its state": newest(time_discovered_completed_ns=2**62 - 1),
+    "issued beyond the ring": in_status("enqueued", lambda last: 2**31 + last),
+    "issued one beyond the ring": in_status("enqueued", lambda last: last + 1),
+    "done that the ring holds open": in_status("completed", lambda last: last),
+    "numbers that fall": first_of_each_group(lambda seq: 2 * seq),
+    "numbers far ahead": first_of_each_group(lambda seq: 2**31),
+    "one name for two groups": one_name_twice,
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+@pytest.mark.parametrize("seed", quick_first(1, [8, 3, 5, 6, 2, 0, 7]))
+def test_a_dump_that_contradicts_itself_flips_nothing(tmp_path, seed, name):
+    found = case(seed)
+    whole = judged(answer(tmp_path / "whole", found.dumps))
+    for rank in sorted(found.dumps.keys() - {found.culprit})[:: 3 if seed else 1]:
+        dumps = copy.deepcopy(found.dumps)
+        CONTRADICTIONS[name](dumps[rank])
+        verdict, culprits = judged(answer(tmp_path / str(rank), dumps))
+        assert (verdict, culprits) == whole or (verdict, culprits) == ("inconclusive", [])
+
+
 def test_a_group_given_as_text_is_no_group(tmp_path):
     found = case()
     dumps = copy.deepcopy(found.dumps)

@@ -79,6 +79,22 @@ def test_a_factor_is_named_with_its_axis(tmp_path, level):
     assert finding.tensors.unexplained == 1
 
 
+def test_no_factor_is_fitted_to_a_scalar(tmp_path):
+    plan = Plan(micro_batches=8)  # one sequence, so one loss, a micro-batch
+    finding = judge(tmp_path, with_change(plan, times("0/activation/loss/3", 2)), None, plan)
+    assert (finding.verdict, finding.first_divergence.tensor) == ("bug", "loss")
+    assert finding.explanation is None
+
+
+def test_gradients_are_never_shown_in_the_forward(tmp_path):
+    def change(key, coords, given):
+        return given + 1 if "/collective_out/layers.1.mlp.down/0" in key or "out.grad" in key else given
+
+    found = judge(tmp_path, with_change(PAR, change), None, PAR).first_divergence
+    assert (found.tensor, found.phase) == ("layers.1.mlp.out.grad", "backward")
+    assert found.axis == "tp"
+
+
 def test_a_skipped_collective_is_named(tmp_path):
     def junk(key, coords, given):
         return (
@@ -146,7 +162,7 @@ def test_a_stale_value_is_named(tmp_path):
         return tensor("0/layers.0.mlp.weight", (16, 16)) if key == "1/param/layers.0.mlp.weight/-1" else given
 
     finding = judge(tmp_path, with_change(Plan(), stale), Plan(), Plan())
-    assert finding.explanation == "stale: the value of step 0"
+    assert finding.explanation == "stale by 1 step: the value of step 0"
 
 
 def test_swapped_tensors_are_named(tmp_path):

@@ -128,6 +128,17 @@ def test_damaged_rows_are_refused(run):
             compare(run, run)
 
 
+def test_values_written_anew_are_read_anew(tmp_path):
+    found = []
+    for value in (1.0, 2.0):
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        with Recorder(tmp_path / "a", 0, 1, level="tensors") as recorder:
+            recorder.record("loss", torch.tensor([value]), step=0, phase="forward", kind="scalar")
+        capture = open_capture(tmp_path / "a")
+        found.append(float(capture.read_values(0, capture.table.column("values")[0].as_py())[0]))
+    assert found == [1.0, 2.0]
+
+
 def test_values_cut_short_are_refused(run, tmp_path):
     def change(key, coords, given):
         return given * 1.5 if "0/param/layers.0" in key else given

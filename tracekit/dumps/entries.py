@@ -13,7 +13,6 @@ from typing import Any
 from tracekit.dumps import messages, tail
 from tracekit.dumps.fields import (
     completed_entry,
-    fill_status,
     frame_text,
     host_of,
     integer,
@@ -21,8 +20,9 @@ from tracekit.dumps.fields import (
     text_of,
 )
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
-from tracekit.dumps.ring_order import fitting, span_of
+from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of
 from tracekit.dumps.signatures import Signatures
+from tracekit.dumps.status import believed, fill_status
 from tracekit.errors import InputError
 from tracekit.thresholds.dumps import (
     MAX_BACKEND_NAME,
@@ -65,8 +65,8 @@ class Reducer:
         self._sets: dict[int, frozenset[int]] = {}  # by the identity of the lists that `_ranks` keeps alive
         self._signatures = Signatures()
 
-    def reduce(self, path: str, dump: Any) -> RankDump:
-        """Give the columns of one decoded dump. Raises InputError where it is no dump at all."""
+    def reduce(self, path: str, dump: Any, *, cut_off: bool = False) -> RankDump:
+        """Give the columns of one decoded dump, as far as its cut. Raises InputError where it is no dump at all."""
         if not isinstance(dump, dict):
             raise InputError("no flight-recorder dump: the file holds no mapping")
         entries = dump.get("entries")
@@ -75,36 +75,42 @@ class Reducer:
         result = RankDump(path, text_of(dump.get("version"), MAX_VERSION), host_of(dump), [], [])
         result.claimed = integer(dump.get("rank"))
         index = self._config(result, dump.get("pg_config"))
-        scan = _scanned(result, entries or (), index)
+        entries = in_order(entries or ())
+        scan = _scanned(result, entries, index)
+        fill_status(result, dump.get("pg_status"), scan.ids, index)
         if entries:
+            scan.damaged[-1] = max(scan.damaged.get(-1, -1), last_gap(entries))
             _drop_leaps(result, scan, span_of(entries))
-        _fill_ring(result, entries or (), scan.oldest)
+            if not cut_off:
+                _drop_contradictions(result, scan)
+            result.damaged_end |= any(g.open_end for g in result.groups)
+        _fill_ring(result, entries, scan.oldest)
         for group in scan.collectives:
             started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
             result.timed = result.timed or started
         messages.fill_messages(result, scan.p2p, scan.coalesced, self._signatures)
         if entries:
             _fill_last(result, entries[-1], index)
-        fill_status(result, dump.get("pg_status"), scan.ids, index)
         self._fill_candidates(result)
         return result
 
     def _config(self, result: RankDump, config: Any) -> dict[str, int]:
-        """Enter the groups of `pg_config`; give the index of each by its name."""
-        index: dict[str, int] = {}
-        if not isinstance(config, dict):
-            return index
-        for key, value in list(config.items())[:MAX_GROUPS]:
+        """Enter the groups of `pg_config`; give the index of each by its name, which two groups cannot share."""
+        found: dict[str, GroupTail] = {}
+        shared: set[str] = set()
+        for key, value in list(config.items())[:MAX_GROUPS] if isinstance(config, dict) else ():
             if not isinstance(value, dict):
                 continue
             name = text_of(value.get("name", key), MAX_GROUP_NAME)
-            members = self._members(value.get("ranks", "")) if name not in index else ()
-            if not members:
-                continue
-            index[name] = len(result.groups)
-            result.groups.append(GroupTail(name, text_of(value.get("desc"), MAX_GROUP_NAME), members))
+            members = self._members(value.get("ranks", ""))
+            if name in found and members != found[name].ranks:
+                shared.add(name)
+            elif members:
+                found[name] = GroupTail(name, text_of(value.get("desc"), MAX_GROUP_NAME), members)
         self._lists.clear()
-        return index
+        result.unlisted = bool(shared)
+        result.groups += [group for name, group in found.items() if name not in shared]
+        return {group.name: place for place, group in enumerate(result.groups)}
 
     def _members(self, text: Any) -> tuple[int, ...]:
         """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is no list of ranks."""
@@ -154,18 +160,17 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
             group = index.get(name) if type(name) is str else None  # a tree of tuples takes for ever to hash
             if group is None:
                 group = _unlisted(result, entry, index)
-            if type(pg_id := entry["pg_id"]) is int:
-                ids[pg_id] = group
-            text = entry["profiling_name"]
-            state = DONE if entry["retired"] else state_of(entry)
+            if type(pg_id := entry["pg_id"]) is int and ids.setdefault(pg_id, group) != group:
+                group = None  # two groups of one number: which of them made the call nothing tells
+                raise ValueError  # noqa: TRY301 (counted below)
+            state = DONE if entry["retired"] is True else state_of(entry)
             is_p2p = entry["is_p2p"]
             seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
-            if type(seq) is not int:
-                seq = integer(seq)
-            if seq is None or not 0 <= seq < MAX_INTEGER:
-                raise ValueError  # noqa: TRY301 (counted below)
-            if text.endswith(":coalesced"):
-                scan.coalesced[group, bool(is_p2p), seq] = state
+            seq = seq if type(seq) is int else integer(seq)
+            if seq is None or not 0 <= seq < MAX_INTEGER or type(is_p2p) is not bool:
+                raise ValueError  # noqa: TRY301
+            if (text := entry["profiling_name"]).endswith(":coalesced"):
+                scan.coalesced[group, is_p2p, seq] = state
             if is_p2p:
                 p2p.append((seq, group, state, text, entry))
             else:
@@ -194,9 +199,22 @@ def _drop_leaps(result: RankDump, scan: _Scan, span: int) -> None:
     scan.p2p = [row for row in scan.p2p if id(row) in fits] if leaps else scan.p2p
     result.malformed += leaps
     nowhere = scan.damaged.pop(-1, -1)
-    for group, place in scan.newest.items():
-        result.groups[group].open_end |= max(nowhere, scan.damaged.get(group, -1)) > place
-    result.damaged_end = bool(leaps) or any(g.open_end for g in result.groups)
+    for group in scan.newest.keys() | scan.damaged.keys():
+        last = max(nowhere, scan.damaged.get(group, -1))
+        result.groups[group].open_end |= last > scan.newest.get(group, -1)
+    result.damaged_end = bool(leaps)
+
+
+def _drop_contradictions(result: RankDump, scan: _Scan) -> None:
+    """Drop calls that the status of their group denies."""
+    mixed = {row[1] for row in scan.p2p}
+    for group in scan.collectives.keys() - mixed:
+        rows = scan.settled(group)
+        kept = believed(result.groups[group], rows)
+        result.malformed += len(rows) - len(kept)
+        scan.collectives[group] = scan.collectives[group][: len(kept)]
+        if not kept:
+            del scan.collectives[group]
 
 
 def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""Single fields of a dump, read with bounds: numbers, hosts, frames, names of sends, and the status by group.
+"""Single fields of a dump, read with bounds: numbers, hosts, frames, names of sends.
 
 Part of `entries`.
 """
@@ -7,51 +7,22 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED, RankDump
+from tracekit.dumps.rank_dump import DONE, SCHEDULED, STARTED
 from tracekit.thresholds.dumps import (
     MAX_DIGITS,
     MAX_DIMENSIONS,
     MAX_FILE_NAME,
     MAX_FUNCTION_NAME,
     MAX_GROUP_NAME,
-    MAX_GROUPS,
     MAX_HOST_NAME,
     MAX_INTEGER,
     MAX_LINE_NUMBER,
     MAX_NUMBER,
     MAX_SHAPES,
-    MAX_STATUS_DIGITS,
 )
 
+STATES = {"scheduled": SCHEDULED, "started": STARTED, "completed": DONE}
 P2P_NAME = re.compile(r"(send|recv) (\d{1,7})(->|<-)(\d{1,7})$")
-
-
-def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[str, int]) -> None:
-    """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
-
-    Groups are numbered in the order in which they are made, and so are names and local ids. Where both lists are
-    complete and numeric they therefore pair up in order, unless an entry contradicts that.
-    """
-    if not isinstance(status, dict) or not status:
-        return
-    frontiers: dict[int, tuple[int, int]] = {}
-    for key, value in list(status.items())[:MAX_GROUPS]:
-        number = integer(key)
-        if number is None or not isinstance(value, dict):
-            continue
-        enqueued, completed = (integer(value.get(f"last_{k}_collective")) for k in ("enqueued", "completed"))
-        if enqueued is not None and completed is not None and -1 <= completed <= enqueued:
-            frontiers[number] = (enqueued, completed)
-    result.has_status = bool(frontiers)
-    known = {k: v for k, v in ids.items() if k in frontiers}
-    names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < MAX_STATUS_DIGITS]
-    if len(names) == len(index) == len(frontiers):
-        paired = {i: index[n] for i, n in zip(sorted(frontiers), sorted(names, key=int), strict=True)}
-        if all(paired[i] == g for i, g in known.items()):
-            known = paired
-    for number, group in known.items():
-        result.groups[group].status_enqueued, result.groups[group].status_completed = frontiers[number]
-    result.unmapped_status = sum(1 for i, (e, _) in frontiers.items() if i not in known and e > 0)
 
 
 @lru_cache(1 << 16)
@@ -71,7 +42,7 @@ def completed_entry(entry: Any) -> dict[str, Any]:
         "pg_id": pg_id,
         "is_p2p": P2P_NAME.search(name) is not None,
         "retired": False,
-        "state": "scheduled",
+        "state": "completed" if entry.get("time_discovered_completed_ns") else "scheduled",
         "time_discovered_completed_ns": None,
         "p2p_seq_id": seq,
         **entry,
@@ -80,10 +51,17 @@ def completed_entry(entry: Any) -> dict[str, Any]:
 
 
 def state_of(entry: dict[str, Any]) -> int:
-    """Give SCHEDULED, STARTED or DONE of an entry; KeyError where it does not tell."""
-    if entry["retired"] or entry["state"] == "completed" or integer(entry["time_discovered_completed_ns"]):
-        return DONE
-    return STARTED if entry["state"] == "started" else SCHEDULED
+    """Give SCHEDULED, STARTED or DONE of an entry; KeyError or ValueError where it tells none, or two.
+
+    The recorder derives the state from the times: a call whose end was seen is never scheduled or started.
+    """
+    told, retired = entry["state"], entry["retired"]
+    if type(retired) is not bool:
+        raise ValueError("retired is no truth value")
+    state = STATES[told if type(told) is str else ""]  # a tree of tuples takes for ever to hash
+    if state != DONE and integer(entry["time_discovered_completed_ns"]):
+        raise ValueError("an end without its state")
+    return DONE if retired else state
 
 
 def host_of(dump: dict[Any, Any]) -> str | None:

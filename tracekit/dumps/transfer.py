@@ -70,7 +70,7 @@ class DumpReader:
         del data
         if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
             raise NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
-        dump = self._reducer.reduce(path, decoded)
+        dump = self._reducer.reduce(path, decoded, cut_off=cut_off)
         dump.sha256, dump.bytes = digest, length
         if cut_off:
             without_end(dump)

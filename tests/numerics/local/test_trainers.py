@@ -36,11 +36,31 @@ def test_one_process_equals_itself_in_every_bit(runs):
     assert (found.verdict, found.proof) == ("identical", "local")
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp_tp", "by_hand"])
-def test_healthy_trainers_of_others_are_proved(runs, kind):
+@pytest.mark.parametrize(
+    ("kind", "proof", "order"),
+    [
+        (
+            "ddp",
+            ("drift", "local"),
+            "with what was accumulated, at each micro-batch: a ring, downwards, scaled",
+        ),
+        (
+            "fsdp_tp",
+            ("rounding", "bound"),
+            "reduce_scatter (avg) of float32 over ranks 0, 2, 4: a ring, downwards",
+        ),
+        (
+            "by_hand",
+            ("rounding", "bound"),
+            "all_reduce (sum) of float32 over ranks 0, 2, 4: a ring, downwards",
+        ),
+    ],
+)
+def test_healthy_trainers_of_others_are_proved(runs, kind, proof, order):
     found = answered(runs(kind), runs("plain"))
-    assert (found.verdict, found.proof) == ("rounding", "bound"), found.reason
+    assert (found.verdict, found.proof) == proof, found.reason
     assert any("0 beyond it, 0 not checked" in note for note in found.notes)
+    assert any(order in note for note in found.notes)
 
 
 def test_a_pipeline_of_torch_is_proved(ranks, runs, tmp_path):

@@ -87,7 +87,17 @@ def build_graph(
         for call in _pending(number, group, dumps):
             _add(graph, group, call, timed)
     _add_messages(graph, groups, dumps)
+    graph.busy.update(_in_unknown_groups(groups, dumps))
     return graph
+
+
+def _in_unknown_groups(groups: list[Group], dumps: Mapping[int, RankDump]) -> Iterator[int]:
+    """Yield the ranks that wait in a call of a group whose members their dumps do not tell."""
+    known = {id(f.tail) for group in groups for f in group.frontiers.values()}
+    for rank, dump in dumps.items():
+        others = (t for t in dump.groups if len(t.ranks) != 1 and id(t) not in known)
+        if any(t.entry_completed < t.entry_enqueued for t in others):
+            yield rank
 
 
 def _pending(number: int, group: Group, dumps: Mapping[int, RankDump]) -> Iterator[PendingCall]:

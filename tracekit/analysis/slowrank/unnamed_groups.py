@@ -26,7 +26,7 @@ from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
-from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
+from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
 COLLECTIVE: Final = "collective"
@@ -42,6 +42,9 @@ def with_groups_of_streams(
     neither groups nor common ends tell a mesh.
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
+        return run, ranks
+    run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)))
+    if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}

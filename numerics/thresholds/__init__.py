@@ -20,6 +20,12 @@ MAX_JSON_BYTES: Final = 64 << 20
 MAX_PLAN_BYTES: Final = 256 << 20
 """Largest order plan or shadow sums read; a plan of 1 000 ranks has megabytes."""
 
+READER_BYTES: Final = 16 << 30
+"""Address space that a process may take to read one file of a run: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 3600.0
+"""Time for one file of a run. The largest take seconds; only a reader that loops needs an hour."""
+
 MAX_HEADER_BYTES: Final = 256 << 20
 """Largest safetensors header read; 10^6 tensors need 100 MiB."""
 
@@ -116,8 +122,8 @@ LEAST_TOKENS: Final = 0.5
 LEAST_SHIFTS: Final = 3
 """Distinct shifts of losses needed: any two numbers are multiples of something."""
 
-LEAST_FACTORS: Final = 3
-"""Distinct factors of scalars needed to speak of one factor for each rank: any two numbers have a ratio."""
+LEAST_FITTED: Final = 8
+"""Elements of a tensor from which factors, constants and addends are fitted: few numbers fit something by chance."""
 
 LEAST_REARRANGED: Final = 8
 """Elements needed to call equal statistics a rearrangement: few numbers agree by chance."""
@@ -145,6 +151,11 @@ ROUNDING_ONLY: Final = 8
 
 OTHER_FORMAT: Final = 2.0**-5
 """Relative size up to which a difference may be that of another number format: 8 roundoffs of bfloat16."""
+
+OTHER_FORMAT_LEAST: Final = 1 / 16
+"""Roundoffs of bfloat16 from which on a difference may be that of another format. A value rounded to p bits moves by
+0.4 roundoffs in the root mean square, whatever its size; a sixteenth leaves room for tensors of which a small part only
+was rounded (rare words of an embedding)."""
 
 SUDDEN_GROWTH: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""
@@ -247,12 +258,6 @@ MOST_EXPONENT: Final = 700.0
 
 SCALE_TOLERANCE: Final = 1e-3
 """Relative distance from 1, 1/dp and the like at which a factor of all gradients is taken to be that number."""
-
-MAX_ORDERED: Final = 4
-"""Addends of which every order is tried: 24 orders."""
-
-MAX_RINGED: Final = 64
-"""Addends of which the orders of rings are tried, from each start in both directions."""
 
 ADDEND_MISFIT: Final = 0.02
 """Relative misfit of a gradient by its ranks' gradients at which the fit explains it: BF16 sums err by a percent."""

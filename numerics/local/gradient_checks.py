@@ -1,0 +1,75 @@
+"""Checks parameters' gradients: what each backward adds, and the sum that the optimiser sees."""
+
+from collections.abc import Mapping
+
+import torch
+
+from numerics.local.bounded import known
+from numerics.local.forced_pass import Check
+from numerics.local.judgement import Judged, Standing, judge
+from numerics.local.learned_orders import LearnedOrders
+from numerics.local.local_check import LocalCheck
+from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
+from numerics.local.recorded_step import Place, RecordedStep
+
+
+def check_added(
+    state: RecordedStep,
+    place: Place,
+    plain: Mapping[str, torch.Tensor],
+    bounded: Mapping[str, torch.Tensor],
+    sums: dict[str, Sum],
+) -> list[LocalCheck]:
+    """Check what one backward adds to each gradient, and put it into `sums`: as recorded, else as computed.
+
+    `plain` and `bounded` are the gradients computed in the run's format, and with their bounds.
+    """
+    found = []
+    for name, grad in bounded.items():
+        readings = state.added_gradient(place, f"{name}.grad", tuple(grad.shape))
+        total = sums.setdefault(name, Sum())
+        if not readings:
+            total.add(place, plain.get(name), grad)
+            continue
+        judged, recorded = Judged(Standing.BEYOND), None
+        if name in plain:
+            judged, recorded = judge(plain[name], readings)
+        if judged.standing != Standing.EQUAL:
+            judged, recorded = judge(grad, readings)
+        held = readings[0].tensor if recorded is None else recorded
+        total.add(place, held, known(held))
+        found.append(
+            LocalCheck(state.step, place, Check(f"{name}.grad", name.rpartition(".")[0], "backward", judged))
+        )
+    return found
+
+
+def check_gradients(
+    state: RecordedStep,
+    sums: Mapping[str, Sum],
+    scales: dict[int, Scale],
+    unseen: set[str],
+    learned: LearnedOrders,
+) -> list[LocalCheck]:
+    """Check the parameters' gradients of a step, as the optimiser saw them."""
+    recorded = {
+        name: grad
+        for name, total in sums.items()
+        if (grad := state.gradient(f"{name}.grad", tuple(total.total.shape))) is not None
+    }
+    if not recorded:
+        unseen.add(
+            "gradients of parameters: none was recorded, or no module's output has a recorded gradient"
+        )
+        return []
+    places = state.recorded.places(state.step)
+    dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
+    sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
+    scale = solve_scale(sums, recorded, {n: s for n, s in sizes.items() if s > 1})
+    scales[state.step] = scale
+    found = []
+    for name, grad in recorded.items():
+        judged = judge_gradient(grad, sums[name], scale, learned)
+        check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
+        found.append(LocalCheck(state.step, None, check))
+    return found

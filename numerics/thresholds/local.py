@@ -1,0 +1,18 @@
+"""Thresholds of the local proof's sums and lone differences, each with its reason."""
+
+from typing import Final
+
+MAX_ORDER_WORK: Final = 1 << 30
+"""Additions that the search for one sum's order may cost; beyond it (64 ranks of 10^5 elements) the bound judges."""
+
+MAX_LEARNING_RANKS: Final = 64
+"""Ranks of a group up to which orders are tried: rings of more have thousands of orders, each of thousands of sums."""
+
+LEAST_PIECE: Final = 16
+"""Elements that a piece of a ring's buffer has on average, at least: smaller pieces would fit any values."""
+
+SUM_ROUNDINGS: Final = 3
+"""Roundings that a sum over ranks may cost besides its additions: scaled before, scaled after, stored."""
+
+GROUPS_TOLD: Final = 12
+"""Groups whose learned orders are told: a mesh of three axes has them all among so many."""
