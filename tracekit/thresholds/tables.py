@@ -174,3 +174,18 @@ REPEATING_SHARE: Final = 0.6
 
 RARE_KINDS: Final = 8
 """Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""
+
+EVEN_SIZES: Final = 0.02
+"""Share of the usual number of elements by which all-to-alls must differ, so that work is compared with it."""
+
+MOST_DEALT: Final = 64
+"""All-to-alls at one place of the step whose work is compared in pairs: 2 000 pairs give a steady median."""
+
+HOST_GAP_NS: Final = 10_000
+"""A device that stands still for longer than this between two kernels waits for its host: launches take a few µs."""
+
+LIKE_SHARE: Final = 0.1
+"""Two kernels share the device alike if the shares of their time beside communication differ by at most this."""
+
+MOST_STRETCHED: Final = 0.5
+"""Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""

@@ -43,7 +43,8 @@ def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
 
 def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
-    return _typical_without(case.steps.own, case.stages, rows)
+    told = case.met.told
+    return np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
@@ -94,7 +95,7 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
     beside the dearest one's are dropped, until all that are left are needed.
     """
     own, model = case.steps.own, case.model
-    target = _typical_without(own, case.stages, rows)
+    target = typical_without(case, rows)
     usual = model.usual(_peers(case.stages, rows))
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:

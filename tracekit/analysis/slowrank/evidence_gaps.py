@@ -14,7 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,12 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def tokens_may_explain(case: Case, row: int) -> bool:
+    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers."""
+    untold = float(np.nanmean(case.met.tokens.untold[row]))
+    return untold > MAJORITY * float(np.nan_to_num(case.found.mean[row]))
 
 
 def in_the_only_step(case: Case) -> Undecided | None:
