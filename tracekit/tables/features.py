@@ -35,7 +35,7 @@ class Features:
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
-    loader: float
+    loader: float  # on a GPU only while the device stood still, as the two below
     collector: float
     allocator: float
     launches: float  # kernels (or operators) a step
@@ -71,16 +71,19 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         rows = where & truth(events, "name", pattern)
         return union(start[rows], end[rows])
 
-    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> float:
-        return _within(named(pattern, where), windows) / n
+    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_], when: Intervals = windows) -> float:
+        return _within(named(pattern, where), when) / n
+
+    # beside a device that computes, a span of the host held nobody up: another thread may have run it
+    still = idle if source.on_gpu else windows
 
     gaps = np.sort(idle[1] - idle[0])[::-1]
     first = (start >= windows[0][0]) & (start < windows[1][-1])
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
-        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host), spent(_COLLECTOR, host),
-        spent(_ALLOCATOR, host), float((computing & first).sum()) / n,
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host, still),
+        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), float((computing & first).sum()) / n,
         inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
 
