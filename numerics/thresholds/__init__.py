@@ -20,6 +20,12 @@ MAX_JSON_BYTES: Final = 64 << 20
 MAX_PLAN_BYTES: Final = 256 << 20
 """Largest order plan or shadow sums read; a plan of 1 000 ranks has megabytes."""
 
+READER_BYTES: Final = 16 << 30
+"""Address space that a process may take to read one file of a run: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 3600.0
+"""Time for one file of a run. The largest take seconds; only a reader that loops needs an hour."""
+
 MAX_HEADER_BYTES: Final = 256 << 20
 """Largest safetensors header read; 10^6 tensors need 100 MiB."""
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.store import Group
 from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.host_events import Enclosing, Host
@@ -21,6 +22,7 @@ from tracekit.tables.operation_names import CALL_OPS, MESSAGES, WAYS, directed
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2
+PIPELINE: Final = "pp"
 
 
 class Title(NamedTuple):
@@ -52,6 +54,7 @@ class Peers:
     ) -> None:
         self.rank, self._rows = rank, rows
         self._members = {g.group: g.ranks for g in groups}
+        self._piped = {g.group for g in groups if PIPELINE in hinted_dims(g.descs)}
         self._src, self._dst = ints(events, "src_rank", -1), ints(events, "dst_rank", -1)
         self._local = ints(events, "group_rank", -1)
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
@@ -116,8 +119,12 @@ class Peers:
         return self._calls.around(launch) if row < 0 <= launch and record < 0 else row
 
     def _of_size(self, size: int, own: int) -> int:
-        """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit."""
+        """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit.
+
+        Of several it is the one that says to be a pipeline.
+        """
         fits = [g for g, m in self._members.items() if len(m) == size and m[own : own + 1] == (self.rank,)]
+        fits = [g for g in fits if g in self._piped] if len(fits) > 1 else fits
         return fits[0] if len(fits) == 1 else -1
 
 

@@ -14,10 +14,12 @@ from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
 from tracekit.tables.clock import align
 from tracekit.tables.match import Operations, rematch
+from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
 from tracekit.tables.only_neighbour import with_only_neighbours
 from tracekit.tables.open_messages import open_kernels, with_links
 from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
+from tracekit.thresholds.tables import COMMON_END_NS
 
 PIPELINE = "pp"
 
@@ -76,6 +78,10 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
             break
         count += len(links)
         ops = rematch(ops, with_links(ops, links), run.groups)
+    if count:
+        clocks = align(ops)
+        doubt = CLOCK_DOUBTS * clocks.residual_ns
+        ops = rematch(ops, filled(ops, clocks, COMMON_END_NS + doubt), run.groups)
     return _Linked(ops, lines, count, sure)
 
 
