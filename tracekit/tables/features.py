@@ -50,8 +50,6 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     """
     row = steps.row(rank)
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    if not columns:
-        return None
     each = windows_of(ops, steps, rank, columns)
     windows = union(*each)
     if not len(windows[0]):
@@ -74,18 +72,22 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_], when: Intervals = windows) -> float:
         return _within(named(pattern, where), when) / n
 
-    # beside a device that computes, a span of the host held nobody up: another thread may have run it
-    still = idle if source.on_gpu else windows
-
+    still = (
+        idle if source.on_gpu else windows
+    )  # elsewhen a span of the host, maybe of another thread, cost nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
-    first = (start >= windows[0][0]) & (start < windows[1][-1])
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
         spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host, still),
-        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), float((computing & first).sum()) / n,
+        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
+
+
+def _begun(start: I64, windows: Intervals) -> int:
+    """How many of the moments `start` lie between the first and the last of the `windows`."""
+    return int(((start >= windows[0][0]) & (start < windows[1][-1])).sum())
 
 
 def _within(intervals: Intervals, windows: Intervals) -> float:
