@@ -71,7 +71,7 @@ def captured(part: str, damage: Damage, read: Callable[[Path], object] = opened)
             return read(run)
 
         def right() -> object:
-            shutil.rmtree(run)
+            shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(folder / "kept", run)
             return read(run)
 
@@ -306,7 +306,7 @@ def plan_case(part: str, text: Callable[[str], str], limit: int = 0) -> None:
 
 plan_case("larger than {} MiB; run again to record it anew", lambda text: text, limit=1)
 plan_case("{}: no order plan ({}); run again", lambda text: text[:-9])
-plan_case("{}: written as {}, this is {}; run again", lambda text: text.replace("plan/1", "plan/9"))
+plan_case("{}: written as {}, this is {}; run again", lambda text: text.replace('/1"', '/9"'))
 
 
 @case("no order_plan.json; run again with reftrain run")
