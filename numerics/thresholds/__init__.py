@@ -281,3 +281,7 @@ LONE_ELEMENT_ULP: Final = 2
 
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
+
+PROBED_STEPS: Final = 8
+"""Steps that a round of a bisection records: a ninth of the steps is left after it, so that a thousand need four rounds
+of two runs, while a capture of eight steps costs far less than the runs themselves."""
