@@ -54,3 +54,18 @@ def test_each_message_transfers_for_what_is_left():
 def test_sends_inside_exchanges_do_not_tell_eagerness():
     ops = exchange()
     assert not buffered_sends(ops, align(ops)).eager.any()
+
+
+def test_an_end_that_one_message_explains_proves_waiting():
+    """Rank 1 receives and sends on at once; only the send's late receive ends together with its kernel."""
+    rows = {r: [gemm(0, 1)] for r in range(3)}
+    for at in range(1000, 13000, 2000):
+        rows[0] += call(0, at + 100, 20, (0, 1))
+        rows[1] += call(1, at + 100, 330, (0, 1), (1, 2))
+        rows[2] += call(2, at + 410, 20, (1, 2))
+        for rank, mine in rows.items():
+            mine.append(comm(at + 1500 - 10 * rank, 30 + 10 * rank, 0))
+    ops = matched(rows, WORLD)
+    found = buffered_sends(ops, align(ops))
+    onward = (ops.op == "send") & (ops.rank == 1)
+    assert not (found.eager | found.unsure)[onward].any()

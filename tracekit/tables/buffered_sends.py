@@ -23,7 +23,6 @@ from tracekit.thresholds.tables import (
     HELD_END_SHARE,
     HELD_LEAD,
     HELD_LEAST,
-    HELD_MAJORITY,
     LONG_TAIL_PERCENTILE,
     NEVER_BUFFERED_BYTES,
     PROVEN_EAGER_SHARE,
@@ -54,7 +53,7 @@ class _Messages:
     alone: Mask  # neither kernel carries another message
     proven: Mask  # the send ended before its receive was posted, beyond the doubt about clocks
     lead: npt.NDArray[np.float64]  # time from the send's start to the receive's, less the doubt about clocks
-    together: Mask  # both ended together, on a common clock
+    together: Mask  # both ended together, on a common clock, and no other message of the send's kernel ended with it
 
     def of(self, chosen: Mask) -> "_Messages":
         """The chosen ones."""
@@ -122,11 +121,26 @@ def _messages(ops: Operations, clocks: Clocks) -> _Messages:
     doubt = doubt[send] + doubt[receive] + clocks.residual_ns
     ahead = (start[receive] - end[send]).astype(np.float64)
     together = np.abs(end[send] - end[receive]) <= HELD_END_SHARE * sent
+    together &= _ended_alone(ops, send, receive, end)
     lone = members_of_kernel(ops) == 1
     return _Messages(
         send, receive, sent, received, lone[send] & lone[receive],
         timed & (ahead > doubt), (start[receive] - start[send]) - doubt, timed & together,
     )  # fmt: skip
+
+
+def _ended_alone(ops: Operations, send: I64, receive: I64, end: I64) -> Mask:
+    """Whether of all messages of each send's kernel one alone has another end that ends when the kernel does.
+
+    `end` is on a common clock, ns. A kernel of which a message was seen on one rank only may have waited for that one.
+    """
+    mine, other = np.concatenate([send, receive]), np.concatenate([receive, send])
+    near = np.abs(end[mine] - end[other]) <= HELD_END_SHARE * (ops.end - ops.start)[mine]
+    count = int(ops.kernel.max(initial=-1)) + 1
+    seen = np.bincount(ops.kernel[mine], minlength=count)
+    ended = np.bincount(ops.kernel[mine], near, count)
+    kernel = ops.kernel[send]
+    return np.asarray((seen[kernel] == members_of_kernel(ops)[send]) & (ended[kernel] == 1), bool)
 
 
 def _went(messages: _Messages) -> bool:
@@ -164,13 +178,15 @@ def _proven(messages: _Messages) -> bool:
 def _held(messages: _Messages) -> int:
     """How many sends waited for their receive: it was posted when the copy was long done, and both ended together.
 
-    A kernel with several messages may have waited for another one. How long a copy takes is told by the kernels of the
-    side that is usually the later one.
+    A send that finds its receive posted takes as long as the copy, whether it goes to a buffer or not; where none did,
+    the end that came last took as long.
     """
-    lone = messages.of(messages.alone)
-    if not len(lone.send):
+    if not len(messages.send):
         return 0
-    copy = min(float(np.median(lone.sent)), float(np.median(lone.received)))
-    decisive = lone.lead > HELD_LEAD * copy
-    held = int(np.count_nonzero(decisive & lone.together))
-    return held if held >= HELD_MAJORITY * int(np.count_nonzero(decisive)) else 0
+    met = messages.lead <= 0
+    lone = met & messages.alone
+    briefest = np.minimum(messages.sent, messages.received)
+    unhindered = messages.sent[lone] if lone.any() else messages.sent[met] if met.any() else briefest
+    copy = float(np.median(unhindered))
+    decisive = messages.lead > HELD_LEAD * copy
+    return int(np.count_nonzero(decisive & messages.together))

@@ -59,9 +59,6 @@ HELD_LEAD: Final = 1.5
 HELD_END_SHARE: Final = 0.25
 """A send that waited for such a receive ends together with it, within this share of the send's duration."""
 
-HELD_MAJORITY: Final = 0.5
-"""Share of the sends with so late a receive that must have waited for it before sends are taken to wait."""
-
 HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""
 
