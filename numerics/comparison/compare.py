@@ -187,6 +187,8 @@ def _beyond_rounding(
     if later is not None:
         found, replay, rows, make = later, forced.columns, forced.blamed(), None
     explanation = _explained(case, replay, rows, found, make)
+    if explanation is not None and explanation.rounding:
+        explanation = None  # the bound has told that it is more
     row = next((r for r in (*here, *found.rows) if r in forced.wrong), None)
     told = "" if row is None else f"{case.run.name('tensor', row)} {forced.wrong[row]}"
     return replace(case, explanation=explanation, beyond=told), found

@@ -68,21 +68,25 @@ def prove(
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
     learned = LearnedOrders()
-    before = (-1, "init")
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
-        state = RecordedStep(recorded, model, step, before)
+        state = RecordedStep(recorded, model, step, _state_before(recorded, step, steps[0]))
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
         checks += found
         checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
-        before = (step, "step")
-    first = RecordedStep(recorded, model, steps[0], (-1, "init"))
+    first = RecordedStep(recorded, model, steps[0], _state_before(recorded, steps[0], steps[0]))
     shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
     grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
     return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads)
+
+
+def _state_before(recorded: RecordedRun, step: int, first: int) -> tuple[int, str]:
+    """Return the (step, phase) of the state that a step starts from: after the one before, else the initial values."""
+    after = recorded.names(step - 1, "step", "param")
+    return (-1, "init") if step == first and not after else (step - 1, "step")
 
 
 def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
