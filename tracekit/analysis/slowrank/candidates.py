@@ -12,7 +12,8 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.measured import Rows
-from tracekit.analysis.slowrank.what_if import Usual
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, SUSPECT_SHARE
 
@@ -46,14 +47,14 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     return np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
 
 
+def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
+    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns."""
+    return model.step_ns(typical_without(case, rows), usual=case.model.usual(_peers(case.stages, rows)))
+
+
 def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
     """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
-    return case.model.recorded_ns - case.model.step_ns(own, usual=usual_beside(case, rows))
-
-
-def usual_beside(case: Case, rows: npt.NDArray[np.int64]) -> Usual:
-    """What the unsuspected peers of `rows` work in each part of the step, so that a pause is cured in its place."""
-    return case.model.usual(_peers(case.stages, rows))
+    return case.model.recorded_ns - case.model.step_ns(own, usual=case.model.usual(_peers(case.stages, rows)))
 
 
 def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
@@ -95,7 +96,7 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
     """
     own, model = case.steps.own, case.model
     target = typical_without(case, rows)
-    usual = usual_beside(case, rows)
+    usual = model.usual(_peers(case.stages, rows))
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:
         cured = own.copy()
