@@ -4,6 +4,7 @@ from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
+from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.forced_pass import ROOT
@@ -34,7 +35,7 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_loss(proof, case.baseline)
+    other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
     return _sound(case, proof)
@@ -92,6 +93,8 @@ def _reason(wrong: LocalCheck) -> str:
         )
     if judged.how == ADDENDS:
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
+    if judged.lone:
+        return f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.lone}, which no rounding does"
     text = (
         f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.differ} of {judged.elements} elements differ"
     )
@@ -143,8 +146,8 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
 def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the relation of the recorded tensor to the right one in words; None where none holds."""
     judged = wrong.check.judged
-    if wrong.rows:
-        return judged.how or None
+    if judged.lone or wrong.rows:
+        return judged.lone or judged.how or None
     if judged.how == ADDENDS:
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:

@@ -34,7 +34,7 @@ def check_added(
         judged, recorded = Judged(Standing.BEYOND), None
         if name in plain:
             judged, recorded = judge(plain[name], readings)
-        if judged.standing != Standing.EQUAL:
+        if judged.standing != Standing.EQUAL and not judged.lone:
             judged, recorded = judge(grad, readings)
         held = readings[0].tensor if recorded is None else recorded
         total.add(place, held, known(held))
