@@ -168,8 +168,20 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
         f"{unchecked} not checked"
     )
     scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
+    scales += _loss_scale(proof)
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     loss = (
-        [] if any(ends) else ["the loss function was not repeated: its gradient is taken as it was recorded"]
+        []
+        if any(ends) or proof.loss_factors
+        else ["the loss function was not repeated: its gradient is taken as it was recorded"]
     )
     return (counts, *scales, *proof.orders, *loss, *(f"not checked: {text}" for text in proof.unseen))
+
+
+def _loss_scale(proof: LocalProof) -> list[str]:
+    """Say how the recorded gradients of the output stand to those of the given loss function."""
+    found = sorted(set(proof.loss_factors.values()))
+    if not found:
+        return []
+    several = f" to {found[-1]:.6g}" if len(found) > 1 else ""
+    return [f"the loss function was repeated: its gradient was scaled by {found[0]:.6g}{several}"]

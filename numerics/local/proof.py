@@ -21,10 +21,11 @@ from numerics.local.judgement import Standing
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.lone import without_lone_ranks
+from numerics.local.loss_check import Loss, LossChecks, check_loss
 from numerics.local.optimizer_step import repeat_step
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
-from numerics.local.recorded_step import RecordedStep
+from numerics.local.recorded_step import Place, RecordedStep
 from numerics.schema import LEARNING_RATE
 from tracekit.errors import InputError
 
@@ -34,7 +35,8 @@ class LocalProof:
     """All checks of a run in the order in which data flow, and what was not seen.
 
     `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
-    `orders` says in words which orders the sums over ranks follow.
+    `orders` says in words which orders the sums over ranks follow, `loss_factors` by step how many times the gradient
+    of the given loss function the recorded one is (empty where none was given or checked).
     """
 
     checks: tuple[LocalCheck, ...]
@@ -43,6 +45,7 @@ class LocalProof:
     orders: tuple[str, ...] = ()
     first_step: int = 0
     first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss_factors: dict[int, float] = field(default_factory=dict)
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -55,8 +58,9 @@ def prove(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     progress: Callable[[str], None] | None = None,
+    loss: Loss | None = None,
 ) -> LocalProof:
-    """Return the local proof of a captured run by its model on one process.
+    """Return the local proof of a captured run by its model on one process, with its loss function where it is given.
 
     InputError where the capture holds no values, or none of the model's inputs.
     """
@@ -68,7 +72,7 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned = LearnedOrders()
+    learned, losses = LearnedOrders(), LossChecks()
     before = (-1, "init")
     for step in steps:
         if progress is not None:
@@ -76,16 +80,25 @@ def prove(
         state = RecordedStep(recorded, model, step, before)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
+        if loss is not None:
+            check_loss(state, loss, losses)
         checks += found
         checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
         before = (step, "step")
-    first = RecordedStep(recorded, model, steps[0], (-1, "init"))
-    shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
-    grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
+    checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
+    grads = _gradients_of(RecordedStep(recorded, model, steps[0], (-1, "init")))
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads)
+    return LocalProof(
+        tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads, losses.factors
+    )
+
+
+def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
+    """Return the recorded gradients of a step, whole."""
+    shapes = {f"{name}.grad": tuple(p.shape) for name, p in state.model.named_parameters()}
+    return {name: g for name, shape in shapes.items() if (g := state.gradient(name, shape)) is not None}
 
 
 def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
@@ -102,9 +115,10 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
     sums: dict[str, Sum] = {}
     checks: list[LocalCheck] = []
     for place in state.recorded.places(state.step):
-        exact, plain = _passed(state, place, held, bounds=False)
-        with carrying(state.parts) as carried:
-            bounds, grads = _passed(state, place, held, bounds=True)
+        drawn = state.random_state(place)
+        exact, plain = _passed(state, place, held, drawn, bounds=False)
+        with carrying(state.parts, draws=drawn is not None) as carried:
+            bounds, grads = _passed(state, place, held, drawn, bounds=True)
         unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
         best = (
             [_better(a, b) for a, b in zip(exact, bounds, strict=True)]
@@ -124,9 +138,17 @@ def _better(exact: Check, bound: Check) -> Check:
 
 
 def _passed(
-    state: RecordedStep, place: tuple[int, int], held: dict[str, torch.Tensor], *, bounds: bool
+    state: RecordedStep,
+    place: Place,
+    held: dict[str, torch.Tensor],
+    drawn: torch.Tensor | None,
+    *,
+    bounds: bool,
 ) -> tuple[list[Check], dict[str, torch.Tensor]]:
-    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients."""
+    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients.
+
+    `drawn` is the state of the generator of random numbers from which the run's forward drew.
+    """
     values = {
         name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
         for name, v in held.items()
@@ -137,7 +159,10 @@ def _passed(
         bounds=bounds,
     )
     args, kwargs = state.inputs(place)
-    walk.run(state.model, values, args, kwargs)
+    with torch.random.fork_rng(devices=[]):
+        if drawn is not None:
+            torch.set_rng_state(drawn)
+        walk.run(state.model, values, args, kwargs)
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     return checks, grads
