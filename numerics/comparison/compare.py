@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
+from numerics.comparison.broken import Broken
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.forced_replay import ForcedReplay, forced_replay
-from numerics.comparison.invariants import Broken, broken_invariants
+from numerics.comparison.invariants import broken_invariants
 from numerics.comparison.local_answer import (
     decide_locally,
     divergence_of,

@@ -63,6 +63,8 @@ class Watcher:
             self._attach()
 
     def _attach(self) -> None:
+        # before FSDP gathers: the parameters as they stand at the start of a step
+        self._handles.append(self._model.register_forward_pre_hook(self._starts, prepend=True))
         self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
         innermost = {
             clean_name(name): module for name, module in self._model.named_modules()
@@ -97,6 +99,10 @@ class Watcher:
     def _added(self, name: str, at: Placed) -> None:
         """Record what a backward adds to a parameter's gradient."""
         self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
+
+    def _starts(self, *_: object) -> None:
+        if self._step and self._micro_batch < 0 and torch.is_grad_enabled():
+            self._parameters("init", self._step)
 
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
