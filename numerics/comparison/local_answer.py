@@ -1,5 +1,7 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
+import numpy as np
+
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.loss_scale import other_loss
@@ -148,6 +150,9 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     judged = wrong.check.judged
     if judged.lone or wrong.rows:
         return judged.lone or judged.how or None
+    misplaced = judged.relation or _stale(run, wrong)
+    if misplaced:
+        return misplaced
     if judged.how == ADDENDS:
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
@@ -157,6 +162,23 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
         size = f" (= {'1/' if judged.ratio < 1 else ''}{axis})" if axis else ""
         return f"{judged.ratio:.6g}{size} times the right value, within rounding"
     return None
+
+
+def _stale(run: Columns, wrong: LocalCheck) -> str:
+    """Return that the recorded tensor is its own of an earlier step, in every bit on all ranks; else nothing."""
+    same = run.named("tensor", wrong.check.tensor) & run.named("phase", wrong.check.phase)
+    place = (-1, -1) if wrong.place is None else wrong.place
+    if wrong.place is not None:
+        same &= (run["dp"] == place[0]) & (run["micro_batch"] == place[1])
+    columns = ("rank", "boxes", "kind")
+    now = np.flatnonzero(same & (run["step"] == wrong.step))
+    held = {(*(int(run[c][row]) for c in columns), int(run.digest[row])) for row in now}
+    for back in range(1, wrong.step + 1):
+        then = np.flatnonzero(same & (run["step"] == wrong.step - back))
+        before = {(*(int(run[c][row]) for c in columns), int(run.digest[row])) for row in then}
+        if held and held <= before and wrong.check.judged.elements >= LEAST_FITTED:
+            return f"stale by {back} step{'s' * (back > 1)}: the value of step {wrong.step - back}"
+    return ""
 
 
 def local_notes(proof: LocalProof) -> tuple[str, ...]:

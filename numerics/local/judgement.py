@@ -1,6 +1,6 @@
 """How a recorded tensor stands to the same tensor computed anew from recorded inputs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import torch
@@ -27,7 +27,8 @@ class Judged:
     are not equal; `ratio` is <recorded, computed> / <computed, computed>, and `scaled` says that the recorded tensor is
     the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
     recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
-    it was computed in. `lone` says in words that one element of many differs alone, or one rank.
+    it was computed in. `lone` says in words that one element of many differs alone, or one rank, `relation` where
+    right values stand in the wrong place. `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -40,6 +41,8 @@ class Judged:
     scaled: bool = False
     format: str = ""
     lone: str = ""
+    relation: str = ""
+    pair: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, compare=False, repr=False)
 
 
 def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torch.Tensor | None]:
@@ -64,7 +67,15 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
     value = computed.detach()
     differ = int((value != recorded).sum())
     alone = lone_element(recorded, value) if differ == 1 else ""
-    return Judged(Standing.BEYOND, None, differ, recorded.numel(), ratio(recorded, value), lone=alone)
+    return Judged(
+        Standing.BEYOND,
+        None,
+        differ,
+        recorded.numel(),
+        ratio(recorded, value),
+        lone=alone,
+        pair=(recorded, value),
+    )
 
 
 def lone_element(recorded: torch.Tensor, value: torch.Tensor) -> str:

@@ -6,7 +6,7 @@ stands out where it is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -17,15 +17,16 @@ from numerics.local.bounded import carrying, known
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.gradient_checks import check_added, check_gradients
-from numerics.local.judgement import Standing
+from numerics.local.judgement import Judged, Standing
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
-from numerics.local.optimizer_step import repeat_step
+from numerics.local.optimizer_step import Find, other_count, repeat_step
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.relations import relation
 from numerics.schema import LEARNING_RATE
 from tracekit.errors import InputError
 
@@ -121,7 +122,7 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
             bounds, grads = _passed(state, place, held, drawn, bounds=True)
         unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
         best = (
-            [_better(a, b) for a, b in zip(exact, bounds, strict=True)]
+            [_related(_better(a, b), a) for a, b in zip(exact, bounds, strict=True)]
             if len(exact) == len(bounds)
             else bounds
         )
@@ -135,6 +136,14 @@ def _better(exact: Check, bound: Check) -> Check:
     if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} or exact.judged.lone:
         return exact
     return bound
+
+
+def _related(found: Check, exact: Check) -> Check:
+    """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
+    pair = exact.judged.pair
+    told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
+    words = relation(*pair) if told and pair is not None else ""
+    return replace(found, judged=replace(found.judged, relation=words, pair=None))
 
 
 def _passed(
@@ -179,17 +188,18 @@ def _update(
     for tensor in state.recorded.names(state.step, "step", "optimizer"):
         name, _, key = tensor.rpartition(".")
         states.setdefault(name, []).append(key)
-    done = repeat_step(
-        state.model,
-        optimizer,
-        state.parameter,
-        state.gradient,
-        lambda name, shape: state.parameter(name, shape, (state.step, "step")),
-        _rates(state),
-        states,
-    )
+
+    def after(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+        return state.parameter(name, shape, (state.step, "step"))
+
+    def stepped(before: Find) -> list[tuple[str, Judged]]:
+        return repeat_step(state.model, optimizer, before, state.gradient, after, _rates(state), states)
+
+    done = stepped(state.parameter)
+    words = other_count(state.parameter, after, stepped, done)
     return [
-        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", judged)) for n, judged in done
+        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))
+        for n, judged in done
     ]
 
 

@@ -28,3 +28,6 @@ MOSTLY_NEAR: Final = 1e-2
 
 WHOLE_INVERSE: Final = 1e-3
 """Relative distance from 1/n at which a factor of gradients is that of an average."""
+
+NAMES_TRIED: Final = 4
+"""Wrong gradients of a step that are held against all others of their shape: the first of them is to be explained."""

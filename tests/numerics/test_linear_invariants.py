@@ -106,7 +106,7 @@ def test_a_gradient_that_lacks_a_rank_is_found(tmp_path):
     assert (answer.verdict, answer.proof) == ("bug", "invariant")
 
 
-def test_factors_and_general_rules_of_a_trainer_are_no_bugs(tmp_path):
+def test_factors_and_rules_of_a_trainer_are_none(tmp_path):
     own = gradients(lambda name, _rank, total: 2 * total if name == "layers.3.weight" else total)
     assert broken(tmp_path / "own", own) == []
     changed = gradients(lambda name, _rank, total: total + drawn(name) if int(name[7]) % 2 else total)
