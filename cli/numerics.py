@@ -13,6 +13,9 @@ from .program import Command, program, run
         "ladder", "numerics_ladder", "Drift or bug by the pair in BF16, FP32 and FP64: slope or plateau."
     ),
     Command("advise", "numerics_advise", "Which gradient buffers need FP32, and what that costs."),
+    Command(
+        "bisect", "numerics_bisect", "The first step in which two runs part, then the tensor, in few runs."
+    ),
     Command("capture", "numerics_capture", "Run a training command with capture switched on."),
 )
 def numerics() -> None:

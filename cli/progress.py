@@ -19,6 +19,7 @@ from tracekit.ingest import ProgressEvent
 
 _SILENT_S = 2.0
 _LOG_EVERY_S = 10.0
+_DRAW_EVERY_S = 0.1
 
 
 @contextmanager
@@ -34,12 +35,17 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
             DownloadColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=True) as bar:
+        # no thread of its own: with threads the workers that read could not be forked
+        with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
             task = bar.add_task("read", files="")
+            drawn = [0.0]
 
             def show(event: ProgressEvent) -> None:
                 files = f"{event.done_files}/{event.total_files} files"
                 bar.update(task, total=event.total_bytes, completed=event.done_bytes, files=files)
+                if time.monotonic() - drawn[0] >= _DRAW_EVERY_S:
+                    bar.refresh()
+                    drawn[0] = time.monotonic()
 
             yield show
     else:

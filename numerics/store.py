@@ -17,12 +17,22 @@ import pyarrow.parquet as pq
 
 from numerics.errors import CaptureError
 from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, RUN_ID, STAMP, values_file
-from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE
+from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE, READER_BYTES, READER_SECONDS
 from numerics.values_file import ValuesFile
 from tracekit.axes import AXES
 from tracekit.errors import InputError
+from tracekit.workers import Limits, deaths
 
 RUN_SCHEMA: Final = "reftrain.run/1"
+LIMITS: Final = Limits(
+    seconds=READER_SECONDS,
+    memory=READER_BYTES,
+    chunk=64,
+    slow="reading it took longer than any capture does",
+    big="not enough memory to read it",
+    broken="reading it killed the process that tried: it is damaged in a way that a parser does not survive",
+)
+"""Bounds on reading one file of a run."""
 _RANK_FILE: Final = re.compile(r"rank(\d{1,7})\.parquet")
 
 
@@ -118,6 +128,9 @@ def _read_ranks(
     found: dict[int, Path], world: int, stamp: dict[str, Any]
 ) -> tuple[pa.Table, tuple[tuple[dict[str, Any], tuple[int, ...]], ...]]:
     """Return the rows of all ranks as one table, and the distinct environments with their ranks."""
+    read = [(found[rank], rank, stamp) for rank in range(world)]
+    for place, reason in deaths(read, lambda task: _read_rank(*task), LIMITS).items():
+        raise InputError(f"{read[place][0]}: {reason}; capture the run again")
     tables: list[pa.Table] = []
     environments: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for rank in range(world):

@@ -16,6 +16,15 @@ LARGEST_NUMBER: Final = 1e100
 LARGEST_INTEGER: Final = 1 << 62
 """Whole number of a configuration: sizes and seeds stay within 64 bits."""
 
+MOST_LAYERS: Final = 10_000
+"""Layers of a model: eighty times those of the 405b model, and each is written out."""
+
+WIDEST: Final = 1 << 24
+"""Width, heads and vocabulary of a model, tokens of a sequence, sequences of a batch: far beyond any known job."""
+
+MOST_FORKED: Final = 1024
+"""Ranks that one machine forks: each is a process that has torch, and no machine has the memory of so many."""
+
 LARGEST_TEXT_FILE: Final = 1 << 30
 """Bytes of a text file to train on: it is held in memory on every rank, eight bytes per token."""
 
@@ -84,8 +93,8 @@ EXTRA_WORK_MEMORY: Final = 0.2
 
 # --- schedule: tables that anybody may hand in ---
 
-MOST_ACTIONS: Final = 4_000_000
-"""Computations of the largest table that is built, 2·p·v·m: four times those of p 16, v 8, m 4096."""
+MOST_ACTIONS: Final = 600_000
+"""Computations of the largest table that is built, 2·p·v·m: those of p 16, v 8, m 2343, checked and timed in 25 s."""
 
 MOST_TABLE_BYTES: Final = 64_000_000
 """Bytes, or characters, of the largest table that is read: the text of the largest table that is built is shorter."""
@@ -139,6 +148,9 @@ LONGEST_COUNT: Final = 15
 
 MOST_SIMULATED_RANKS: Final = 16_384
 """Ranks of the largest simulated job, the one of Llama 3 405B."""
+
+MOST_LAYER_RUNS: Final = 250_000
+"""Layers times micro-batches times steps, forward and backward, that are simulated: about a minute."""
 
 MOST_TIMES: Final = 600_000_000
 """Operations times ranks times steps that are simulated at most: about 14 GB of times."""

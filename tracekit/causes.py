@@ -186,12 +186,17 @@ _ENTRIES = (
     CauseEntry(
         "data_imbalance",
         "work follows the data and is dealt unevenly",
-        "balance documents by attention cost, not by tokens",
+        "balance documents by attention cost, not by tokens, and the router's choice of experts by tokens",
         (
             Sign(
                 Order.VERDICT,
                 "the longest rank changes from step to step, and attention varies more than the other compute",
                 "analysis.slowrank.data_imbalance:uneven_data",
+            ),
+            Sign(
+                Order.VERDICT,
+                "the work behind all-to-alls follows the number of elements that they brought",
+                "analysis.slowrank.data_imbalance:uneven_tokens",
             ),
         ),
     ),

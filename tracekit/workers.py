@@ -12,9 +12,10 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -119,6 +120,30 @@ def do_all(
         for worker in workers:
             worker.process.kill()
             worker.bury()
+
+
+def deaths(
+    tasks: Sequence[Any], read: Callable[[Any], object], limits: Limits, jobs: int = 1
+) -> dict[int, str]:
+    """Return the reasons of the tasks, by their place, that end the process which does `read` on them.
+
+    Each is done in a worker and its result thrown away: what a library of C survives there it survives here as well,
+    and errors that it raises meet the caller when it reads again. Nothing is tried where the caller has threads, which
+    no fork survives, or is such a worker itself.
+    """
+
+    def attempt(task: Any) -> None:
+        try:
+            read(task)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 (the caller will meet it)
+            return
+
+    if threading.active_count() > 1 or current_process().daemon:
+        return {}
+    found = do_all(tasks, lambda: attempt, jobs, limits)
+    return {place: str(death) for place, death in found if isinstance(death, Exception)}
 
 
 def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) -> Iterator[tuple[int, Any]]:

@@ -36,11 +36,12 @@ from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
 from numerics.comparison.verdict import Case, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
+from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
-from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT
+from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT, OTHER_FORMAT_LEAST
 from tracekit.errors import InputError
 
 
@@ -189,6 +190,8 @@ def _beyond_rounding(
     if later is not None:
         found, replay, rows, make = later, forced.columns, forced.blamed(), None
     explanation = _explained(case, replay, rows, found, make)
+    if explanation is not None and explanation.rounding:
+        explanation = None  # the bound has told that it is more
     row = next((r for r in (*here, *found.rows) if r in forced.wrong), None)
     told = "" if row is None else f"{case.run.name('tensor', row)} {forced.wrong[row]}"
     return replace(case, explanation=explanation, beyond=told), found
@@ -205,8 +208,9 @@ def _explained(
     by_plan = format_of_plan(case.plan)
     if by_plan is not None and pairs.relative(found.rows) < OTHER_FORMAT:
         return by_plan
-    rounding = answer is None or answer.rounding
-    if rounding and make is not None and pairs.relative(found.rows) < OTHER_FORMAT:
+    rounding, size = answer is None or answer.rounding, pairs.relative(found.rows)
+    least = OTHER_FORMAT_LEAST * least_roundoff("bfloat16")
+    if rounding and make is not None and least <= size < OTHER_FORMAT:
         answer = narrower_format(case.run, found, make, case.run.names) or answer
     if answer is None or answer.rounding:
         owner = replay if found.missing else case.run

@@ -1,5 +1,6 @@
 """Explains a divergence by another number format than declared: seen in the values, in the plan, or by a replay."""
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,8 @@ from numerics.store import open_capture
 from numerics.thresholds import ROUNDED_ONCE
 from tracekit.errors import InputError
 
-_VARIANTS: Final = {
-    "forward": ("rope=bf16", "compute=bf16"),
-    "backward": ("accumulate=bf16", "reduce=bf16"),
-    "reduce": ("reduce=bf16", "accumulate=bf16"),
-}
-"""Variants of the replay that can show in a phase."""
+_TURNED: Final = re.compile(r"rope|\b(q|k|quer\w*|keys?)\b")
+"""Tensors in which the format of the rotary table shows first: the table and what it turns."""
 
 _WORDS: Final = {
     "rope=bf16": "the rotary table is held in bfloat16",
@@ -65,9 +62,9 @@ def format_of_plan(plan: Sequence[PlanDifference]) -> Explanation | None:
 def narrower_format(run: Columns, found: Found, make: MakeReplay, names: Names) -> Explanation | None:
     """Return the narrower format with which a replay equals the run in every bit; None where none does.
 
-    Only the steps up to the first divergence are replayed, and only with formats that can show in its phase.
+    Only the steps up to the first divergence are replayed, and only with formats that can show first in its tensor.
     """
-    for variant in _VARIANTS.get(found.divergence.phase, ()):
+    for variant in _that_can_show(run, found):
         with tempfile.TemporaryDirectory(prefix="numerics-") as folder:
             try:
                 steps = max(found.divergence.step, 0) + 1
@@ -81,6 +78,19 @@ def narrower_format(run: Columns, found: Found, make: MakeReplay, names: Names) 
                     dtype="bfloat16",
                 )
     return None
+
+
+def _that_can_show(run: Columns, found: Found) -> tuple[str, ...]:
+    """Return the variants of the replay whose first divergence can be the one found: everything before it is equal."""
+    row = found.rows[0]
+    kind, phase = run.name("kind", row), found.divergence.phase
+    if kind.startswith("param_grad") or phase == "reduce":
+        both = ("accumulate=bf16", "reduce=bf16")
+        return both if phase == "backward" else both[::-1]
+    if phase != "forward":
+        return ()
+    turned = ("rope=bf16",) if _TURNED.search(run.name("tensor", row)) else ()
+    return turned if run.name("dtype", row) == "bfloat16" else (*turned, "compute=bf16")
 
 
 def _differs(run: Columns, table: RowTable) -> bool:

@@ -74,11 +74,10 @@ def prove(
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
     learned, losses = LearnedOrders(), LossChecks()
-    before = (-1, "init")
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
-        state = RecordedStep(recorded, model, step, before)
+        state = RecordedStep(recorded, model, step, _state_before(recorded, step, steps[0]))
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
         if loss is not None:
@@ -86,9 +85,10 @@ def prove(
         checks += found
         checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
-        before = (step, "step")
     checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
-    grads = _gradients_of(RecordedStep(recorded, model, steps[0], (-1, "init")))
+    grads = _gradients_of(
+        RecordedStep(recorded, model, steps[0], _state_before(recorded, steps[0], steps[0]))
+    )
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     return LocalProof(
@@ -100,6 +100,12 @@ def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
     """Return the recorded gradients of a step, whole."""
     shapes = {f"{name}.grad": tuple(p.shape) for name, p in state.model.named_parameters()}
     return {name: g for name, shape in shapes.items() if (g := state.gradient(name, shape)) is not None}
+
+
+def _state_before(recorded: RecordedRun, step: int, first: int) -> tuple[int, str]:
+    """Return the (step, phase) of the state that a step starts from: after the one before, else the initial values."""
+    after = recorded.names(step - 1, "step", "param")
+    return (-1, "init") if step == first and not after else (step - 1, "step")
 
 
 def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:

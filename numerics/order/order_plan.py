@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 
 from numerics.errors import CaptureError
+from numerics.store import LIMITS
 from numerics.thresholds import MAX_PLAN_BYTES
+from tracekit.workers import deaths
 
 SCHEMA: Final = "numerics.orders/1"
 FILE: Final = "order_plan.json"
@@ -83,7 +85,9 @@ def read_plan(folder: Path) -> OrderPlan | None:
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
             raise CaptureError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB; run again to record it anew")
-        plan = msgspec.json.decode(path.read_bytes(), type=OrderPlan)
+        if dead := deaths([path], _decoded, LIMITS):
+            raise CaptureError(f"{path}: {dead[0]}; run again to record it anew")
+        plan = _decoded(path)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -93,6 +97,10 @@ def read_plan(folder: Path) -> OrderPlan | None:
     if plan.schema != SCHEMA:
         raise CaptureError(f"{path}: written as {plan.schema[:60]!r}, this is {SCHEMA}; run again")
     return plan
+
+
+def _decoded(path: Path) -> OrderPlan:
+    return msgspec.json.decode(path.read_bytes(), type=OrderPlan)
 
 
 def merged(parts: Iterable[Sequence[Reduction]]) -> tuple[Reduction, ...]:

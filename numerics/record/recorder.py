@@ -28,6 +28,7 @@ from numerics.errors import CaptureError
 from numerics.record.environment import environment
 from numerics.record.fingerprint import fingerprint
 from numerics.record.pieces import pieces
+from numerics.record.switch import chosen_steps
 from numerics.record.values_writer import ValuesWriter
 from numerics.schema import (
     CAPTURE_SCHEMA,
@@ -80,6 +81,7 @@ class Recorder:
         self.declared = tuple(coords or ())
         self.coords = {axis: int((coords or {}).get(axis, 0)) for axis in AXES}
         self._names = tuple(names)
+        self._steps = chosen_steps()
         self._folder = Path(run_dir) / FOLDER
         self._path = self._folder / rank_file(rank)
         self._partial = self._path.with_name(self._path.name + PARTIAL_SUFFIX)
@@ -128,6 +130,16 @@ class Recorder:
             not self._names or any(fnmatch.fnmatchcase(tensor, name) for name in self._names)
         )
 
+    def records(self, step: int, phase: str, kind: str) -> bool:
+        """Return whether a row of this step is kept: of all, or of those that NUMERICS_CAPTURE_STEPS lists.
+
+        The state before a listed step is kept as well: the values before the first step, and the weights and moments
+        after the step before.
+        """
+        chosen = self._steps
+        state = phase == "step" and kind in {"param", "optimizer"}
+        return chosen is None or step < 0 or step in chosen or (state and step + 1 in chosen)
+
     def record(
         self,
         tensor: str,
@@ -158,6 +170,8 @@ class Recorder:
                 f"{tensor}: phase {phase!r} or kind {kind!r} is unknown; phases are {', '.join(PHASES)}, "
                 f"kinds {', '.join(KINDS)}"
             )
+        if not self.records(step, phase, kind):
+            return
         row: dict[str, Any] = {"step": step, "phase": phase, "micro_batch": micro_batch, "kind": kind}
         row |= {"module": module, "replica": replica, "partial": partial}
         row |= {"axis": axis, "op": op, "label": label}

@@ -11,6 +11,7 @@ from numerics.schema import Level
 OUT: Final = "NUMERICS_CAPTURE"
 LEVEL: Final = "NUMERICS_CAPTURE_LEVEL"
 NAMES: Final = "NUMERICS_CAPTURE_NAMES"
+STEPS: Final = "NUMERICS_CAPTURE_STEPS"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,15 @@ class Switch:
     out: Path
     level: Level
     names: tuple[str, ...]
+
+
+def chosen_steps() -> frozenset[int] | None:
+    """Return the steps that the environment asks for, None for all. CaptureError where its text is no list of steps."""
+    text = os.environ.get(STEPS, "")
+    try:
+        return frozenset(int(step) for step in text.split(",")) if text else None
+    except ValueError:
+        raise CaptureError(f"{STEPS}: {text[:40]!r} is no list of steps; write 0,8,16") from None
 
 
 def switched_on() -> Switch | None:

@@ -20,6 +20,12 @@ MAX_JSON_BYTES: Final = 64 << 20
 MAX_PLAN_BYTES: Final = 256 << 20
 """Largest order plan or shadow sums read; a plan of 1 000 ranks has megabytes."""
 
+READER_BYTES: Final = 16 << 30
+"""Address space that a process may take to read one file of a run: Arrow reserves far more than it uses."""
+
+READER_SECONDS: Final = 3600.0
+"""Time for one file of a run. The largest take seconds; only a reader that loops needs an hour."""
+
 MAX_HEADER_BYTES: Final = 256 << 20
 """Largest safetensors header read; 10^6 tensors need 100 MiB."""
 
@@ -146,6 +152,11 @@ ROUNDING_ONLY: Final = 8
 OTHER_FORMAT: Final = 2.0**-5
 """Relative size up to which a difference may be that of another number format: 8 roundoffs of bfloat16."""
 
+OTHER_FORMAT_LEAST: Final = 1 / 16
+"""Roundoffs of bfloat16 from which on a difference may be that of another format. A value rounded to p bits moves by
+0.4 roundoffs in the root mean square, whatever its size; a sixteenth leaves room for tensors of which a small part only
+was rounded (rare words of an embedding)."""
+
 SUDDEN_GROWTH: Final = 1000.0
 """Growth from one step to the next that feedback through the weights does not explain without a replay."""
 
@@ -270,3 +281,7 @@ LONE_ELEMENT_ULP: Final = 2
 
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
+
+PROBED_STEPS: Final = 8
+"""Steps that a round of a bisection records: a ninth of the steps is left after it, so that a thousand need four rounds
+of two runs, while a capture of eight steps costs far less than the runs themselves."""

@@ -24,6 +24,15 @@ def check_at_least(table: str, config: Any, least: float, *names: str) -> None:
             )
 
 
+def check_at_most(table: str, config: Any, most: float, *names: str) -> None:
+    """Raise `ConfigError` when one of the named fields is above `most`."""
+    for name in names:
+        if getattr(config, name) > most:
+            raise ConfigError(
+                f"{table}.{name}", f"{getattr(config, name)} is above {most}", f"give {most} or less"
+            )
+
+
 def check_choice(table: str, config: Any, name: str, choices: tuple[str, ...]) -> None:
     """Raise `ConfigError` when the named field is none of `choices`."""
     value = getattr(config, name)

@@ -97,9 +97,7 @@ def _typed(
     hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind) if f.name not in skip}
     for name in values:
         if name not in hints:
-            raise ConfigError(
-                f"{table}.{name}", "is no field", f"did you mean {_nearest(name, list(hints))}?"
-            )
+            raise ConfigError(f"{table}.{name}", "is no field", f"did you mean {_meant(name, list(hints))}?")
     return {name: _convert(f"{table}.{name}", hints[name], value) for name, value in values.items()}
 
 
@@ -122,6 +120,14 @@ def _convert(field: str, hint: Any, value: Any) -> Any:
         names = {int: "a whole number", float: "a number", str: "text in quotes", bool: "true or false"}
         raise ConfigError(field, f"{value!r} has the wrong type", f"give {names[hint]}")
     return value
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """The nearest name in the table, or the field of that very name in another one."""
+    for table, kind in get_type_hints(RunConfig).items():
+        if is_dataclass(kind) and name in {f.name for f in fields(kind)}:
+            return f"{table}.{name}"
+    return _nearest(name, known)
 
 
 def _nearest(name: str, known: list[str]) -> str:

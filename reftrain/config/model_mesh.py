@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from reftrain.config.fields import check_at_least, check_choice, setting
+from reftrain.config.fields import check_at_least, check_at_most, check_choice, setting
 from reftrain.errors import ConfigError
 from reftrain.schedule.replica_sync import SYNCS
 from reftrain.schedule.spec import CONCATENATIONS
+from reftrain.thresholds import MOST_LAYERS, WIDEST
 from tracekit.axes import AXES
 
 ZERO_STAGES: Final = (0, 1, 2, 3)
@@ -41,6 +42,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_at_least("model", self, 1, "layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
         check_at_least("model", self, 0, "zero_columns")
+        check_at_most("model", self, MOST_LAYERS, "layers")
+        check_at_most("model", self, WIDEST, "dim", "heads", "kv_heads", "ffn_dim", "vocab_size")
         if self.dim % self.heads:
             raise ConfigError(
                 "model.heads", f"{self.heads} does not divide dim {self.dim}", "choose a divisor of dim"

@@ -7,11 +7,11 @@ Each table checks its own fields when it is constructed. `Tables` joins them wit
 from dataclasses import dataclass, field
 
 from reftrain.config.fault_spec import is_hang
-from reftrain.config.fields import check_at_least, check_choice, setting
+from reftrain.config.fields import check_at_least, check_at_most, check_choice, setting
 from reftrain.config.model_mesh import MeshConfig, ModelConfig, PipelineConfig
 from reftrain.config.trace_forms import HOST_FORMS, NEWEST
 from reftrain.errors import ConfigError
-from reftrain.thresholds import WAIT_IN_HANG_S, WAIT_S
+from reftrain.thresholds import WAIT_IN_HANG_S, WAIT_S, WIDEST
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class DataConfig:
         check_at_least("data", self, 2, "seq_len", "mean_document")
         check_at_least("data", self, 1, "batch_size", "micro_batch_size")
         check_at_least("data", self, 0, "micro_batches", "padding")
+        check_at_most("data", self, WIDEST, "seq_len", "batch_size", "micro_batch_size", "mean_document")
         if self.padding >= 1:
             raise ConfigError("data.padding", f"{self.padding} leaves no token", "give a share below 1")
         if self.source == "text" and not self.files:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reftrain.config.checks import check_world
 from reftrain.config.run import RunConfig
-from reftrain.errors import MachineError, RankDiedError, StuckError
+from reftrain.errors import ConfigError, MachineError, RankDiedError, StuckError
 from reftrain.faults.bugs import read_bugs
 from reftrain.faults.registry import read_faults
 from reftrain.job.lag import record_lag, wants_lag
@@ -24,6 +24,7 @@ from reftrain.rank.processes import (
 from reftrain.rank.world import World, world_from_environment
 from reftrain.record.last_calls import merge_last_calls
 from reftrain.record.manifest import refuse_foreign
+from reftrain.thresholds import MOST_FORKED
 from tracekit.locked_folders import temporary
 
 MEETING = "reftrain-meeting-"
@@ -93,6 +94,11 @@ def prepare_folder(folder: Path, *, first: bool = True) -> None:
 
 def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
     size = config.mesh.world_size
+    if size > MOST_FORKED:
+        problem = f"{size} ranks are too many for one machine"
+        raise ConfigError(
+            "mesh", problem, f"stay below {MOST_FORKED}, or start the ranks with torchrun or srun"
+        )
     with temporary(MEETING) as folder:
         meeting = f"file://{folder}/store"
         ranks = Ranks()

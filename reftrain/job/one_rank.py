@@ -40,8 +40,14 @@ MakeHooks = Callable[[int], Sequence[Hooks]]
 
 
 def choose_device(config: RunConfig, local_rank: int) -> torch.device:
-    """Return the device of a rank; raises `ConfigError` when the machine has too few and they are not shared."""
+    """Return the device of a rank; `ConfigError` where the machine has too few, or the kernel needs another."""
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        if config.numerics.attention == "flex":
+            raise ConfigError(
+                "numerics.attention",
+                "flex has no backward on a CPU",
+                "choose sdpa, math or documents, or run on a GPU",
+            )
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if count == 0 or (local_rank >= count and not config.share_gpus):

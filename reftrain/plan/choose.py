@@ -144,7 +144,9 @@ class Planner:
                 possible.append(mesh)
         search = self._search(possible)
         if not search.found:
-            raise ConfigError("--gpus", self._nothing_fits(search), "give more devices or a larger memory")
+            why = f" ({rejected[-1].reason})" if not possible else ""
+            problem = f"{self._nothing_fits(search)}{why}"
+            raise ConfigError("--gpus", problem, "give more devices or a larger memory")
         choices, ties = decide(list(search.found.values()))
         rejected += ties
         rejected += [search.why_not(mesh) for mesh in possible if mesh not in search.found]

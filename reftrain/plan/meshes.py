@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reftrain.config.run import ModelConfig
+from reftrain.thresholds import MOST_ACTIONS
 
 Mesh = tuple[int, int, int, int]
 """Sizes of tp, cp, pp, dp."""
@@ -62,4 +63,7 @@ def impossible(workload: Workload, mesh: Mesh) -> str | None:
         return f"{workload.sequences} sequences do not split over dp {dp}"
     if pp > model.layers + 2:
         return f"pp {pp} has more ranks than {model.layers} layers, embedding and head fill"
+    micro_batches = workload.sequences // (dp * workload.micro_batch_size)
+    if 2 * (model.layers + 2) * micro_batches > MOST_ACTIONS:  # of a table with one layer a virtual stage
+        return f"dp {dp} leaves {micro_batches} micro-batches a step, too many to lay out"
     return None

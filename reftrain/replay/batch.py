@@ -10,6 +10,7 @@ import torch
 
 from reftrain.config.run import RunConfig
 from reftrain.data.sequences import Source, make_source, stack
+from reftrain.replay.document_pieces import Piece, pieces_of
 from reftrain.replay.formats import Formats
 
 IGNORED = -100
@@ -59,7 +60,8 @@ class Share:
     """One context rank's share of a micro-batch; S/cp tokens.
 
     `tokens` and `targets` (B, S/cp); `positions` (S/cp,); `rope` (2, S/cp, head_dim/2); `mask` (B, 1, S/cp, S),
-    or by source rank (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents.
+    or by source rank (cp, B, 1, 1, S/cp, S/cp) for a ring; None where attention is causal without documents, or
+    goes document by document, in `pieces`.
     """
 
     tokens: torch.Tensor
@@ -67,6 +69,7 @@ class Share:
     positions: torch.Tensor
     rope: torch.Tensor
     mask: torch.Tensor | None
+    pieces: tuple[Piece, ...] = ()
 
 
 def positions_of(length: int, ranks: int, index: int) -> torch.Tensor:
@@ -100,6 +103,7 @@ def shares(config: RunConfig, batch: MicroBatch, formats: Formats) -> list[Share
     numerics, ranks, length = config.numerics, config.mesh.cp, batch.tokens.shape[1]
     places = [positions_of(length, ranks, index) for index in range(ranks)]
     ring = numerics.cp_method == "ring" and ranks > 1
+    piecewise = numerics.attention == "documents" and not ring
     causal_only = not numerics.document_mask and ranks == 1 and numerics.attention in {"auto", "flash"}
     out = []
     for here in places:
@@ -108,11 +112,13 @@ def shares(config: RunConfig, batch: MicroBatch, formats: Formats) -> list[Share
                 visible(here, there, batch.documents, by_document=numerics.document_mask) for there in places
             ]
             mask: torch.Tensor | None = torch.stack(by_source)[:, :, None, None]
-        elif causal_only:
+        elif causal_only or piecewise:
             mask = None
         else:
             keys = torch.arange(length)
             mask = visible(here, keys, batch.documents, by_document=numerics.document_mask)[:, None]
         table = rope_table(here, config.model.head_dim, config.model.rope_base, formats.rope).to(formats.wide)
-        out.append(Share(batch.tokens[:, here], batch.targets[:, here], here, table, mask))
+        documents = batch.documents if numerics.document_mask else torch.zeros_like(batch.documents)
+        pieces = pieces_of(documents, here) if piecewise else ()
+        out.append(Share(batch.tokens[:, here], batch.targets[:, here], here, table, mask, pieces))
     return out

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reftrain.config.run import ModelConfig, RunConfig
 from reftrain.replay.batch import Share
+from reftrain.replay.document_pieces import attend_pieces
 from reftrain.replay.ring_attention import ring_attention
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
 
@@ -130,8 +131,7 @@ class Layers:
         keys, values = self.virtual_ranks.gather_keys_values(keys, values, name)
         with sdpa_kernel(SDPBackend.MATH) if self.config.numerics.attention == "math" else nullcontext():
             return [
-                attend(q, k, v, share.mask)
-                for q, k, v, share in zip(queries, keys, values, batch, strict=True)
+                attend(q, k, v, share) for q, k, v, share in zip(queries, keys, values, batch, strict=True)
             ]
 
     def feed_forward(self, xs: Ranks, weights: Sequence[Weights], name: str) -> Ranks:
@@ -159,9 +159,12 @@ class Layers:
         return self.virtual_ranks.observer.value(f"{name}.out", out)
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, share: Share) -> Tensor:
     """Scaled dot-product attention (B, H, Sq, D); each key head serves its group of query heads."""
     groups = queries.shape[1] // keys.shape[1]
     if groups > 1:
         keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+    if share.pieces:
+        return attend_pieces(queries, keys, values, share.pieces)
+    mask = share.mask
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=mask is None)

@@ -79,6 +79,6 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
         return "it went on from a checkpoint"
     if config.pipeline.schedule not in WHOLE_BACKWARD:
         return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here"
-    if config.numerics.attention not in {"auto", "sdpa", "math", "flash"}:
+    if config.numerics.attention not in {"auto", "sdpa", "math", "flash", "documents"}:
         return f"its attention kernel {config.numerics.attention} has no counterpart here"
     return ""

@@ -74,7 +74,7 @@ class Builder:
         self.stage = self.micro_batch = -1
         self.backward = False
         self.receipts: dict[Action, int] = {}  # receive action → its operation
-        self.open: list[int] = []  # communication that nothing has waited for yet
+        self.open: dict[int, None] = {}  # communication that nothing has waited for yet, in its order
 
     @property
     def rank(self) -> int:
@@ -138,7 +138,7 @@ class Builder:
         if wait:
             self.pending = (*self.pending, index)
         else:
-            self.open.append(index)
+            self.open[index] = None
         return index
 
     def message(self, kind: Kind, label: str, peer: int, ns: float, nelems: int) -> int:
@@ -151,7 +151,7 @@ class Builder:
         )  # fmt: skip
         index = self._add(op)
         if kind is Kind.SEND:
-            self.open.append(index)
+            self.open[index] = None
         return index
 
     def load(self, ns: float) -> int:
@@ -164,5 +164,6 @@ class Builder:
 
     def wait(self, *indices: int | None) -> None:
         """Let the next compute operation wait for these."""
-        self.pending = (*self.pending, *(i for i in indices if i is not None))
-        self.open = [i for i in self.open if i not in indices]
+        for index in (i for i in indices if i is not None):
+            self.pending = (*self.pending, index)
+            self.open.pop(index, None)

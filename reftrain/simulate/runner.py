@@ -23,7 +23,13 @@ from reftrain.simulate.model_operations import ModelOperations
 from reftrain.simulate.program import Program
 from reftrain.simulate.setup import Setup
 from reftrain.simulate.simulation import Simulation
-from reftrain.thresholds import CALL_LAUNCHES, LAUNCH_LATENCY_NS, MOST_SIMULATED_RANKS, MOST_TIMES
+from reftrain.thresholds import (
+    CALL_LAUNCHES,
+    LAUNCH_LATENCY_NS,
+    MOST_LAYER_RUNS,
+    MOST_SIMULATED_RANKS,
+    MOST_TIMES,
+)
 
 BEGIN_NS: Final = 1_774_000_123_456_789_012
 """Wall time of every simulated job's begin: fixed, so that the same seed writes the same bytes."""
@@ -57,6 +63,7 @@ def simulate(setup: Setup) -> Simulation:
         problem = f"the schedule has {setup.schedule.ranks} ranks and the mesh pp {grid.stages}"
         raise ConfigError("--schedule", problem, "give both the same")
     _check(setup.job)
+    _check_length(setup)
     programs = programs_of(setup, grid)
     steps = last_step(setup.faults, setup.steps)
     size = max(len(p.ops) for p in programs) * grid.world * steps
@@ -84,6 +91,16 @@ def _check(job: Job) -> None:
         raise ConfigError("mesh.dp_shard", "hybrid sharding is not simulated", "leave it out")
     if job.ring:
         raise ConfigError("numerics.cp_method", "a ring is not simulated", "choose all_gather")
+
+
+def _check_length(setup: Setup) -> None:
+    """Refuse, before any program is compiled, what would take hours."""
+    steps = last_step(setup.faults, setup.steps)
+    runs = 2 * sum(setup.job.layers) * setup.schedule.micro_batches * steps
+    if runs > MOST_LAYER_RUNS:
+        problem = f"{runs} runs of a layer are too many"
+        remedy = f"stay below {MOST_LAYER_RUNS} with fewer micro-batches, steps or layers"
+        raise ConfigError("--micro-batches", problem, remedy)
 
 
 def _deal_documents(setup: Setup, grid: Grid, conditions: Table, step: int) -> None:

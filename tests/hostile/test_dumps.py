@@ -171,6 +171,14 @@ def first_of_each_group(value):
     return damage
 
 
+def one_id_for_two_groups(dump):
+    one, other = (
+        dump["entries"][-1],
+        next(e for e in dump["entries"] if e["pg_id"] != dump["entries"][-1]["pg_id"]),
+    )
+    one["pg_id"] = other["pg_id"]
+
+
 def one_name_twice(dump):
     first, second, *_ = dump["pg_config"].values()
     first["name"] = second["name"]
@@ -188,6 +196,7 @@ CONTRADICTIONS = {
     "numbers that fall": first_of_each_group(lambda seq: 2 * seq),
     "numbers far ahead": first_of_each_group(lambda seq: 2**31),
     "one name for two groups": one_name_twice,
+    "one id for two groups": one_id_for_two_groups,
 }
 
 

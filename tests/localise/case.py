@@ -27,6 +27,11 @@ TIGHT = 0.65
 """Share of the step that launches take on a host that is nearly too slow."""
 
 
+NEXT_SEED = 10**9
+"""From a seed whose job cannot have the kind asked for to the next that is tried."""
+MOST_DRAWS = 300
+
+
 ALIKE = 3
 """Links of one kind of which one can be called slow."""
 
@@ -102,13 +107,21 @@ def links(machine: Machine) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(link for many in found.values() if len(many) >= ALIKE for link in many))
 
 
+def fitting(seed: int, kind: str | None, world: int | None) -> Job:
+    """The job of a seed; where a kind is asked for, the first of some that can have it."""
+    jobs = (draw(seed + n * NEXT_SEED, world) for n in range(MOST_DRAWS))
+    first = draw(seed, world)
+    return first if kind is None else next((job for job in jobs if possible(kind, job)), first)
+
+
 def make(seed: int, kind: str | None = None, world: int | None = None) -> Case:
     """The case of a seed."""
     random = Random(f"{seed}-case")
-    job = draw(seed, world)
+    job = fitting(seed, kind, world)
     kinds = INNOCENT if random.random() < INNOCENCE else GUILTY
     kind = kind or random.choice([name for name in kinds if possible(name, job)])
     job = replace(job, documents=kind == "documents" or (job.documents and kind in INNOCENT))
+    job = replace(job, hot=kind == "hot_experts")
     calm = simulate(job, Faults())
     kind = "slow_compute" if kind == "slow_link" and not links(calm) else kind
     if job.has("tight") or kind == "slow_host":

@@ -54,6 +54,14 @@ class Faults:
                 total *= fault.factor
         return total
 
+    def beside(self, rank: int, step: int) -> list[tuple[str, float]]:
+        """Families of groups in which a rank communicates beside its compute, and for what share of a layer."""
+        return [
+            (fault.kind.removeprefix("beside_"), fault.factor)
+            for fault in self.faults
+            if fault.kind.startswith("beside_") and rank in fault.ranks and fault.active(step)
+        ]
+
     def stalls(self, rank: int, step: int, kind: str) -> int:
         """Ns of extra host time of a kind in a step."""
         return sum(
@@ -69,9 +77,10 @@ class Faults:
     def without(self, ranks: set[int]) -> "Faults":
         """The faults with these ranks mended."""
         kept = [
-            replace(fault, ranks=fault.ranks - ranks)
+            replace(fault, ranks=fault.ranks - ranks) if fault.blamed else fault
             for fault in self.faults
-            if fault.ranks - ranks and not (fault.kind == "slow_link" and fault.ranks & ranks)
+            if not fault.blamed
+            or (fault.ranks - ranks and not (fault.kind == "slow_link" and fault.ranks & ranks))
         ]
         return Faults(tuple(kept))
 
@@ -205,6 +214,34 @@ def nobody(_: Draw) -> list[Fault]:
     return []
 
 
+def overlap(d: Draw) -> list[Fault]:
+    """Some groups, and not their peers, communicate beside their compute, and nobody waits for it.
+
+    Their kernels there are longer by the job's contention: all kernels of any rank would be, beside communication.
+    """
+    layout = d.job.layout
+    family = d.random.choice([f for f, axes in BESIDE.items() if many_groups(d.job, axes)])
+    groups = layout.groups(BESIDE[family])
+    chosen = d.random.sample(groups, d.random.randint(1, len(groups) // 2))
+    ranks = frozenset(rank for group in chosen for rank in group)
+    return [Fault(f"beside_{family}", ranks, d.random.uniform(0.4, 0.9), blamed=False)]
+
+
+def slow_beside(d: Draw) -> list[Fault]:
+    """A slow GPU where some groups communicate beside their compute."""
+    return [*one_gpu(d), *overlap(d)]
+
+
+BESIDE = {"tp": ("tp",), "cp": ("cp",), "dp": ("dpi", "dpo")}
+"""Families of groups of which some may communicate beside compute, with their axes."""
+
+
+def many_groups(job: Job, axes: tuple[str, ...]) -> bool:
+    """Whether groups along these axes have several members, and several peers in their stage."""
+    members = job.layout.size(*axes)
+    return members > 1 and job.layout.world // members // job.stages > 1
+
+
 GUILTY: dict[str, Callable[[Draw], list[Fault]]] = {
     "slow_compute": one_gpu,
     "slow_host": one_host,
@@ -216,6 +253,8 @@ GUILTY: dict[str, Callable[[Draw], list[Fault]]] = {
     "two": two,
     "decoy": decoy,
     "slow_node": one_node,
+    "slow_expert": one_gpu,
+    "slow_beside": slow_beside,
 }
 """Kinds with somebody to blame."""
 INNOCENT: dict[str, Callable[[Draw], list[Fault]]] = {
@@ -225,6 +264,8 @@ INNOCENT: dict[str, Callable[[Draw], list[Fault]]] = {
     "accident": accident,
     "experts": nobody,
     "documents": nobody,
+    "overlap": overlap,
+    "hot_experts": nobody,
 }
 """Kinds with nobody to blame."""
 
@@ -244,7 +285,9 @@ def possible(kind: str, job: Job) -> bool:
         return layout.size("dpi", "dpo") > 1
     if kind == "slow_node":
         return layout.world >= MANY_HOSTS * job.per_host
-    return kind != "experts" or job.experts
+    if kind in {"overlap", "slow_beside"}:
+        return any(many_groups(job, axes) for axes in BESIDE.values())
+    return kind not in {"experts", "hot_experts", "slow_expert"} or job.experts
 
 
 def draw_faults(draw: Draw, kind: str) -> Faults:

@@ -54,6 +54,8 @@ class Job:
     queue: int = 100
     """GPU operations that a host can be ahead."""
     experts: bool = False
+    hot: bool = False
+    """Whether the same experts are liked in all steps."""
     documents: bool = False
     """Whether attention's work differs between micro-batches and replicas."""
     per_host: int = 8

@@ -71,7 +71,7 @@ def begun(case: Case) -> Outcome:
     )
 
 
-UNEVEN = ("experts", "documents")
+UNEVEN = ("experts", "hot_experts", "documents")
 """Kinds in which an imbalance is the truth, though no rank is to blame."""
 CAUSES = {
     "slow_compute": {"gpu_compute"},
@@ -84,6 +84,8 @@ CAUSES = {
     "two": {"gpu_compute", "host_stall"},
     "decoy": {"gpu_compute"},
     "slow_node": {"gpu_compute"},
+    "slow_expert": {"gpu_compute"},
+    "slow_beside": {"gpu_compute"},
 }
 
 

@@ -133,6 +133,7 @@ class Style:
             b.kernel("elementwise", self.job.costs.layer * 0.01)
         for layer in range(self.layers(chunk)):
             self.params(chunk, layer, micro, "F")
+            self.beside()
             self.half(0, self.documents(micro), "F")
             (self.expert if self.moe(layer) else self.half)(1, 1.0, "F")
         if self.is_last(chunk):
@@ -146,6 +147,7 @@ class Style:
             b.kernel("gemm", self.job.costs.layer * 1.96)
         for layer in reversed(range(self.layers(chunk))):
             self.params(chunk, layer, micro, "B")
+            self.beside()
             (self.expert if self.moe(layer) else self.half)(1, 2.0, "B")
             self.half(0, 2.0 * self.documents(micro), "B")
             self.grad(chunk, layer, micro)
@@ -168,6 +170,12 @@ class Style:
         if which == 0 and way == "B":
             b.collective("reduce_scatter", "cp", elements // 4, transfer * 0.6)
 
+    def beside(self) -> None:
+        """Communication on a stream of its own for which nobody waits, where this rank has it."""
+        for family, share in self.b.faults.beside(self.b.rank, self.b.step):
+            elements, transfer = self.job.costs.message_elements, self.job.costs.layer * share
+            self.b.collective("broadcast", family, elements, transfer, sync=False, side="beside")
+
     def moe(self, layer: int) -> bool:
         """Whether a layer's feed-forward is a mixture of experts."""
         return self.job.experts and layer % 2 == 0
@@ -185,7 +193,10 @@ class Style:
         group = b.groups["ep"]
         self.routed += 1
         random = Random(f"{self.job.seed}-route-{group}-{b.step}-{self.routed}")
-        weights = [random.lognormvariate(0, 0.35) for _ in group]
+        weights = [random.lognormvariate(0, 0.1 if self.job.hot else 0.35) for _ in group]
+        if self.job.hot:
+            liked = Random(f"{self.job.seed}-liked-{group}")
+            weights = [weight * liked.lognormvariate(0, 0.35) for weight in weights]
         mine = group.index(b.rank)
         share = weights[mine] * len(group) / sum(weights)
         sent = tuple(round(costs.message_elements * w / sum(weights)) for w in weights)

@@ -108,6 +108,7 @@ MORE: dict[str, dict[str, dict[str, object]]] = {
     "dp3 in buckets": {"mesh": {"dp": 3, "zero": 0, "bucket_mb": 0.02}},
     "tp4, sums in FP32": {"mesh": {"tp": 4}, "numerics": {"tp_reduce": "fp32"}},
     "tp2, math attention": {"mesh": {"tp": 2}, "numerics": {"attention": "math"}},
+    "tp2·cp2, attention by documents": {"mesh": {"tp": 2, "cp": 2}, "numerics": {"attention": "documents"}},
     "uneven shards dp5": {"mesh": {"dp": 5}, "data": {"batch_size": 10}},
 }
 POLICIES = ("fp32", "bf16", "bf16_pure")

@@ -6,6 +6,7 @@ from tests.marks import quick_but
 from tests.numerics import matched, real_ranks
 
 CASES = [
+    ("tp2·cp2, attention by documents", "bf16"),
     ("tp4", "bf16"),
     ("tp2+SP", "fp32"),
     ("dp4 ZeRO-2", "bf16"),
@@ -28,6 +29,7 @@ CASES = [
 
 
 SLOW = [
+    ("tp2·cp2, attention by documents", "bf16"),
     ("tp2+SP", "fp32"),
     ("cp4 head-tail", "fp32"),
     ("tp2·dp3", "bf16_pure"),

@@ -71,6 +71,11 @@ def test_ranks_share_gpus_only_when_asked(monkeypatch):
         choose_device(shared, 0)
 
 
+def test_flex_attention_needs_a_gpu():
+    with pytest.raises(ConfigError, match="flex has no backward on a CPU; choose sdpa, math or documents"):
+        choose_device(load(None, {"run": {"device": "cpu"}, "numerics": {"attention": "flex"}}), 0)
+
+
 def test_sharing_sets_nccl_hosts_and_keeps_user_settings(monkeypatch):
     for name in [n for n in os.environ if n.startswith("NCCL_")]:
         monkeypatch.delenv(name)

@@ -24,10 +24,16 @@ class Timeline:
         self.seq[group] = self.seq.get(group, 0) + 1
         return self.at, group, op, self.seq[group]
 
-    def finish(self, handle, end):
+    def finish(self, handle, end, **more):
         begin, group, op, seq = handle
-        self._row(begin, end - begin, "kernel", f"ncclDevKernel_{op}", collective=op, group=group, seq=seq)
+        more |= {"collective": op, "group": group, "seq": seq}
+        self._row(begin, end - begin, "kernel", f"ncclDevKernel_{op}", **more)
         self.at = end
+
+    def beside(self, group, us, seq):
+        """A broadcast on a stream of its own, beside what is computed next."""
+        more = {"collective": "broadcast", "group": group, "seq": seq, "stream": 20}
+        self._row(self.at, us, "kernel", "ncclDevKernel_Broadcast", **more)
 
     def step(self, number, begin):
         self._row(begin, self.at - begin, "user_annotation", f"ProfilerStep#{number}")

@@ -72,7 +72,7 @@ def test_a_single_step_is_judged_by_who_came_last(tmp_path):
     assert finding.verdict == "slow_rank"
     assert finding.suspects[0].rank == 2
     case = prepared(job(tmp_path, grid(dp=4), slow={2: 1.3}, steps=1, layers=12), grid(dp=4))
-    found = rank_excess(case)
+    found = rank_excess(case, case.steps.own)
     assert found.limit < Z_LIMIT
     assert int(np.argmax(found.z)) == 2
 

@@ -62,3 +62,36 @@ def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
     for rank, line in ops.per_rank.items():
         assert {members[int(n)] for n in line.group} == {tuple(range(8)), tuple(range(rank % 2, 8, 2))}
     assert (ops.instance >= 0).all()
+
+
+def test_a_collective_that_counts_everybody_is_the_worlds(tmp_path):
+    """Two calls alone tell no group by their ends; that they count eight members of eight does."""
+    ranks = [
+        recorded(r, *[comm(1000.0 * n + r, 90 - r, None, stream=20, group_size=8) for n in range(2)])
+        for r in range(8)
+    ]
+    run = replace(job(tmp_path, grid(dp=8)), groups=())
+    found, named = with_groups_of_streams(run, ranks, None, None)
+    members = {g.group: g.ranks for g in found.groups}
+    assert all({members[int(n)] for n in rank.group} == {tuple(range(8))} for rank in named)
+
+
+def test_a_stream_of_several_groups_is_told_apart(tmp_path):
+    """On the caller's stream run all kinds; those that lost their arguments in a graph end with their group's."""
+    rng = np.random.default_rng(5)
+    pairs = Group(0, (0, 1), ("tp",), ()), Group(1, (2, 3), ("tp",), ())
+    world = Group(2, (0, 1, 2, 3), (), ())
+    lines = {r: [] for r in range(4)}
+    for call in range(12):
+        for rank, line in lines.items():
+            line.append(comm(1000.0 * call + rank, 20 - rank, 2, seq=call, stream=3))
+            line.append(comm(1000.0 * call + 900, 20, rank // 2, seq=call, stream=7))
+        for pair in ((0, 1), (2, 3)):
+            begins = 1000.0 * call + rng.uniform(100, 400, 2)
+            for rank, begin in zip(pair, begins.tolist(), strict=True):
+                until = begins.max() + 50 + rng.uniform(0, 1)
+                lines[rank].append(comm(begin, until - begin, None, "all_gather", stream=7))
+    run = replace(job(tmp_path, grid(tp=2, dp=2)), groups=(*pairs, world))
+    ops = match([recorded(r, *lines[r], groups=run.groups) for r in range(4)], run.groups)
+    _, ops = with_rare_groups(run, ops, grid(tp=2, dp=2))
+    assert (ops.instance >= 0).all()

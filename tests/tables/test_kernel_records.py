@@ -85,3 +85,23 @@ def test_a_batch_belongs_to_the_step_of_its_launch():
     batch = [record(90, 2, "send", **SEND), title(95, 2), launch(96, 7), bare(120, 5, 7)]
     ops = recorded(0, *marks, *batch)
     assert np.array_equal(ops.step, [0])
+
+
+def call(begin, us, name):
+    """A call of torch 2.2 without shapes: neither it nor the record inside it names an operation or a peer."""
+    here = {"pid": 1, "tid": 1}
+    inside = row("cpu_op", "record_param_comms", begin + 0.5, us - 1, in_nelems=64, out_nelems=64, **here)
+    return [row("cpu_op", name, begin, us, **here), inside]
+
+
+def test_calls_tell_directions_that_records_do_not():
+    batch = [*call(1, 3, "c10d::send"), *call(5, 3, "c10d::recv_"), title(9, 500), launch(10, 7)]
+    ops = recorded(0, *batch, bare(20, 5, 7))
+    assert messages(ops) == [("send_recv", -1, -1, 0)] * 2
+    assert (ops.way.tolist(), ops.nelems.tolist()) == ([1, -1], [64, 64])
+
+
+def test_a_call_around_a_record_counts_once():
+    around = row("cpu_op", "c10d::send", 0, 6, pid=1, tid=1)
+    batch = [around, record(1, 4, "send", **SEND), title(8, 4), launch(10, 7)]
+    assert messages(recorded(0, *batch, bare(20, 5, 7))) == [("send", 0, 1, 0)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.tables.rows import comm, gemm, recorded, row, step
+from tests.tables.rows import bare, comm, gemm, launch, record, recorded, row, send, step
 from tracekit.tables.lost_arguments import repaired
 
 RCCL = "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)"
@@ -87,3 +87,29 @@ def test_operations_outside_every_step_are_left_alone():
     rows = [comm(10 * i, 5, None, stream=3) for i in range(3)] + [comm(50, 5, 0, stream=3)]
     rank = recorded(0, *rows)
     assert repaired(rank).op == rank.op
+
+
+def messages(lost, *, peers=(1,), stream=7):
+    """Six sends of rank 0 to each of `peers` in turn; the kernels numbered in `lost` tell their direction alone."""
+    rows = [gemm(0, 1)]
+    for n in range(6):
+        at = 20.0 * n
+        told = send(at, 5, 0, peers[n % len(peers)], stream=stream)
+        silent = [record(at - 8, 4, "send"), launch(at - 6, n + 1), bare(at, 5, n + 1, stream=stream)]
+        rows += silent if n in lost else [told]
+    return repaired(read(rows))
+
+
+def test_a_message_without_arguments_goes_where_the_others_go():
+    found = messages({1, 4})
+    assert found.op == ("send",) * 6
+    assert found.dst.tolist() == [1] * 6
+    assert len(set(found.token)) == 1
+
+
+def test_a_message_between_two_peers_stays_open():
+    assert messages({1}, peers=(1, 2)).op[1] == "send_recv"
+
+
+def test_most_messages_must_tell_their_peer():
+    assert messages({0, 1, 2, 3}).op[0] == "send_recv"

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.tables.rows import bare, comm, gemm, group, launch, record, recorded, row, title
+from tracekit.store import Group
 
 GROUP = group(0, 2, 5, 7, 9)
 PAIR = group(1, 3, 7)
@@ -97,3 +98,16 @@ def test_titles_serve_traces_without_kernels(begin):
         groups=(GROUP,),
     )
     assert (ops.op[0], int(ops.src[0]), int(ops.dst[0])) == ("send", 7, 9)
+
+
+def test_of_groups_alike_in_size_the_pipeline_carries_messages():
+    tensor, pipe = (Group(n, (7, *others), (str(n),), (desc,)) for n, others, desc in TWO_OF_FOUR)
+    rows = [title(10, 20, "nccl:send 0->1"), launch(15, 7), bare(40, 5, 7, group_size=4)]
+    assert ends(*rows, groups=(tensor, pipe)) == ("send", 7, 23)
+    assert ends(*rows, groups=(tensor, group(1, *pipe.ranks))) == ("send_recv", -1, -1)
+
+
+TWO_OF_FOUR = (
+    (0, (8, 9, 10), "TENSOR_MODEL_PARALLEL_GROUP"),
+    (1, (23, 39, 55), "PIPELINE_MODEL_PARALLEL_GROUP"),
+)

@@ -44,11 +44,20 @@ class _Scan:
     p2p: list[messages.Row] = field(default_factory=list)
     coalesced: tail.Coalesced = field(default_factory=dict)
     ids: dict[int, int] = field(default_factory=dict)  # local pg_id → group
+    disputed: dict[int, list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # its groups, where several
     oldest: tuple[int, int] | None = None  # record id and state of the first entry that is a call
     newest: dict[int, int] = field(default_factory=dict)  # place in the ring of a group's last call
     damaged: dict[int, int] = field(
         default_factory=dict
     )  # that of its last damaged entry; -1: of no known group
+
+    def forget_disputed(self, end: int) -> None:
+        """Forget which group a disputed `pg_id` is of; its groups may have lost their newest calls (`end`: entries)."""
+        for pg_id, groups in self.disputed.items():
+            del self.ids[pg_id]
+            self.damaged |= dict.fromkeys(groups, end)
 
     def settled(self, group: int) -> list[tail.Row]:
         """Give the collectives of a group, the parts of a coalesced call in the state of the whole call."""
@@ -77,6 +86,7 @@ class Reducer:
         index = self._config(result, dump.get("pg_config"))
         entries = in_order(entries or ())
         scan = _scanned(result, entries, index)
+        scan.forget_disputed(len(entries))
         fill_status(result, dump.get("pg_status"), scan.ids, index)
         if entries:
             scan.damaged[-1] = max(scan.damaged.get(-1, -1), last_gap(entries))
@@ -161,8 +171,7 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
             if group is None:
                 group = _unlisted(result, entry, index)
             if type(pg_id := entry["pg_id"]) is int and ids.setdefault(pg_id, group) != group:
-                group = None  # two groups of one number: which of them made the call nothing tells
-                raise ValueError  # noqa: TRY301 (counted below)
+                scan.disputed[pg_id] += [ids[pg_id], group]
             state = DONE if entry["retired"] is True else state_of(entry)
             is_p2p = entry["is_p2p"]
             seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]

@@ -9,6 +9,7 @@ from tracekit.files.discover import Found, discover
 from tracekit.files.source import Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import merge
 from tracekit.ingest.output_folder import building, refuse_foreign
 from tracekit.ingest.readers import (
@@ -48,7 +49,7 @@ def load(
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         if out is not None:
             raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
-        return replace(open_run(Path(inputs[0])), job=job)
+        return replace(open_kept(Path(inputs[0]), jobs), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
     with building(out) as (folder, lease):

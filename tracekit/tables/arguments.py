@@ -38,6 +38,7 @@ class Arguments:
     nelems: I64  # the larger of input and output; -1 unknown
     size: I32  # ranks in the group, as the trace counts them; -1 unknown
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
+    taken: I64  # elements that the rank received; -1 unknown
 
 
 def read_arguments(
@@ -70,16 +71,10 @@ def read_arguments(
         for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
     )
     return Arguments(
-        tuple(kinds),
-        token,
-        group.astype(np.int32),
-        src.astype(np.int32),
-        dst.astype(np.int32),
-        ints(taken, "seq", -1),
-        nelems,
-        ints(taken, "group_size", -1).astype(np.int32),
-        way,
-    )
+        tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
+        ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
+        ints(taken, "out_nelems", -1),
+    )  # fmt: skip
 
 
 def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:

@@ -17,9 +17,12 @@ from tracekit.tables.event_columns import Mask, Values, filled, ints, matches, p
 from tracekit.tables.host_events import Enclosing, Host, Thread
 from tracekit.tables.intervals import I64
 from tracekit.tables.latest import latest
-from tracekit.tables.operation_names import MESSAGES, canonical_op
+from tracekit.tables.operation_names import CALL_OPS, MESSAGES, canonical_op
 from tracekit.tables.step_marks import launch_rows
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
+
+RECORD: Final = "record_param_comms"
+"""Name of the host-side records; up to torch 2.3 nothing else names the operation there."""
 
 COALESCED: Final = "nccl:coalesced"
 """Title of a batch on the host; up to torch 2.8 only its begin can be trusted, because nothing ended it."""
@@ -59,15 +62,24 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
     told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
     taken = record[(told != "send_recv") & (record >= 0)]
     told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
-    called = np.flatnonzero(ints(events, "input_peer", -1) >= 0)
-    inside = Enclosing(host, records)
-    called = np.array([c for c in called.tolist() if inside.within(c) < 0], np.int64)
+    called = _called(events, cat, host, records)
     messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )
     kernels = np.flatnonzero((told == "send_recv") & (launch >= 0))
     return _expanded(rows, own, record, launch, _batches(kernels, launch, messages, titles, host))
+
+
+def _called(events: pa.Table, cat: Values, host: Host, records: I64) -> I64:
+    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call."""
+    name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
+    on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
+    calls = np.flatnonzero(np.isin(name.astype(str), list(CALL_OPS)) & on_host)
+    nameless = np.setdiff1d(np.flatnonzero((name == RECORD) & on_host), records)
+    named, inside = Enclosing(host, records), Enclosing(host, nameless)
+    found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
+    return np.array([record if record >= 0 else call for call, record in found], np.int64)
 
 
 def _by_external_id(events: pa.Table, rows: I64, records: I64, launch: I64, host: Host) -> I64:

@@ -1,16 +1,18 @@
-"""Repairs collectives whose kernels lost their arguments, by the others on their stream and by other steps.
+"""Repairs operations whose kernels lost their arguments, by the others on their stream and by other steps.
 
 Up to about torch 2.12 arguments go missing at random. Where the host was not recorded, the stream tells the group if
-all its other collectives are of one group, and the same place in other steps tells group and kind if those agree.
+all its other collectives are of one group, and the same place in other steps tells group and kind if those agree. A
+message whose direction is known has the peer of all others of its stream and direction, if they have one.
 """
 
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import UNDIRECTED
+from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
 
@@ -24,6 +26,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
 
     Unless it is `final`, steps may still be found in a recording without marks, and tell more.
     """
+    rank = with_lost_peers(rank)
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
     if rank.stream is None or not (~message & (rank.group == UNKNOWN)).any():
         return rank
@@ -40,6 +43,40 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     for number in np.unique(group[group != rank.group]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
     return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq)
+
+
+def with_lost_peers(rank: RankOps) -> RankOps:
+    """`rank` with the peers of messages whose kernels lost their arguments, where their direction is known.
+
+    All other messages of that stream and direction must be like each other, and more than those that tell nothing.
+    """
+    if rank.stream is None or rank.way is None:
+        return rank
+    ops = np.array(rank.op, str)
+    silent = (ops == "send_recv") & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
+    if not silent.any():
+        return rank
+    op, token = list(rank.op), list(rank.token)
+    src, dst, group, nelems = rank.src.copy(), rank.dst.copy(), rank.group.copy(), rank.nelems.copy()
+    for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
+        here = (rank.stream == stream) & (rank.way == way)
+        rows = np.flatnonzero(here & silent)
+        told = np.flatnonzero(here & np.isin(ops, MESSAGES))
+        alike = {
+            (op[r], token[r], int(src[r]), int(dst[r]), int(group[r]), int(nelems[r])) for r in told.tolist()
+        }
+        if stream == UNKNOWN or len(alike) != 1 or len(told) <= len(rows):
+            continue
+        ((kind, size, begin, end, of, count),) = alike
+        src[rows], dst[rows], group[rows], nelems[rows] = begin, end, of, count
+        for row in rows.tolist():
+            op[row], token[row] = kind, size
+    return replace(rank, op=tuple(op), token=tuple(token), src=src, dst=dst, group=group, nelems=nelems)
+
+
+def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Whether each operation has a kernel of its own."""
+    return np.asarray(np.bincount(rank.kernel, minlength=1)[rank.kernel] == 1, bool)
 
 
 def _places(step: I32, rows: I64) -> list[I64]:

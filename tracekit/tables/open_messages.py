@@ -107,7 +107,7 @@ def with_links(ops: Operations, links: Iterable[Link]) -> list[RankOps]:
             learnt[a][row] = (op, src, dst, number)
             learnt[b][other] = (_OTHER_END.get(op, op), src, dst, number)
             number += 1
-    return [_told(ops.per_rank[rank], learnt[rank]) for rank in ops.ranks]
+    return [told(ops.per_rank[rank], learnt[rank]) for rank in ops.ranks]
 
 
 _OTHER_END = {"send": "recv", "recv": "send"}
@@ -136,7 +136,7 @@ def _counterparts(
     return found if len(found) == len(mine) == len(theirs) else []
 
 
-def _told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
+def told(source: RankOps, learnt: Mapping[int, tuple[str, int, int, int]]) -> RankOps:
     """`source` with kind, source, destination and number of the message for each row of `learnt`."""
     if not learnt:
         return source

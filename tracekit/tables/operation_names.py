@@ -22,6 +22,8 @@ ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
 """Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
 MESSAGES: Final = ("send", "recv")
 """Operations between two ranks that name each other."""
+CALL_OPS: Final = {"c10d::send": "send", "c10d::recv_": "recv"}
+"""Calls that enclose the record of a message."""
 SENDS: Final = 1
 RECEIVES: Final = -1
 WAYS: Final = {"send": SENDS, "recv": RECEIVES}

@@ -56,6 +56,7 @@ class RankOps:
     )
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
+    taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
 
 
@@ -107,7 +108,7 @@ def rank_ops(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size, begins=tuple(begins),
-        order=None if steps else _order(events, cat, comm, start, end, begins),
+        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
     )  # fmt: skip
 
 

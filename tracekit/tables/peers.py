@@ -12,15 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracekit.mesh.group_descriptions import hinted_dims
 from tracekit.store import Group
 from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.host_events import Enclosing, Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
-from tracekit.tables.operation_names import MESSAGES, WAYS, directed
+from tracekit.tables.operation_names import CALL_OPS, MESSAGES, WAYS, directed
 
 TITLE = re.compile(r"^nccl:(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 PAIR: Final = 2
+PIPELINE: Final = "pp"
 
 
 class Title(NamedTuple):
@@ -44,10 +46,6 @@ class Ends(NamedTuple):
     way: int = 0  # SENDS, RECEIVES, or 0 where the trace does not tell
 
 
-CALL_OPS: Final = {"c10d::send": "send", "c10d::recv_": "recv"}
-"""Calls that enclose the record of a message."""
-
-
 class Peers:
     """Finds the peers of one rank's messages. `groups` are the process groups of the run, by number."""
 
@@ -56,6 +54,7 @@ class Peers:
     ) -> None:
         self.rank, self._rows = rank, rows
         self._members = {g.group: g.ranks for g in groups}
+        self._piped = {g.group for g in groups if PIPELINE in hinted_dims(g.descs)}
         self._src, self._dst = ints(events, "src_rank", -1), ints(events, "dst_rank", -1)
         self._local = ints(events, "group_rank", -1)
         self._group, self._size = ints(events, "group", -1), ints(events, "group_size", -1)
@@ -64,7 +63,7 @@ class Peers:
         on_device = np.isin(cat[titled], ["gpu_user_annotation"])
         self._inputs = ints(events, "input_peer", -1)
         self._call = matches(events, "name", lambda v: CALL_OPS.get(v or ""))
-        self._calls = Enclosing(host, np.flatnonzero(self._inputs >= 0))
+        self._calls = Enclosing(host, np.flatnonzero(filled(self._call)))
         self._on_host = Enclosing(host, titled[~on_device])
         self._on_device = Enclosing(host, titled[on_device])
 
@@ -92,7 +91,7 @@ class Peers:
         local = [int(self._local[r]) for r in evidence if self._local[r] >= 0]
         if title and members[title.own : title.own + 1] == (self.rank,):
             local.append(title.peer)
-        if call >= 0:
+        if call >= 0 and self._inputs[call] >= 0:
             local.append(int(self._inputs[call]))
         found = [members[n] for n in local if n < len(members)]
         found += [m for m in members if len(members) == PAIR]
@@ -114,14 +113,18 @@ class Peers:
         return found
 
     def _call_of(self, joined: Joined, entry: int) -> int:
-        """The row of the call around the operation's record, else around its launch; -1 where none names a peer."""
+        """The row of the call around the operation's record, else around its launch; -1 where there is none."""
         record, launch = int(joined.host[entry]), int(joined.launch[entry])
         row = self._calls.around(record) if record >= 0 else -1
         return self._calls.around(launch) if row < 0 <= launch and record < 0 else row
 
     def _of_size(self, size: int, own: int) -> int:
-        """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit."""
+        """The one group of `size` members in which the rank stands at place `own`; -1 where several or none fit.
+
+        Of several it is the one that says to be a pipeline.
+        """
         fits = [g for g, m in self._members.items() if len(m) == size and m[own : own + 1] == (self.rank,)]
+        fits = [g for g in fits if g in self._piped] if len(fits) > 1 else fits
         return fits[0] if len(fits) == 1 else -1
 
 

@@ -50,17 +50,25 @@ def stream_classes(ranks: Sequence[RankOps], clocks: Clocks | None = None) -> li
     """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
 
     Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
-    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared.
+    `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
+    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together.
     """
     classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
     for rank in ranks:
         seen: Counter[tuple[Kinds, int]] = Counter()
-        for stream in _streams(rank):
+        for stream in _streams(rank, mixed=clocks is not None):
             key = stream.usual, stream.size
             classes[*key, seen[key]][rank.rank] = stream
             seen[key] += 1
     found = [_class(members, clocks) for _, members in sorted(classes.items()) if len(members) > 1]
     return [c for c in found if c is not None]
+
+
+def streams_of_all(
+    ranks: Sequence[RankOps], world: tuple[int, ...]
+) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
+    return {(s.rank.rank, s.stream): world for rank in ranks for s in _streams(rank) if s.size == len(world)}
 
 
 @dataclass(frozen=True)
@@ -82,16 +90,16 @@ def _kinds(rank: RankOps, rows: I64) -> Kinds:
     return tuple(rank.op[row] for row in rows.tolist())
 
 
-def _streams(rank: RankOps) -> list[_Stream]:
-    """The streams of `rank` that run unnamed collectives, by number."""
+def _streams(rank: RankOps, *, mixed: bool = False) -> list[_Stream]:
+    """The streams of `rank` that run unnamed collectives, by number; those with named ones too only if `mixed`."""
     rows = np.flatnonzero(unnamed_rows(rank))
     if not len(rows) or rank.stream is None:
         return []
     found = []
     for stream in np.unique(rank.stream[rows]).tolist():
         mine = rows[rank.stream[rows] == stream]
-        if (rank.group[rank.stream == stream] != NO_GROUP).any():
-            continue  # it carries named groups as well, so what is unnamed on it need not be one group's
+        if not mixed and (rank.group[rank.stream == stream] != NO_GROUP).any():
+            continue  # what is unnamed on it need not be one group's
         steps = {int(s): mine[rank.step[mine] == s] for s in np.unique(rank.step[mine])}
         inside = {s: r for s, r in steps.items() if s != NO_GROUP} or steps
         usual = Counter(_kinds(rank, r) for r in inside.values()).most_common(1)[0][0]

@@ -53,17 +53,14 @@ EAGER_SHARE: Final = 0.5
 LONG_TAIL_PERCENTILE: Final = 90
 """Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
 
-LONG_SEND: Final = 5.0
-"""A send of more than this many times the median was held up."""
-
-HELD_RECEIVE_SHARE: Final = 0.5
-"""A send was held by a late receive if the receive was posted in the last half of the send."""
+HELD_LEAD: Final = 1.5
+"""A receive that is posted more than this many copies after its send finds a buffered send ended."""
 
 HELD_END_SHARE: Final = 0.25
-"""And if both end together, within this share of the send's duration."""
+"""A send that waited for such a receive ends together with it, within this share of the send's duration."""
 
 HELD_MAJORITY: Final = 0.5
-"""Share of the long sends that must have been held by their receive before sends are taken to wait."""
+"""Share of the sends with so late a receive that must have waited for it before sends are taken to wait."""
 
 HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""
@@ -177,3 +174,18 @@ REPEATING_SHARE: Final = 0.6
 
 RARE_KINDS: Final = 8
 """Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""
+
+EVEN_SIZES: Final = 0.02
+"""Share of the usual number of elements by which all-to-alls must differ, so that work is compared with it."""
+
+MOST_DEALT: Final = 64
+"""All-to-alls at one place of the step whose work is compared in pairs: 2 000 pairs give a steady median."""
+
+HOST_GAP_NS: Final = 10_000
+"""A device that stands still for longer than this between two kernels waits for its host: launches take a few µs."""
+
+LIKE_SHARE: Final = 0.1
+"""Two kernels share the device alike if the shares of their time beside communication differ by at most this."""
+
+MOST_STRETCHED: Final = 0.5
+"""Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracekit.analysis.slowrank.excess import rank_excess
+from tracekit.analysis.slowrank.like_with_like import Circumstances, alike_excess, circumstances
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
 from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.analysis.slowrank.table_model import TableModel, tabulated
@@ -21,7 +21,8 @@ class Case(Measured):
     """Everything a verdict rests on; times in ns."""
 
     model: StepModel | TableModel  # prices an explanation: what the step would take without it
-    found: Excess  # own time of each rank beyond its peers
+    met: Circumstances  # what of each rank's own time is none of its doing
+    found: Excess  # own time of each rank beyond its peers, like with like
 
     @property
     def base_ns(self) -> float:
@@ -80,6 +81,8 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
     """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
     measured = measure_run(run, ops, mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
+    met = circumstances(m, of_table=isinstance(model, TableModel))
     return Case(
-        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, found=rank_excess(m)
-    )
+        m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, met=met,
+        found=alike_excess(m, met),
+    )  # fmt: skip

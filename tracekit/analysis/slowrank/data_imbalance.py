@@ -30,6 +30,18 @@ def uneven_data(case: Case) -> float:
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
 
 
+def uneven_tokens(case: Case) -> float:
+    """Time that tokens dealt unevenly to experts cost, ns a step; 0 where work does not follow recorded sizes.
+
+    The cost is that of `uneven_data`, and at most what the rank with most tokens works beyond the median.
+    """
+    least, most = MIN_LOST_SHARE * case.step_ns, case.met.tokens.lost_ns
+    if most < least:
+        return 0.0
+    gain = min(case.model.recorded_ns - case.model.levelled_ns(case.stages), most)
+    return gain if gain >= least else 0.0
+
+
 def _follows_data(case: Case) -> bool:
     """Whether the data deals work unevenly: attention varies between peers more than the rest of compute does.
 

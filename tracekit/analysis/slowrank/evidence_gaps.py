@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
+from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
     The model's own error counts in: an effect that it may have missed is no proof that there is none.
     """
-    target = typical_without(case, rows)
-    saved = case.model.recorded_ns - case.free_model.step_ns(target) + case.residual_ns
+    saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
     return min(max(saved, 0.0), excess)
 
@@ -74,7 +73,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
     model = case.pinned_model
-    return max(model.recorded_ns - model.step_ns(typical_without(case, rows)), 0.0)
+    return max(model.recorded_ns - cured_ns(case, model, rows), 0.0)
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
@@ -88,6 +87,12 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def tokens_may_explain(case: Case, row: int) -> bool:
+    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers."""
+    untold = float(np.nanmean(case.met.tokens.untold[row]))
+    return untold > MAJORITY * float(np.nan_to_num(case.found.mean[row]))
 
 
 def in_the_only_step(case: Case) -> Undecided | None:

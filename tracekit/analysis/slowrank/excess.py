@@ -29,13 +29,14 @@ def typical(own: F64, groups: Rows) -> F64:
     return np.where(np.isfinite(peers), peers, own)
 
 
-def rank_excess(run: Measured) -> Excess:
+def rank_excess(run: Measured, own: F64) -> Excess:
     """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
-    An excess that one operation or one step alone explains is an accident and not a slow rank: its z is 0.
+    `own` are own times (ranks × steps, ns), less what not all ranks met alike. An excess that one operation or one step
+    alone explains is an accident and not a slow rank: its z is 0.
     """
     steps = run.steps
-    found = excess(steps.own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
+    found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
     many = len(steps.numbers)
     if many > 1:
         rest = (found.mean * many - _longest_single(run)) / (many - 1)

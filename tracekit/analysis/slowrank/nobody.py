@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.data_imbalance import uneven_data
+from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.evidence_gaps import in_the_only_step, undecided, unread
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
@@ -35,6 +35,9 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     """The job is healthy, the data is uneven, or the evidence leaves it open; `stage` and `link` are not proven."""
     if unseen.undecided >= MIN_LOST_SHARE * case.step_ns:
         return unseen_answer(case, unseen)
+    dealt = uneven_tokens(case)
+    if dealt:
+        return uneven_tokens_answer(case, dealt)
     uneven = uneven_data(case)
     if uneven:
         return uneven_answer(case, uneven)
@@ -87,6 +90,9 @@ def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Ans
 
 def _healthy(case: Case) -> Answer:
     """Nobody works longer than the others by more than chance."""
+    shared = _beside_communication(case)
+    if shared:
+        return Answer("healthy", None, shared)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -95,6 +101,19 @@ def _healthy(case: Case) -> Answer:
         f"z {float(np.nan_to_num(case.found.z[worst])):.1f})"
     )
     return Answer("healthy", None, reason)
+
+
+def _beside_communication(case: Case) -> str | None:
+    """Why a rank that works longer is not slow: communication shares its device; None where none does."""
+    longer = np.nanmean(case.met.beside, axis=1)
+    row = int(np.argmax(longer))
+    if longer[row] < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return (
+        f"rank {case.steps.ranks[row]} works {ms(float(longer[row])):.1f} ms of {ms(case.step_ns):.1f} ms a step "
+        "longer than its peers, but only where communication that they do not have runs beside its kernels: else these "
+        "are as quick as theirs"
+    )
 
 
 def _costs_nothing(case: Case, row: int) -> str:
@@ -110,6 +129,15 @@ def _costs_nothing(case: Case, row: int) -> str:
         f"peers, but nobody loses {MIN_LOST_SHARE:.0%} by it: the step follows rank {case.steps.ranks[pace]}, which "
         f"waits least ({least:.1f} ms a step)"
     )
+
+
+def uneven_tokens_answer(case: Case, gain: float) -> Answer:
+    """Experts got uneven numbers of tokens, which costs `gain` (ns a step), and nobody is to blame."""
+    reason = (
+        f"tokens are dealt unevenly to experts: the work behind all-to-alls follows the sizes that ranks received, and "
+        f"{ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting; no rank is slow for its tokens"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=gain)
 
 
 def uneven_answer(case: Case, gain: float) -> Answer:

@@ -102,6 +102,22 @@ def open_answer(case: Case, found: Undecided) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
+def open_tokens_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers behind all-to-alls alone, whose sizes were not recorded."""
+    candidates = _candidates(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
+        "but mostly behind every second all-to-all, as experts do that get many tokens, and no sizes were recorded"
+    )
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=_SIZES)
+
+
+_SIZES = (
+    "record the sizes of all-to-alls: torch 2.2 or newer, with ProfilerActivity.CPU and record_shapes=True"
+)
+
+
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
     reason = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.dealt_transfers import message_of
 from tracekit.analysis.slowrank.link_cure import prices
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.intervals import I64
@@ -55,21 +56,22 @@ def slow_link(case: Case) -> SlowLink | None:
     Channels along the same mesh axes that carry the same message are compared with each other.
     """
     ops = case.ops
-    brief = _briefest(case)
+    message, scale = message_of(case)
+    brief = _briefest(case) / scale
     delivery = case.waits.delivery.astype(np.float64)
     late = np.zeros(len(delivery))
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
-    for channels in _peers(case):
+    for channels in _peers(case, message):
         for c, numbers in channels.items():
             tested[c] += numbers
         told = _compare(case, channels, brief)  # without any clock
-        for c, found in _compare(case, channels, delivery).items():
+        for c, found in _compare(case, channels, delivery / scale).items():
             doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
             if found.here - found.peers <= doubt:
                 continue
             slow[c].append(found)
-            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers, 0.0)
+            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
             untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
             late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
     if not slow:
@@ -104,15 +106,15 @@ def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
     return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
 
 
-def _peers(case: Case) -> list[dict[int, list[int]]]:
-    """Channel → instances of one message, for each set of two or more channels that can be compared."""
+def _peers(case: Case, message: list[str]) -> list[dict[int, list[int]]]:
+    """Channel → instances of one `message` (by instance), for each set of two or more channels that can be compared."""
     ops, rows = case.ops, case.waits.first_row
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows]):
         channel = ops.channels[int(ops.channel[rows[number]])]
         shape = case.shape_of(channel)
         if shape:
-            families[shape, channel.p2p, str(ops.token[rows[number]])][channel.number].append(int(number))
+            families[shape, channel.p2p, message[number]][channel.number].append(int(number))
     return [channels for channels in families.values() if len(channels) > 1]
 
 

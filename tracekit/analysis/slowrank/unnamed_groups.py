@@ -26,7 +26,7 @@ from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
-from tracekit.tables.stream_sequences import StreamClass, stream_classes, unnamed_rows
+from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
 COLLECTIVE: Final = "collective"
@@ -42,6 +42,9 @@ def with_groups_of_streams(
     neither groups nor common ends tell a mesh.
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
+        return run, ranks
+    run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)))
+    if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}
@@ -119,7 +122,7 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    return members_of(shown(classes, list(ways_of(mesh)), recorded))
+    return members_of(shown(classes, list(ways_of(mesh)), recorded), recorded)
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:

@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     least_ns,
     most_ns,
     proven_pinned,
+    tokens_may_explain,
 )
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
@@ -28,6 +29,7 @@ from tracekit.analysis.slowrank.open_answers import (
     open_answer,
     open_link_answer,
     open_stage_answer,
+    open_tokens_answer,
     unproven_answer,
     unseen_answer,
 )
@@ -129,6 +131,8 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
     if uneven > LEVELLING_GAIN * found.gain:
         return uneven_answer(case, uneven)
     rows = np.array(found.rows)
+    if tokens_may_explain(case, rows[0]):
+        return open_tokens_answer(case, bounds_of(case, rows))
     least = least_ns(case, rows)
     if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
         return open_answer(case, bounds_of(case, rows))

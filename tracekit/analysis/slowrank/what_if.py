@@ -90,12 +90,15 @@ class StepModel:
         """Mean step time if all rows of each group took their median own time in each part of each step, ns."""
         total, count = 0.0, 0
         for columns, timelines in self.runs:
-            gaps = []
-            for line in timelines:
-                peers = next((g for g in groups if line.row in g), np.array([line.row]))
-                widths = [np.diff(other.blocks) for other in timelines if other.row in peers]
-                ratio = _ratio(np.diff(line.blocks), np.median(widths, axis=0))
-                gaps.append(_rescale(line, line.blocks, ratio))
+            widths = {line.row: np.diff(line.blocks) for line in timelines}
+            usual = dict(widths)
+            for group in reversed(groups):
+                rows = [row for row in group.tolist() if row in widths]
+                if rows:
+                    usual |= dict.fromkeys(rows, np.median([widths[row] for row in rows], axis=0))
+            gaps = [
+                _rescale(line, line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
+            ]
             total += self._span(timelines, gaps, self.transfer)
             count += len(columns)
         return total / max(count, 1)

@@ -1,0 +1,105 @@
+"""Tokens that experts were dealt and communication beside kernels make a rank longer, and not slow."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+
+RANKS, STEPS, LAYERS = 4, 4, 6
+WORLD, SIDE = 0, 1
+LIKED = (1.3, 0.9, 1.0, 0.8)
+"""Tokens of each rank's experts, over an even share."""
+
+
+def together(lines, post, us, more=lambda rank, back: {}, back=False):
+    """A collective of all `lines`; `more` are its further columns by rank."""
+    handles = {line.rank: post(line) for line in lines}
+    end = max(handle[0] for handle in handles.values()) + us
+    for line in lines:
+        line.finish(handles[line.rank], end, **more(line.rank, back))
+
+
+def experts(folder, *, slow=(), sizes=True):
+    """Dense work, tokens to experts, their work, tokens back; the same experts are liked in all steps."""
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    random = np.random.default_rng(5)
+
+    def moved(rank, back):
+        taken = 1000 if back else round(1000 * share[rank])
+        return (
+            {"in_nelems": round(1000 * share[rank]) if back else 1000, "out_nelems": taken} if sizes else {}
+        )
+
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for _ in range(LAYERS):
+            share = np.array(LIKED) * random.uniform(0.95, 1.05, RANKS)
+            for line in lines:
+                line.compute(1000 * (1.25 if line.rank in slow else 1))
+            together(lines, lambda line: line.post(WORLD, "all_to_all"), 50, moved)
+            for line in lines:
+                line.compute(600 * share[line.rank] * (1.25 if line.rank in slow else 1))
+            together(lines, lambda line: line.post(WORLD, "all_to_all"), 50, moved, back=True)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {WORLD: tuple(range(RANKS))}, {WORLD: "mesh_dp"}, RANKS)
+
+
+def overlapped(folder, *, slow=(), stretch=1.3):
+    """Ranks 1 and 3 communicate beside every second kernel, which takes `stretch` times as long there."""
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(LAYERS):
+            for line in lines:
+                line.compute(1000 * (1.25 if line.rank in slow else 1))
+                beside = line.rank % 2 == 1
+                us = 1000 * (stretch if beside else 1) * (1.25 if line.rank in slow else 1)
+                if beside:
+                    line.beside(SIDE, us, step * LAYERS + layer)
+                line.compute(us)
+            together(lines, lambda line: line.post(WORLD), 50)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    groups = {WORLD: tuple(range(RANKS)), SIDE: (1, 3)}
+    return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side"}, RANKS)
+
+
+def test_liked_experts_are_an_imbalance(tmp_path):
+    found = analyse(experts(tmp_path))
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", "data_imbalance", ())
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_slow_rank_is_named_beside_liked_experts(tmp_path, rank):
+    found = analyse(experts(tmp_path, slow={rank}))
+    assert found.verdict == "slow_rank"
+    assert [s.rank for s in found.suspects] == [rank]
+
+
+def test_unrecorded_sizes_leave_liked_experts_open(tmp_path):
+    found = analyse(experts(tmp_path, sizes=False))
+    assert found.verdict == "inconclusive"
+    assert "sizes" in found.to_decide
+
+
+def test_slow_rank_is_named_without_sizes(tmp_path):
+    found = analyse(experts(tmp_path, slow={3}, sizes=False))
+    assert next(s.rank for s in (*found.suspects, *found.candidates)) == 3
+
+
+def test_kernels_beside_communication_make_nobody_slow(tmp_path):
+    found = analyse(overlapped(tmp_path))
+    assert found.verdict == "healthy"
+    assert "communication that they do not have" in found.reason
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_slow_rank_is_named_beside_communication(tmp_path, rank):
+    case = prepared(overlapped(tmp_path, slow={rank}), grid(dp=RANKS))
+    found = analyse(case.run)
+    assert [s.rank for s in found.suspects] == [rank]
+    if rank % 2:
+        assert case.found.mean[rank] == pytest.approx(LAYERS * 500_000, rel=0.05)

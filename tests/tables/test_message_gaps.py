@@ -1,0 +1,65 @@
+"""Open messages between linked ones are linked in their order, where their lanes have one partner each."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tests.tables.rows import matched, recv, send
+from tracekit.tables.clock import align
+from tracekit.tables.match import rematch
+from tracekit.tables.message_gaps import filled
+
+COUNT = 6
+
+
+def pair(*, lost=(3,), early=None, partners=(1,)):
+    """Rank 0 sends to `partners` in turn; the messages in `lost` are open on both sides, the others linked.
+
+    The receive numbered `early` ends before its send begins.
+    """
+    rows = {0: [], **{p: [] for p in partners}}
+    for n in range(COUNT):
+        to = partners[n % len(partners)]
+        rows[0].append(send(100.0 * n, 5, 0, to, stream=7))
+        end = 100.0 * n + (-50 if n == early else 6)
+        rows[to].append(recv(end - 9, 9, 0, to, stream=9))
+    ops = matched(rows)
+    ranks = []
+    for rank in ops.ranks:
+        source = ops.per_rank[rank]
+        number = np.array([n for n in range(COUNT) if rank in (0, partners[n % len(partners)])])
+        open_ = np.isin(number, lost)
+        ranks.append(
+            replace(
+                source,
+                op=tuple("send_recv" if o else op for o, op in zip(open_, source.op, strict=True)),
+                src=np.where(open_, -1, source.src).astype(np.int32),
+                dst=np.where(open_, -1, source.dst).astype(np.int32),
+                message=np.where(open_, -1, number),
+            )
+        )
+    ops = rematch(ops, ranks, [])
+    return rematch(ops, filled(ops, align(ops), 0.0), [])
+
+
+def open_messages(ops):
+    """How many operations have found no other end."""
+    return int((ops.instance < 0).sum())
+
+
+def test_a_message_between_two_linked_ones_is_linked():
+    ops = pair()
+    assert open_messages(ops) == 0
+    assert len(np.unique(ops.instance)) == COUNT
+
+
+def test_messages_at_the_rim_are_counted_from_their_neighbours():
+    assert open_messages(pair(lost=(0, 1, 5))) == 0
+
+
+def test_what_came_before_it_was_sent_stays_open():
+    assert open_messages(pair(early=3)) == 2
+
+
+def test_a_lane_to_two_ranks_stays_open():
+    assert open_messages(pair(lost=(2, 3), partners=(1, 2))) == 4

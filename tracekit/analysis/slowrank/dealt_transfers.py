@@ -1,0 +1,31 @@
+"""All-to-alls of uneven size, made comparable: a transfer lasts as long as the member with most elements needs."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.measured import Measured
+from tracekit.tables.steps import F64
+
+
+def message_of(run: Measured) -> tuple[list[str], F64]:
+    """(what each instance carries, its size over the usual one), by instance.
+
+    Instances that carry the same are comparable. All-to-alls of one type count as the same whatever their size, as far
+    as that is known; of anything else the size is part of what it is, and 1.0 stands for it here.
+    """
+    ops, first = run.ops, run.waits.first_row
+    told = ops.token[first].astype(str).tolist()
+    scale = np.ones(len(first))
+    dealt = np.flatnonzero(ops.op[first] == "all_to_all")
+    if not len(dealt):
+        return told, scale
+    elements = np.concatenate([ops.per_rank[rank].nelems for rank in ops.ranks])
+    most = np.zeros(len(first), np.int64)
+    rows = np.flatnonzero(ops.instance >= 0)
+    np.maximum.at(most, ops.instance[rows], elements[rows])
+    dealt = dealt[most[dealt] > 0]
+    for number in dealt.tolist():
+        told[number] = told[number].rpartition("/")[0]
+    for kind in sorted({told[number] for number in dealt.tolist()}):
+        mine = np.array([number for number in dealt.tolist() if told[number] == kind])
+        scale[mine] = most[mine] / np.median(most[mine])
+    return told, scale

@@ -1,0 +1,28 @@
+"""Opens an ingested run of which nobody knows who wrote it: every table is read once in a worker first.
+
+What ingest itself has just written is opened by `manifest.open_run` alone.
+"""
+
+from pathlib import Path
+
+from tracekit.errors import InputError
+from tracekit.ingest.reading import LIMITS
+from tracekit.manifest import open_run
+from tracekit.store import Run
+from tracekit.workers import deaths
+
+
+def open_kept(folder: Path, jobs: int = 1) -> Run:
+    """Return the run in a folder; a rank whose table kills the process that reads it is among the rejected ones.
+
+    jobs: processes that read. Raises InputError where the manifest or the groups are damaged, or no rank is left.
+    """
+    if dead := deaths([folder], open_run, LIMITS):
+        raise InputError(f"{folder}: {dead[0]}; ingest the traces again")
+    run = open_run(folder)
+    dead = deaths([r.rank for r in run.ranks], run.events, LIMITS, jobs)
+    if len(dead) == len(run.ranks):
+        raise InputError(f"{folder / run.ranks[0].table}: {dead[0]}; ingest the traces again")
+    for reason in set(dead.values()):
+        run = run.without([run.ranks[place].rank for place, why in dead.items() if why == reason], reason)
+    return run
