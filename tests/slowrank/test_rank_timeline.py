@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tests.tables.rows import comm, gemm, group, matched, step
+from tests.tables.rows import comm, gemm, group, matched, recv, send, step
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import measure_run
 from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
@@ -77,3 +77,15 @@ def test_the_busiest_channel_cuts_a_step():
     chosen = _busiest(ops, where)
     assert len(chosen) == 5
     assert len(set(ops.channel[chosen].tolist())) == 1
+
+
+def test_messages_both_ways_cut_a_step_together():
+    """A pause before a receive is cured there only if receives cut the step as well as sends."""
+    here = [send(100.0 * i, 10, 0, 1) for i in range(3)] + [recv(500.0 + 100 * i, 10, 1, 0) for i in range(3)]
+    there = [recv(100.0 * i, 10, 0, 1) for i in range(3)] + [
+        send(500.0 + 100 * i, 10, 1, 0) for i in range(3)
+    ]
+    calls = [comm(900.0 + 20 * i, 10, 0) for i in range(4)]
+    ops = matched({0: here + calls, 1: there + calls}, group(0, 0, 1))
+    chosen = _busiest(ops, np.arange(len(ops.start))[ops.of(0)])
+    assert ops.op[chosen].tolist() == ["send"] * 3 + ["recv"] * 3

@@ -1,5 +1,8 @@
 """Sends are eager by size and by proof, each size and each pair of ranks by itself."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.tables.rows import comm, group, matched, recv, send, shifted
@@ -63,6 +66,31 @@ def test_a_send_that_ended_first_never_waited():
     ops = matched({0: here, 1: there}, group(0, 0, 1))
     found = buffered_sends(ops, align(ops))
     assert [i // 2 for i in range(0, 60, 2) if found.eager[i]] == [7]
+
+
+def test_few_late_receives_show_that_sends_wait():
+    """Most receives are posted at once; the few late ones still have their sends, which ended together with them."""
+    here, there = [], []
+    for i in range(30):
+        at, late = 1000.0 * i, 300 if i in {4, 9, 21} else 2
+        here += [send(at, late + 20, 0, 1, nelems=-1), comm(at + 800, 30, 0)]
+        there += [recv(at + late, 20, 0, 1, nelems=-1), comm(at + 790, 40, 0)]
+    ops = matched({0: here, 1: there}, group(0, 0, 1))
+    found = buffered_sends(ops, align(ops))
+    assert not found.eager.any()
+    assert not found.unsure.any()
+
+
+def test_a_batch_that_lasts_proves_nothing():
+    """The sender's kernel also receives, so that it may have waited for another message."""
+    here, there = [], []
+    for i in range(6):
+        at = 2000.0 * i
+        here += [send(at, 320, 0, 1, correlation=i), comm(at + 1800, 30, 0)]
+        there += [recv(at + 300, 20, 0, 1), comm(at + 1790, 40, 0)]
+    ops = matched({0: here, 1: there}, group(0, 0, 1))
+    batched = replace(ops, kernel=np.where(ops.op == "send", 0, ops.kernel))
+    assert buffered_sends(batched, align(ops)).unsure.sum() == 12
 
 
 def test_pairs_of_ranks_may_differ():

@@ -82,7 +82,7 @@ def test_a_given_mesh_may_divide_an_axis():
     halves = replace(halves, coordinates={r: (r % 2, r // 2 % 2, r // 4) for r in range(8)})
     recorded = {0, 1, 3, 6, 7}
     classes = [streams(halves, axes, recorded, n, 2) for n, axes in enumerate((("shard",), ("dp",), ("tp",)))]
-    found = members_of(shown(classes, list(ways_of(mesh)), recorded))
+    found = members_of(shown(classes, list(ways_of(mesh)), recorded), recorded)
     for number, axes in enumerate((("shard",), ("dp",), ("tp",))):
         groups = {
             found.get((rank, number), halves.line(rank, axes)) == halves.line(rank, axes) for rank in recorded
@@ -93,8 +93,17 @@ def test_a_given_mesh_may_divide_an_axis():
 
 def test_no_part_of_an_axis_hides_unrecorded_ranks():
     """Ranks 0 to 3 of eight replicas leave together: so may the others, whom shards of four would leave out."""
-    recorded = range(4)
-    found = members_of(
-        shown([streams(grid(dp=8), ("dp",), set(recorded), 0)], list(ways_of(grid(dp=8))), {*recorded})
-    )
+    recorded = {*range(4)}
+    classes = [streams(grid(dp=8), ("dp",), recorded, 0)]
+    found = members_of(shown(classes, list(ways_of(grid(dp=8))), recorded), recorded)
     assert set(found.values()) == {tuple(range(8))}
+
+
+def test_ranks_that_no_clock_compares_leave_groups_open():
+    """Replicas 0 and 1 of two: each leaves together, and nothing tells whether both are one group or two."""
+    mesh = grid(tp=4, dp=2)
+    together = streams(mesh, ("tp", "dp"), {*range(8)}, 0)
+    half = replace(together, kept=(0, 1, 2, 3), starts=together.starts[:4], ends=together.ends[:4])
+    ways = shown([half], list(ways_of(mesh)), {*range(8)})
+    assert members_of(ways, {*range(8)}) == {}
+    assert members_of(ways, {*range(4)})[0, 0] == (0, 1, 2, 3)

@@ -21,10 +21,9 @@ from tracekit.thresholds.tables import (
     EAGER_SHARE,
     EAGER_SPREAD,
     HELD_END_SHARE,
+    HELD_LEAD,
     HELD_LEAST,
     HELD_MAJORITY,
-    HELD_RECEIVE_SHARE,
-    LONG_SEND,
     LONG_TAIL_PERCENTILE,
     NEVER_BUFFERED_BYTES,
     PROVEN_EAGER_SHARE,
@@ -54,13 +53,14 @@ class _Messages:
     received: I64
     alone: Mask  # neither kernel carries another message
     proven: Mask  # the send ended before its receive was posted, beyond the doubt about clocks
-    late: Mask  # the receive was posted in the last part of the send, and both ended together
+    lead: npt.NDArray[np.float64]  # time from the send's start to the receive's, less the doubt about clocks
+    together: Mask  # both ended together, on a common clock
 
     def of(self, chosen: Mask) -> "_Messages":
         """The chosen ones."""
         return _Messages(
             self.send[chosen], self.receive[chosen], self.sent[chosen], self.received[chosen],
-            self.alone[chosen], self.proven[chosen], self.late[chosen],
+            self.alone[chosen], self.proven[chosen], self.lead[chosen], self.together[chosen],
         )  # fmt: skip
 
 
@@ -119,38 +119,40 @@ def _messages(ops: Operations, clocks: Clocks) -> _Messages:
     doubt = np.array([clocks.doubt.get(int(r), 0.0) for r in ops.rank], np.float64)
     sent, received = (ops.end - ops.start)[send], (ops.end - ops.start)[receive]
     timed = linked(ops, clocks, send, receive)
+    doubt = doubt[send] + doubt[receive] + clocks.residual_ns
     ahead = (start[receive] - end[send]).astype(np.float64)
     together = np.abs(end[send] - end[receive]) <= HELD_END_SHARE * sent
     lone = members_of_kernel(ops) == 1
     return _Messages(
         send, receive, sent, received, lone[send] & lone[receive],
-        timed & (ahead > doubt[send] + doubt[receive] + clocks.residual_ns),
-        timed & together & (received <= HELD_RECEIVE_SHARE * sent),
+        timed & (ahead > doubt), (start[receive] - start[send]) - doubt, timed & together,
     )  # fmt: skip
 
 
 def _went(messages: _Messages) -> bool:
     """Whether messages of one size went to buffers.
 
-    Sends that hardly vary while receives do went to a buffer, unless the few long ones ended together with a receive
-    that was posted late: those waited for it. Where kernels carry several messages, enough sends must have ended before
-    their receive was posted.
+    Times may prove it. Else sends that hardly vary while receives do went to a buffer; where kernels carry several
+    messages, enough sends must have ended before their receive was posted.
     """
+    told = _shown(messages)
+    if told is not None:
+        return told
     lone = messages.of(messages.alone)
     if not len(lone.send):
         return _proven(messages)
     longest, usual = np.percentile(lone.sent, LONG_TAIL_PERCENTILE), float(np.median(lone.sent))
     steady = longest <= EAGER_SPREAD * usual
     shorter = longest <= EAGER_SHARE * np.percentile(lone.received, LONG_TAIL_PERCENTILE)
-    return bool(steady and shorter) and not _held(messages, LONG_SEND * usual)
+    return bool(steady and shorter)
 
 
 def _shown(messages: _Messages) -> bool | None:
     """Whether messages went to buffers as far as their times prove it: true, false, or None."""
-    if _proven(messages):
+    held = _held(messages)
+    if _proven(messages) and int(np.count_nonzero(messages.proven)) >= held:
         return True
-    usual = float(np.median(messages.received)) if len(messages.send) else 0.0
-    return False if _held(messages, usual) else None
+    return False if held >= HELD_LEAST else None
 
 
 def _proven(messages: _Messages) -> bool:
@@ -159,8 +161,16 @@ def _proven(messages: _Messages) -> bool:
     return int(np.count_nonzero(messages.proven)) >= least
 
 
-def _held(messages: _Messages, usual: float) -> bool:
-    """Whether most sends that last longer than `usual` (ns) end with a receive that was posted late."""
-    long = messages.sent > usual
-    held = int(np.count_nonzero(long & messages.late))
-    return held >= max(HELD_LEAST, HELD_MAJORITY * int(np.count_nonzero(long)))
+def _held(messages: _Messages) -> int:
+    """How many sends waited for their receive: it was posted when the copy was long done, and both ended together.
+
+    A kernel with several messages may have waited for another one. How long a copy takes is told by the kernels of the
+    side that is usually the later one.
+    """
+    lone = messages.of(messages.alone)
+    if not len(lone.send):
+        return 0
+    copy = min(float(np.median(lone.sent)), float(np.median(lone.received)))
+    decisive = lone.lead > HELD_LEAD * copy
+    held = int(np.count_nonzero(decisive & lone.together))
+    return held if held >= HELD_MAJORITY * int(np.count_nonzero(decisive)) else 0

@@ -35,7 +35,7 @@ class Features:
     gaps: I64  # lengths of single such gaps, all steps, longest first
     attention: float
     matmul: float
-    loader: float
+    loader: float  # on a GPU only while the device stood still, as the two below
     collector: float
     allocator: float
     launches: float  # kernels (or operators) a step
@@ -50,8 +50,6 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     """
     row = steps.row(rank)
     columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    if not columns:
-        return None
     each = windows_of(ops, steps, rank, columns)
     windows = union(*each)
     if not len(windows[0]):
@@ -71,18 +69,25 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
         rows = where & truth(events, "name", pattern)
         return union(start[rows], end[rows])
 
-    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_]) -> float:
-        return _within(named(pattern, where), windows) / n
+    def spent(pattern: re.Pattern[str], where: npt.NDArray[np.bool_], when: Intervals = windows) -> float:
+        return _within(named(pattern, where), when) / n
 
+    still = (
+        idle if source.on_gpu else windows
+    )  # elsewhen a span of the host, maybe of another thread, cost nothing
     gaps = np.sort(idle[1] - idle[0])[::-1]
-    first = (start >= windows[0][0]) & (start < windows[1][-1])
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
-        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host), spent(_COLLECTOR, host),
-        spent(_ALLOCATOR, host), float((computing & first).sum()) / n,
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host, still),
+        spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip
+
+
+def _begun(start: I64, windows: Intervals) -> int:
+    """How many of the moments `start` lie between the first and the last of the `windows`."""
+    return int(((start >= windows[0][0]) & (start < windows[1][-1])).sum())
 
 
 def _within(intervals: Intervals, windows: Intervals) -> float:

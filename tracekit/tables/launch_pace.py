@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from tracekit.store import Run
-from tracekit.tables.event_columns import truth
+from tracekit.tables.event_columns import ints, truth
 
 _LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
 _FREE = 25
@@ -13,8 +13,14 @@ _FREE = 25
 
 
 def launch_pace(run: Run, rank: int) -> float | None:
-    """Ns between two launches of `rank` where its device does not hold it up; None where the host was not recorded."""
-    events = run.events(rank, ["ts", "name"])
-    called = truth(events, "name", _LAUNCH)
-    begins = np.sort(np.asarray(events.column("ts").to_numpy(), np.int64)[called])
-    return float(np.percentile(np.diff(begins), _FREE)) if len(begins) > 1 else None
+    """Ns between two launches of `rank` where its device does not hold it up; None where the host was not recorded.
+
+    Launches of one thread are compared: autograd's runs beside the main one.
+    """
+    events = run.events(rank, ["ts", "name", "pid", "tid"])
+    called = np.flatnonzero(truth(events, "name", _LAUNCH))
+    begins, pid, tid = (ints(events, column, -1)[called] for column in ("ts", "pid", "tid"))
+    order = np.lexsort((begins, tid, pid))
+    begins, pid, tid = begins[order], pid[order], tid[order]
+    between = np.diff(begins)[(np.diff(pid) == 0) & (np.diff(tid) == 0)]
+    return float(np.percentile(between, _FREE)) if len(between) else None

@@ -40,10 +40,11 @@ def usual_groups(
     world: ranks of the job. recorded: ranks with a trace. The mesh has the fewest axes that explain all classes whose
     common ends show a division; streams of which nothing is shown are left out.
     """
-    found = shown(classes, usual_ways(world), set(recorded))
+    known = set(recorded)
+    found = shown(classes, usual_ways(world), known)
     chain = set(_mesh([allowed for _, allowed in found], world) or ())
     fitting = [(streams, [w for w in allowed if chain.issuperset(w.cuts)]) for streams, allowed in found]
-    return members_of([(streams, allowed) for streams, allowed in fitting if chain and allowed])
+    return members_of([(streams, allowed) for streams, allowed in fitting if chain and allowed], known)
 
 
 def usual_ways(world: int) -> list[Way]:
@@ -112,13 +113,16 @@ def shown(classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int
     return found
 
 
-def members_of(found: Shown) -> dict[tuple[int, int], Members]:
+def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """Return the members of each (rank, stream)'s group: those of the finest way that is left of each class.
 
-    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none.
+    Parts of an axis count only where no whole axis fits: a member that was not recorded would be taken for none. A
+    class whose ways disagree about `recorded` ranks stays open: they were on clocks that nothing compares.
     """
     members: dict[tuple[int, int], Members] = {}
     for streams, allowed in found:
+        if len({_parts(w, recorded.intersection(streams.streams)) for w in allowed}) > 1:
+            continue
         finest = min(allowed, key=lambda w: (w.part, max(len(g) for g in w.groups), w.groups))
         home = {rank: group for group in finest.groups for rank in group}
         members |= {(rank, stream): home[rank] for rank, stream in streams.streams.items()}

@@ -53,17 +53,14 @@ EAGER_SHARE: Final = 0.5
 LONG_TAIL_PERCENTILE: Final = 90
 """Percentile that stands for the longest sends and receives; the last tenth may be accidents."""
 
-LONG_SEND: Final = 5.0
-"""A send of more than this many times the median was held up."""
-
-HELD_RECEIVE_SHARE: Final = 0.5
-"""A send was held by a late receive if the receive was posted in the last half of the send."""
+HELD_LEAD: Final = 1.5
+"""A receive that is posted more than this many copies after its send finds a buffered send ended."""
 
 HELD_END_SHARE: Final = 0.25
-"""And if both end together, within this share of the send's duration."""
+"""A send that waited for such a receive ends together with it, within this share of the send's duration."""
 
 HELD_MAJORITY: Final = 0.5
-"""Share of the long sends that must have been held by their receive before sends are taken to wait."""
+"""Share of the sends with so late a receive that must have waited for it before sends are taken to wait."""
 
 HELD_LEAST: Final = 2
 """And at least this many of them: one pair may be an accident."""

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.measured import Rows
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, SUSPECT_SHARE
 
@@ -43,6 +45,11 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
     told = case.met.told
     return np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+
+
+def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
+    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns."""
+    return model.step_ns(typical_without(case, rows), usual=case.model.usual(_peers(case.stages, rows)))
 
 
 def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:

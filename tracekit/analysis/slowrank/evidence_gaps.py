@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
+from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
@@ -65,8 +65,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
     The model's own error counts in: an effect that it may have missed is no proof that there is none.
     """
-    target = typical_without(case, rows)
-    saved = case.model.recorded_ns - case.free_model.step_ns(target) + case.residual_ns
+    saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
     return min(max(saved, 0.0), excess)
 
@@ -74,7 +73,7 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
     model = case.pinned_model
-    return max(model.recorded_ns - model.step_ns(typical_without(case, rows)), 0.0)
+    return max(model.recorded_ns - cured_ns(case, model, rows), 0.0)
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:

@@ -13,6 +13,7 @@ from tracekit.errors import MeshError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
 from tracekit.tables.clock import align
+from tracekit.tables.half_known import agreeing, half_known, set_aside, taken_back
 from tracekit.tables.match import Operations, rematch
 from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
@@ -70,14 +71,20 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
     if sure:
         told, count = with_only_neighbours(ops, align(ops), lines)
         ops = rematch(ops, told, run.groups) if count else ops
+    told_by_one = half_known(ops)
+    if told_by_one:
+        ops = rematch(ops, set_aside(ops.per_rank.values(), told_by_one), run.groups)
     for _ in range(mesh.sizes[axis]):
         clocks = align(ops)
         doubt = CLOCK_DOUBTS * clocks.residual_ns
         links = linked(open_kernels(ops, clocks), pairs, doubt, sure=sure)
+        links = agreeing(links, ops, told_by_one)
         if not links:
             break
         count += len(links)
         ops = rematch(ops, with_links(ops, links), run.groups)
+    if told_by_one:
+        ops = rematch(ops, taken_back(ops.per_rank.values(), told_by_one), run.groups)
     if count:
         clocks = align(ops)
         doubt = CLOCK_DOUBTS * clocks.residual_ns

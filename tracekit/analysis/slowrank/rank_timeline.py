@@ -30,7 +30,7 @@ class RankTimeline:
     events: list[int]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
-    posts: F64  # the same, each step cut at each operation of the rank's busiest channel
+    posts: F64  # the same, each step cut at each operation of the rank's busiest channel, or at its messages
     starts: npt.NDArray[np.int64]  # where each step begins in `posts`
     start: float  # aligned wall time at the begin of the run
 
@@ -132,9 +132,12 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
 def _busiest(ops: Operations, rows: I64) -> I64:
     """The operations among `rows` (of one rank) that the busiest channel carries: in the same order on every rank.
 
-    Across channels the order of starts differs from rank to rank where one of them runs behind compute.
+    Across channels the order of starts differs from rank to rank where one of them runs behind compute. The messages of
+    a pipeline follow its schedule, which ranks of one stage share, so that all of them count as one channel.
     """
+    messages = np.array([c.p2p for c in ops.channels] or [False])
     channel = ops.channel[rows]
+    channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
     known = channel[channel >= 0]
     return rows[channel == np.argmax(np.bincount(known))] if len(known) else rows
 

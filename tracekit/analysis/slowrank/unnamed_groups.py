@@ -122,7 +122,7 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    return members_of(shown(classes, list(ways_of(mesh)), recorded))
+    return members_of(shown(classes, list(ways_of(mesh)), recorded), recorded)
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
