@@ -126,7 +126,7 @@ def report(out, rank, loss, parameters):
         dist.all_reduce(loss)
         loss /= dist.get_world_size()
     if rank == 0:
-        norm = torch.cat([p.grad.flatten().double() for p in parameters]).norm()
+        norm = torch.cat([p.grad.flatten().double() for p in parameters if p.grad is not None]).norm()
         path = out / "metrics" / "rank0.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
