@@ -13,6 +13,7 @@ from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
+from tracekit.text import plain
 
 from . import exit_codes
 from .output import about, emit, to_file, write_file
@@ -87,7 +88,7 @@ def compare(
 def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:
     if model is not None:
         built, optimizer = build_model(model)
-        told = None if quiet else (lambda line: click.echo(f"numerics: proves {line}", err=True))
+        told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
         return Options(prove=lambda run: prove(run, built, optimizer, told))
     if no_replay:
         return Options(replay=replay)
@@ -101,7 +102,9 @@ def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: 
         forced: bool = False,
     ) -> Path:
         what = f" with {', '.join(variants)}" if variants else " from recorded values" if forced else ""
-        talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}{what}", err=True))
+        talk = (
+            None if quiet else (lambda line: click.echo(plain(f"numerics: replayed {line}{what}"), err=True))
+        )
         return make_replay(run, out, variants=variants, steps=steps, forced=forced, progress=talk)
 
     return Options(replay=replay, make_replay=make)

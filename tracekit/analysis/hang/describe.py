@@ -72,11 +72,13 @@ def _sides(scene: Scene, mismatch: Mismatch) -> tuple[Side, ...]:
 
 def first_group(scene: Scene, culprits: tuple[Culprit, ...]) -> str | None:
     """Give the group in which waiting began: of the calls that culprits hold up, the first in the program."""
+    numbers: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    for number, group in enumerate(scene.groups):
+        numbers.setdefault((group.ranks, group.name), []).append(number)
     calls = [
         CallId(number, culprit.collective.seq)
         for culprit in culprits
-        for number, group in enumerate(scene.groups)
-        if group.ranks == culprit.group.ranks and group.name == culprit.group.name
+        for number in numbers.get((culprit.group.ranks, culprit.group.name), ())
     ]
     return scene.groups[first_in_program(scene, calls).group].name if calls else None
 

@@ -67,12 +67,8 @@ def first_lacking(scene: Scene, rank: int, calls: Sequence[CallId]) -> CallId:
     """Give that of the calls lacking on `rank` which it would have made first."""
     if len(calls) == 1:
         return calls[0]
-    peers = {
-        other
-        for group in scene.groups
-        if rank in group.ranks and scene.is_narrow(group)
-        for other in group.ranks
-    }
+    own = [scene.groups[number] for number in scene.memberships.get(rank, ())]
+    peers = {other for group in own if scene.is_narrow(group) for other in group.ranks}
     witnesses = sorted((peers or set(scene.world)) - {rank})
     votes = {pair: _vote(scene, pair, witnesses) for pair in combinations(calls, 2)}
     return _winner(scene, calls, votes)

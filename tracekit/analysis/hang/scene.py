@@ -42,6 +42,15 @@ class Scene:
         return {rank: dict(roles) for rank, roles in found.items()}
 
     @cached_property
+    def memberships(self) -> dict[int, list[int]]:
+        """Numbers of the groups of every rank, with a dump or without."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, group in enumerate(self.groups):
+            for rank in group.ranks:
+                found[rank].append(number)
+        return dict(found)
+
+    @cached_property
     def roles(self) -> dict[Role, list[Group]]:
         """Groups by role: those of one role stand in the same place of different replicas."""
         found: dict[Role, list[Group]] = defaultdict(list)
