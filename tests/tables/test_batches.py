@@ -54,3 +54,19 @@ def test_each_message_transfers_for_what_is_left():
 def test_sends_inside_exchanges_do_not_tell_eagerness():
     ops = exchange()
     assert not buffered_sends(ops, align(ops)).eager.any()
+
+
+def test_a_kernel_that_ends_later_times_no_message():
+    """Rank 1 receives from rank 0 within 15 µs, but its kernel ends with its send to rank 2, which comes late."""
+    common = [gemm(0, 1), comm(1, 5, 0)]
+    ops = matched(
+        {
+            0: [*common, *call(0, 105, 10, (0, 1))],
+            1: [*common, *call(1, 100, 90, (0, 1), (1, 2))],
+            2: [*common, *call(2, 180, 10, (1, 2))],
+        },
+        WORLD,
+    )
+    waits = measure_waits(ops, align(ops), eager=np.full(len(ops.start), True))
+    received = ops.instance[(ops.rank == 1) & (ops.op == "recv")]
+    assert waits.timed[received].tolist() == [False]
