@@ -8,6 +8,7 @@ import click
 
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
+from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
@@ -63,8 +64,11 @@ def hang(
     """
     with reading(quiet=quiet) as show:
         found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show), job=job)
-    with about(dumps_):
-        finding = analyse(found, mesh, order)
+    try:
+        with about(dumps_):
+            finding = analyse(found, mesh, order)
+    except TracekitError as error:
+        raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
     emit(hang_text(finding, verbose=verbose), lambda: dumps(hang_document(finding)), json_to)
     return exit_codes.of_verdict(finding.verdict, fail_on)
 

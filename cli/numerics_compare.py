@@ -7,12 +7,13 @@ import click
 
 from numerics.comparison.compare import Options
 from numerics.comparison.compare import compare as compare_runs
-from numerics.local.model_source import build_model
+from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
+from tracekit.text import plain
 
 from . import exit_codes
 from .output import about, emit, to_file, write_file
@@ -37,7 +38,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--model",
     metavar="FILE.py:FUNCTION",
-    help="Prove the run piece by piece, of any trainer: the function builds the whole model (and its optimiser).",
+    help="Prove the run piece by piece, of any trainer: the function builds the whole model, its optimiser and loss.",
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @click.option(
@@ -86,9 +87,9 @@ def compare(
 
 def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:
     if model is not None:
-        built, optimizer = build_model(model)
-        told = None if quiet else (lambda line: click.echo(f"numerics: proves {line}", err=True))
-        return Options(prove=lambda run: prove(run, built, optimizer, told))
+        built = build(model)
+        told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
+        return Options(prove=lambda run: prove(run, built.model, built.optimizer, told, built.loss))
     if no_replay:
         return Options(replay=replay)
 
@@ -101,7 +102,9 @@ def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: 
         forced: bool = False,
     ) -> Path:
         what = f" with {', '.join(variants)}" if variants else " from recorded values" if forced else ""
-        talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}{what}", err=True))
+        talk = (
+            None if quiet else (lambda line: click.echo(plain(f"numerics: replayed {line}{what}"), err=True))
+        )
         return make_replay(run, out, variants=variants, steps=steps, forced=forced, progress=talk)
 
     return Options(replay=replay, make_replay=make)

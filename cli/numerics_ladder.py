@@ -9,6 +9,7 @@ from numerics.precision.ladder import LadderFinding, climb
 from numerics.precision.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
+from tracekit.text import plain
 
 from . import exit_codes
 from .output import emit, to_file
@@ -78,5 +79,5 @@ def _climbed(
         return judge(pairs)
     if parallel is None or baseline is None:
         raise click.UsageError("give --parallel and --baseline, or at least two --pair")
-    talk = None if quiet else (lambda line: click.echo(f"numerics: {line}", err=True))
+    talk = None if quiet else (lambda line: click.echo(plain(f"numerics: {line}"), err=True))
     return climb(parallel, baseline, out or parallel / "ladder", talk)

@@ -9,6 +9,7 @@ from numerics.order.plan_finding import plan_finding
 from numerics.order.replayer import make_replay
 from numerics.report.json import dumps
 from numerics.report.plan import plan_document, plan_text
+from tracekit.text import plain
 
 from . import exit_codes
 from .output import emit, to_file
@@ -57,7 +58,7 @@ def replay(
 
     Exit codes: 0 replayed; 3 unreadable, or no replay of this run is possible.
     """
-    talk = None if quiet else (lambda line: click.echo(f"numerics: replayed {line}", err=True))
+    talk = None if quiet else (lambda line: click.echo(plain(f"numerics: replayed {line}"), err=True))
     if baseline == "2d" and out is None:
         raise click.UsageError("--baseline 2d needs --out: RUN/replay is the matched replay's place")
     if baseline == "2d" and (variants or steps):

@@ -55,6 +55,12 @@ ROWS_PER_GROUP: Final = 16384
 KEY_CACHE_BYTES: Final = 256 << 20
 """Memory for keys of boxes: a run of preset small needs this much every step, and would make them anew with less."""
 
+MIX_CHUNK: Final = 1 << 15
+"""Elements mixed at a time on a CPU: their 256 KiB stay in its cache, and are memory that malloc has at hand."""
+
+SCRATCH_ELEMENTS: Final = 1 << 23
+"""Elements up to which a thread keeps the memory (64 MiB) of a tensor's float64 copy for the next."""
+
 HASH_CHUNK: Final = 1 << 18
 """Elements hashed at a time, so that the 64-bit copies stay in the cache."""
 

@@ -12,6 +12,8 @@ from tracekit.thresholds.dumps import MAX_DUMP_BYTES
 
 _NO_DUMP = (".log", ".txt", ".md", ".yaml", ".yml", ".csv", ".parquet", ".html", ".py", ".gz", ".zst")
 """Ends of names that no recorder gives a dump; any other name may be a dump's."""
+_TRACES = (".json.gz", ".json.zst", ".pt.trace.json")
+"""Ends of names that profilers give to traces."""
 DUMPS = Wanted(
     lambda name: not name.startswith(".") and not name.lower().endswith(_NO_DUMP),
     part="fr",
@@ -45,8 +47,17 @@ def find_files(inputs: Sequence[str]) -> Found:
     if not found.sources and found.unreadable:
         raise InputError(f"{found.unreadable[0].path}: {found.unreadable[0].reason}")
     if not found.sources:
-        raise InputError(f"{', '.join(inputs)}: no file in there; give the folder that holds the dumps")
+        count = len(found.foreign)
+        what = f"none of the {count} files in there is named as a dump is" if count else "no file in there"
+        told = f"{', '.join(inputs)}: {what}{traces_told(found)}"
+        raise InputError(f"{told}; give the folder that holds the dumps")
     return found
+
+
+def traces_told(found: Found) -> str:
+    """Say which of the files that were set aside looks like a profiler's trace; empty where none does."""
+    traces = [path for path in found.foreign if path.lower().endswith(_TRACES)]
+    return f" ({traces[0]} looks like a profiler's trace: `tracekit slowrank` reads it)" if traces else ""
 
 
 def size_of(path: str) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from tracekit.dumps.assign import assign_ranks, rank_in_name
-from tracekit.dumps.files import find_files, size_of
+from tracekit.dumps.files import find_files, size_of, traces_told
 from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
@@ -68,8 +68,9 @@ def load_dumps(
     rejected = (*read.rejected, *others, *assigned.rejected, *found.unreadable)
     if not assigned.dumps:
         why = f"; the first: {rejected[0].path}: {rejected[0].reason}" if rejected else ""
-        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{why}"
-        raise with_rejected(InputError(told), [(r.path, r.reason) for r in rejected[1:]])
+        told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{traces_told(found)}{why}"
+        error = InputError(f"{told}; give the folder that holds the dumps")
+        raise with_rejected(error, [(r.path, r.reason) for r in rejected[1:]])
     world = set(assigned.dumps)
     for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
         world.update(ranks)

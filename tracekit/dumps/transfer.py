@@ -68,6 +68,8 @@ class DumpReader:
         decoded, cut_off = _decode(data)
         digest, length = hashlib.sha256(data).hexdigest(), len(data)
         del data
+        if isinstance(decoded, dict) and "traceEvents" in decoded:
+            raise NotADumpError("it is a profiler's trace; `tracekit slowrank` reads it")
         if not isinstance(decoded, dict) or not ("entries" in decoded or "pg_status" in decoded):
             raise NotADumpError("no flight-recorder dump: neither entries nor pg_status in it")
         dump = self._reducer.reduce(path, decoded, cut_off=cut_off)

@@ -33,6 +33,8 @@ def analyse(
     culprits = culprits_of(scene, found.culprits)
     missing = tuple(r for r in scene.world if r not in scene.dumps)
     verdict, reason = _verdict(judgement, culprits, len(missing))
+    if len(scene.dumps) == 1 and missing and not culprits:
+        reason = f"only rank {min(scene.dumps)} left a dump that was read: add the others' dumps; {reason}"
     return HangFinding(
         ranks=RankCoverage(len(scene.world), len(scene.dumps), missing, dumps.rejected),
         mesh=layout.finding,

@@ -56,14 +56,19 @@ class StepEngine:
         return tuple(sorted({str(op) for op in case.ops.op[case.analysed].tolist()}))
 
     def refusal(self, fix: Fix) -> str | None:
-        """Why a known value cannot be made typical here; None where it can."""
+        """Why a known value cannot be made typical here, with any remedy; None where it can."""
         stages = [rows for rows in self.case.stages if len(rows)]
         if fix.key == "stage" and len(stages) < 2:
             return "there is no other stage that tells what is typical"
         if fix.key == "rank":
             row = self.case.steps.row(int(fix.value))
             if all(len(rows) < 2 for rows in stages if row in rows):
-                return "no other rank of its stage was read that tells what is typical"
+                alone = (
+                    "only this rank was read"
+                    if len(self.case.steps.ranks) == 1
+                    else "no other rank of its stage was read"
+                )
+                return f"{alone}: its peers' traces would tell what is typical; add them"
         return None
 
     def meaning(self, fix: Fix) -> str:
