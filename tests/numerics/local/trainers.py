@@ -165,6 +165,7 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
         total = torch.zeros(())
         for words in data[step, dp[0] * share : (dp[0] + 1) * share].chunk(2):
             logits = wrapped(words[:, :-1])
+            watcher.targets(words[:, 1:])
             divisor = 2 * (1 if bug == "no_average" else dp[1] if replicas is not None else 1)
             loss = functional.cross_entropy(logits.flatten(0, 1).float(), words[:, 1:].flatten())
             (loss / divisor).backward()
