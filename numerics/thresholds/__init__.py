@@ -11,6 +11,12 @@ from typing import Final
 MAX_RANKS: Final = 1 << 20
 """Largest world size believed; the largest known jobs have 10^5 ranks."""
 
+MAX_ORDINAL: Final = 1 << 40
+"""Steps, micro-batches and rows of a rank are counted below this: keys that add or hash them stay within 64 bits."""
+
+MAX_EXTENT: Final = 1 << 48
+"""Elements of a tensor, a buffer or a dimension: 10^5 times the largest parameter known."""
+
 MAX_DIMENSIONS: Final = 16
 """Most dimensions of a tensor; training uses at most 6."""
 

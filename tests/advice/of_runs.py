@@ -1,6 +1,9 @@
 """Runs, tables and simulations of reftrain that are refused, and what the refusals advise."""
 
+import errno
+import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +12,16 @@ from tracekit_cli import reftrain_schedule, reftrain_simulate
 
 from numerics.order.order_plan import OrderPlan, read_plan, write_plan
 from reftrain.config.checks import check_world
+from reftrain.cost.hardware import load_hardware
 from reftrain.data.sequences import SyntheticSource
+from reftrain.faults.bugs import parse_bug
 from reftrain.faults.bugs.bug import BugField, parse_value
 from reftrain.faults.longer_documents import LongerDocuments
 from reftrain.job.launcher import _fork_all, prepare_folder
 from reftrain.job.one_rank import _check_resumed, choose_device
+from reftrain.plan.choose import Planner
+from reftrain.plan.meshes import Workload
+from reftrain.rank.processes import Ranks
 from reftrain.rank.world import world_from_environment
 from reftrain.replay.command import _check_plan, replay
 from reftrain.replay.formats import formats_of
@@ -30,11 +38,13 @@ from reftrain.simulate.pool import made_folder
 from reftrain.simulate.runner import simulate
 from reftrain.simulate.setup import schedule_of
 from reftrain.train.checkpoint import find
-from tests.advice.cases import command
+from tests.advice.cases import command, traces
 from tests.advice.of_config import configured
 from tests.advice.register import calls, case
 from tests.simulate.case import setup_of
 from tracekit.dumps.files import read_bytes
+from tracekit.dumps.transfer import DumpReader
+from tracekit.ingest import load
 
 WHOLE = json.dumps({"schema": "reftrain.run/1"})
 TABLE = to_text(make_schedule("1f1b", 2, 1, 4, 1))
@@ -275,3 +285,94 @@ def _(folder, patch):
     (folder / "large").write_bytes(b"12345")
     (folder / "small").write_bytes(b"123")
     return lambda: read_bytes(str(folder / "large")), lambda: read_bytes(str(folder / "small"))
+
+
+@case("flex has no backward on a CPU")
+def _(_folder, _patch):
+    def chosen(kernel: str) -> object:
+        return choose_device(configured(f"run.device=cpu numerics.attention={kernel}"), 0)
+
+    return lambda: chosen("flex"), lambda: chosen("sdpa")
+
+
+calls("cannot show here: {}; change the layout", lambda layout: parse_bug("P01", configured(layout)), "mesh.tp=1",
+      "mesh.tp=2")  # fmt: skip
+
+
+@case("--gpus: {}; give more devices or a larger memory")
+def _(_folder, patch):
+    patch.setattr("reftrain.plan.meshes.MOST_ACTIONS", 20)
+
+    def planned(gpus: int) -> object:
+        return Planner(
+            Workload(configured("model.layers=2").model, gpus, 64, 8), load_hardware("h100")
+        ).plan()
+
+    return lambda: planned(1), lambda: planned(4)
+
+
+@case("--schedule: {}; give both the same")
+def _(_folder, _patch):
+    setup, _config = setup_of({"pp": 2}, steps=1)
+    four = setup_of({"pp": 4}, steps=1)[0].schedule
+    return lambda: simulate(replace(setup, schedule=four)), lambda: simulate(setup)
+
+
+@case("a ring is not simulated; choose all_gather")
+def _(_folder, _patch):
+    setup, _config = setup_of({"cp": 2}, steps=1)
+    return lambda: simulate(replace(setup, job=replace(setup.job, ring=True))), lambda: simulate(setup)
+
+
+@case("start fewer ranks on this machine")
+def _(_folder, patch):
+    def forked(room: int) -> None:
+        ranks = Ranks()
+        patch.setattr(
+            "reftrain.rank.processes.os.fork", lambda: refuse() if len(ranks.pids) >= room else 99999999
+        )
+        ranks.fork(lambda: None)
+        for pipe in ranks.pipes:
+            pipe.close()
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    return lambda: forked(0), lambda: forked(1)
+
+
+def dump(folder: Path, content: bytes) -> object:
+    """What a file is to the reader of dumps; raises what the reader tells of it."""
+    (folder / "file").write_bytes(content)
+    found = DumpReader()(str(folder / "file"))
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def dump_case(part: str, content: bytes) -> None:
+    """Enter a case of a file that is no dump: the dump is given instead."""
+    whole = json.dumps(
+        {"version": "2.5", "entries": [], "pg_config": {}, "pg_status": {}, "rank": 0}
+    ).encode()
+    case(part)(lambda folder, _patch: (lambda: dump(folder, content), lambda: dump(folder, whole)))
+
+
+dump_case("it is compressed, as traces are", gzip.compress(b"{}"))
+dump_case("it is a profiler's trace; `tracekit slowrank`", b'{"traceEvents": []}')
+
+
+@case("{}: {}; free some space, or name another folder")
+def _(folder, patch):
+    given = traces(folder, 2)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def loaded(*, space: bool) -> object:
+        with patch.context() as for_now:
+            if not space:
+                for_now.setattr("tracekit.ingest.reading.read_file", full)
+            return load([given], out=folder / "run")
+
+    return lambda: loaded(space=False), lambda: loaded(space=True)
