@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from numerics.record.switch import LEVEL, NAMES, OUT
-from tracekit.errors import UsageError
+from tracekit.errors import OutputError, UsageError
 
 
 @click.command()
@@ -36,6 +36,7 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
     """
     if (out / "capture").exists():
         raise UsageError(f"{out}: a capture is there already; name another folder")
+    _check_writable(out)
     environment = {**os.environ, OUT: str(out.absolute()), LEVEL: level, NAMES: names or ""}
     try:
         done = subprocess.run(list(command), env=environment, check=False)  # noqa: S603 - the user's own command
@@ -46,3 +47,11 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
         return 3
     sys.stdout.flush()
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def _check_writable(out: Path) -> None:
+    """Raise OutputError where the ranks could not make the folder, before the command runs for nothing."""
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "no permission" if there.is_dir() else "it is no folder"
+        raise OutputError(f"{out}: cannot be written ({there}: {why}); name another folder")

@@ -7,7 +7,7 @@ import click
 
 from numerics.comparison.compare import Options
 from numerics.comparison.compare import compare as compare_runs
-from numerics.local.model_source import build_model
+from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
@@ -38,7 +38,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--model",
     metavar="FILE.py:FUNCTION",
-    help="Prove the run piece by piece, of any trainer: the function builds the whole model (and its optimiser).",
+    help="Prove the run piece by piece, of any trainer: the function builds the whole model, its optimiser and loss.",
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @click.option(
@@ -87,9 +87,9 @@ def compare(
 
 def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:
     if model is not None:
-        built, optimizer = build_model(model)
+        built = build(model)
         told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
-        return Options(prove=lambda run: prove(run, built, optimizer, told))
+        return Options(prove=lambda run: prove(run, built.model, built.optimizer, told, built.loss))
     if no_replay:
         return Options(replay=replay)
 

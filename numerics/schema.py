@@ -61,6 +61,12 @@ COLLECTIVES: Final = ("collective_in", "collective_out")
 RUN_ID: Final = "numerics.run"
 """Key of the run's id in the metadata of a rank's file; stamp.json holds it as `run`."""
 
+TARGET: Final = "target."
+"""Start of an input's name that only the loss function reads; its number follows."""
+
+RANDOM: Final = "rng."
+"""Start of an input's name that holds the state of a random-number generator before a forward; its device follows."""
+
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 

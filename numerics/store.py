@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from numerics.errors import CaptureError
+from numerics.row_bounds import fault_in
 from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, RUN_ID, STAMP, values_file
 from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE, READER_BYTES, READER_SECONDS
 from numerics.values_file import ValuesFile
@@ -234,6 +235,8 @@ def _read_rank(path: Path, rank: int, stamp: dict[str, Any]) -> tuple[pa.Table, 
 
 def _refuse_place(path: Path, table: pa.Table, own: dict[str, Any], rank: int) -> None:
     """Raise InputError where a file's rows are of another rank, or of other coordinates than it says."""
+    if (fault := fault_in(table)) is not None:
+        raise InputError(f"{path}: damaged rows ({fault}); capture the run again")
     ranks = set(table.column("rank").unique().to_pylist())
     if own.get("rank") != rank or ranks - {rank}:
         raise InputError(f"{path}: holds rows of rank {own.get('rank')}; copy the right file here")

@@ -121,6 +121,8 @@ class Run:
             table = pq.read_table(path, columns=taken, memory_map=True, use_threads=False)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
+        if lacking := {"ts", "dur", "cat", "name"} - stored:
+            raise InputError(f"{path}: lacks the column {min(lacking)}; ingest the traces again")
         table = checked(table, path, len(record.groups))
         if record.table_sha256 and table.num_rows != record.events:
             raise InputError(

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from numerics.columns import Columns, Names, read_columns
+from numerics.comparison.broken import Broken
 from numerics.comparison.explanation import Explanation
 from numerics.comparison.first_divergence import Found, first_divergence, first_of
 from numerics.comparison.forced_replay import ForcedReplay, forced_replay
-from numerics.comparison.invariants import Broken, broken_invariants
+from numerics.comparison.invariants import broken_invariants
 from numerics.comparison.local_answer import (
     decide_locally,
     divergence_of,
@@ -26,6 +27,7 @@ from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
+from numerics.comparison.random_numbers import random_notes
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -105,6 +107,7 @@ def _compared(
     notes: tuple[str, ...],
 ) -> CompareFinding:
     """Collect the evidence on comparable runs, decide, and return the finding."""
+    notes = (*notes, *random_notes(run))
     command = what_decides(run.capture)
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
     if options.prove is not None:

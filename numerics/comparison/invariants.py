@@ -5,31 +5,25 @@
 - Recomputation gives the values of the forward.
 - The saved state is the state after the step.
 - A message arrives as it was sent; an all-reduce leaves the same result on every rank of its group.
+- Parts and addends add up to the whole (`linear_invariants`).
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.broken import Broken
+from numerics.comparison.flipped_bits import flipped_bit
+from numerics.comparison.linear_invariants import linear_invariants
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
 from numerics.schema import COLLECTIVES
 from numerics.thresholds import RANKS_IN_SENTENCE
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A broken invariant: its name, a sentence, the odd row, and all rows that contradict each other."""
-
-    name: str
-    sentence: str
-    row: int
-    rows: tuple[int, ...]
-
-
 def broken_invariants(run: Columns) -> list[Broken]:
     """Return all broken invariants of a run, the earliest first within each kind."""
-    return [
+    found = [
         *_copies(run),
         *_same_result(run),
         *_messages(run),
@@ -37,7 +31,18 @@ def broken_invariants(run: Columns) -> list[Broken]:
             run, "recompute", ("forward", "backward"), "the recomputed {tensor} is not what the forward gave"
         ),
         *_pairs(run, "save_load", ("step", "save"), "the saved {tensor} is not what the step left"),
+        *linear_invariants(run),
     ]
+    return [_with_bit(run, one) for one in found[:1]] + found[1:]
+
+
+def _with_bit(run: Columns, one: Broken) -> Broken:
+    """Return a broken invariant that says so where one flipped bit tells two of its rows apart."""
+    other = next((row for row in one.rows if run.digest[row] != run.digest[one.row]), None)
+    if other is None or run["boxes"][other] != run["boxes"][one.row]:
+        return one
+    bit = flipped_bit(run, one.row, int(run.digest[one.row]), int(run.digest[other]))
+    return one if bit is None else replace(one, sentence=f"{one.sentence}: {bit}")
 
 
 def _copies(run: Columns) -> list[Broken]:
@@ -46,12 +51,19 @@ def _copies(run: Columns) -> list[Broken]:
     columns = ("step", "phase", "kind", "tensor", "partial", "boxes", "global_shape", "dtype")
     # a scalar or whole tensor of a micro-batch belongs to its data-parallel rank
     own = np.where(run["micro_batch"] >= 0, run["micro_batch"] * (1 << 20) + run["dp"], -1)
-    base = keys_of(*(run[c] for c in columns), own)[chosen]
+    # what a stage of a pipeline gets and gives bears the same names on all stages
+    stage = np.where(run.named("tensor", *_stage_names(run)), run["pp"], -1)
+    base = keys_of(*(run[c] for c in columns), own, stage)[chosen]
     again = occurrence(keys_of(base, run["rank"][chosen]), run["order"][chosen])
     return [
         Broken("copies", _copies_text(run, rows), odd_one(run, rows), tuple(rows))
         for rows in contradictions(run, chosen, keys_of(base, again))
     ]
+
+
+def _stage_names(run: Columns) -> list[str]:
+    """Return the names of what `watch` records of the whole model that it was given: a stage's inputs and outputs."""
+    return [name for name in run.names.texts if name in {"out", "out.grad"} or name.startswith("in.")]
 
 
 def _copies_text(run: Columns, rows: list[int]) -> str:

@@ -1,9 +1,12 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
+import numpy as np
+
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
+from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.forced_pass import ROOT
@@ -34,7 +37,7 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_loss(proof, case.baseline)
+    other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
     return _sound(case, proof)
@@ -92,6 +95,8 @@ def _reason(wrong: LocalCheck) -> str:
         )
     if judged.how == ADDENDS:
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
+    if judged.lone:
+        return f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.lone}, which no rounding does"
     text = (
         f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.differ} of {judged.elements} elements differ"
     )
@@ -143,8 +148,11 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
 def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the relation of the recorded tensor to the right one in words; None where none holds."""
     judged = wrong.check.judged
-    if wrong.rows:
-        return judged.how or None
+    if judged.lone or wrong.rows:
+        return judged.lone or judged.how or None
+    misplaced = judged.relation or _stale(run, wrong)
+    if misplaced:
+        return misplaced
     if judged.how == ADDENDS:
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
@@ -156,6 +164,23 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     return None
 
 
+def _stale(run: Columns, wrong: LocalCheck) -> str:
+    """Return that the recorded tensor is its own of an earlier step, in every bit on all ranks; else nothing."""
+    same = run.named("tensor", wrong.check.tensor) & run.named("phase", wrong.check.phase)
+    place = (-1, -1) if wrong.place is None else wrong.place
+    if wrong.place is not None:
+        same &= (run["dp"] == place[0]) & (run["micro_batch"] == place[1])
+    columns = ("rank", "boxes", "kind")
+    now = np.flatnonzero(same & (run["step"] == wrong.step))
+    held = {(*(int(run[c][row]) for c in columns), int(run.digest[row])) for row in now}
+    for back in range(1, wrong.step + 1):
+        then = np.flatnonzero(same & (run["step"] == wrong.step - back))
+        before = {(*(int(run[c][row]) for c in columns), int(run.digest[row])) for row in then}
+        if held and held <= before and wrong.check.judged.elements >= LEAST_FITTED:
+            return f"stale by {back} step{'s' * (back > 1)}: the value of step {wrong.step - back}"
+    return ""
+
+
 def local_notes(proof: LocalProof) -> tuple[str, ...]:
     """Return what the proof rests on and what it did not see, in words."""
     standings = [c.check.judged.standing for c in proof.checks]
@@ -165,8 +190,20 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
         f"{unchecked} not checked"
     )
     scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
+    scales += _loss_scale(proof)
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     loss = (
-        [] if any(ends) else ["the loss function was not repeated: its gradient is taken as it was recorded"]
+        []
+        if any(ends) or proof.loss_factors
+        else ["the loss function was not repeated: its gradient is taken as it was recorded"]
     )
     return (counts, *scales, *proof.orders, *loss, *(f"not checked: {text}" for text in proof.unseen))
+
+
+def _loss_scale(proof: LocalProof) -> list[str]:
+    """Say how the recorded gradients of the output stand to those of the given loss function."""
+    found = sorted(set(proof.loss_factors.values()))
+    if not found:
+        return []
+    several = f" to {found[-1]:.6g}" if len(found) > 1 else ""
+    return [f"the loss function was repeated: its gradient was scaled by {found[0]:.6g}{several}"]

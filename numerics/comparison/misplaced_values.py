@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from numerics.comparison.array_differences import few_places, moved, places_in_words
 from numerics.comparison.explanation import Explanation, Question, agreed_axis, ranks_in_words
 from numerics.comparison.linear_relations import near
 from numerics.comparison.mesh_axes import cutting_axis
 from numerics.comparison.missing_addends import partial_words
 from numerics.comparison.row_pairs import RowPairs
+from numerics.local.array_differences import few_places, moved, places_in_words
 from numerics.schema import parse_boxes
 from numerics.thresholds import LEAST_REARRANGED, SAME_SQUARES, SAME_SUM
 

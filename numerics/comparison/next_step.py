@@ -50,3 +50,14 @@ def what_tells_rounding(capture: Capture) -> str | None:
         f"run again with --capture tensors --out {capture.folder}_values, "
         f"then numerics compare --parallel {capture.folder}_values"
     )
+
+
+def what_explains(capture: Capture, tensor: str) -> str | None:
+    """Return how to capture the values of a tensor whose difference has no explanation; None where they are there."""
+    if capture.values:
+        return None
+    folder = capture.folder
+    if _has_replayer(capture):
+        again = f"run again with --capture tensors --set evidence.capture_names='[\"{tensor}\"]' --out {folder}_values"
+        return f"to see where {tensor} differs, {again}, then numerics compare --parallel {folder}_values"
+    return f"to see where {tensor} differs, numerics capture --level tensors --out {folder}_values -- CMD"

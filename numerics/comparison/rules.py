@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.broken import Broken
 from numerics.comparison.explanation import Explanation, Question
 from numerics.comparison.first_divergence import Found
-from numerics.comparison.invariants import Broken
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.misplaced_values import few_indices, from_elsewhere, rearranged
 from numerics.comparison.missing_addends import missing_addends

@@ -30,10 +30,13 @@ _FACTOR_AXES: Final = ("pp", *(axis for axis in DESCENT if axis != "pp"))
 
 
 def one_factor(question: Question) -> Explanation | None:
-    """One factor everywhere, or one for each rank; of few elements nothing is claimed, since any two have a ratio."""
+    """One factor everywhere, or one for each rank.
+
+    Any two numbers have a ratio: of few elements a factor is claimed only where the next wrong tensor has it as well.
+    """
     pairs, rows = question.pairs, question.rows
     if pairs.elements(rows) < LEAST_FITTED:
-        return None
+        return _carried_on(question)
     values = pairs.has_values(rows)
     tolerance = pairs.tolerance(rows, values=values)
     fit = factor(*pairs.both(rows, values=values))
@@ -50,6 +53,28 @@ def one_factor(question: Question) -> Explanation | None:
     if max(abs(v - 1) for v in each) <= FACTOR_MARGIN * tolerance:
         return None
     return _by_axis(pairs, rows, each, tolerance)
+
+
+def _carried_on(question: Question) -> Explanation | None:
+    """Return the factor of few elements that the next wrong tensor of a rank has too; None where it has another."""
+    pairs, first = question.pairs, question.rows[0]
+    run, later = pairs.run, pairs.table.different
+    for column in ("rank", "step", "micro_batch"):
+        later = later[run[column][later] == run[column][first]]
+    later = later[(run["order"][later] > run["order"][first]) & (run["numel"][later] >= LEAST_FITTED)]
+    if not len(later):
+        return None
+    following = [int(later[np.argmin(run["order"][later])])]
+    values = pairs.has_values([*question.rows, *following])
+    tolerance = pairs.tolerance([*question.rows, *following], values=values)
+    own = factor(*pairs.both(question.rows, values=values))
+    its = factor(*pairs.both(following, values=values))
+    if own is None or its is None or max(own.residual, its.residual) > tolerance:
+        return None
+    apart = abs(own.value - its.value) > FACTOR_MARGIN * tolerance * abs(its.value)
+    if apart or abs(its.value - 1) <= FACTOR_MARGIN * tolerance:
+        return None
+    return _factor_words(question, own.value, max(tolerance, NAMED_FACTOR_TOLERANCE))
 
 
 def _factor_words(question: Question, value: float, tolerance: float) -> Explanation:

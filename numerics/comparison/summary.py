@@ -11,6 +11,7 @@ from numerics.comparison.first_divergence import Found, at_row, first_of
 from numerics.comparison.largest_differences import largest_differences
 from numerics.comparison.mesh_axes import plain_axis
 from numerics.comparison.module_map import module_map
+from numerics.comparison.next_step import what_explains
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.verdict import Case, Decision, growth_sentence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, TensorDifference
@@ -41,6 +42,10 @@ def finding_of(case: Case, decision: Decision, found: Found | None, notes: tuple
         largest = largest_differences(case.run, case.baseline, case.tensors, WORST_TENSORS)
         if decision.verdict == "drift":
             explanation = growth_sentence(case.tensors)
+    place = _divergence(case, decision, found)
+    unexplained_next = None
+    if decision.verdict == "bug" and explanation is None and place is not None:
+        unexplained_next = what_explains(case.run.capture, place.tensor)
     return CompareFinding(
         verdict=decision.verdict,
         proof=decision.proof,
@@ -48,14 +53,14 @@ def finding_of(case: Case, decision: Decision, found: Found | None, notes: tuple
         parallel=str(case.run.capture.folder),
         baseline=_folder(case.baseline),
         replay=_folder(case.replay),
-        first_divergence=_divergence(case, decision, found),
+        first_divergence=place,
         explanation=explanation,
         tensors=_counts(case, unexplained),
         largest_differences=largest,
         invariants=tuple(one.sentence for one in case.broken[:INVARIANTS_LISTED]),
         plan=tuple(one.sentence for one in case.plan[:PLAN_LISTED]),
         could_not_have_seen=blind_spots(case.run),
-        next=decision.next,
+        next=decision.next or unexplained_next,
         notes=notes,
         cells=cells,
     )

@@ -18,8 +18,8 @@ from itertools import pairwise
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.broken import Broken
 from numerics.comparison.explanation import Explanation
-from numerics.comparison.invariants import Broken
 from numerics.comparison.next_step import what_decides, what_tells_rounding
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable

@@ -35,10 +35,12 @@ class Carried:
     """What holds for a while: the run's way to compute, and the operators seen that no rule bounds.
 
     `parts` counts the parts that a run cuts a product into, each rounded to the output's format and added in it (tensor
-    parallelism). The result of an operator in `without_rule` may miss by anything.
+    parallelism). The result of an operator in `without_rule` may miss by anything. `draws` says that random numbers are
+    drawn as the run drew them.
     """
 
     parts: int = 1
+    draws: bool = False
     without_rule: set[str] = field(default_factory=set)
 
 
@@ -46,9 +48,9 @@ _NOW: Final[ContextVar[Carried | None]] = ContextVar("bounded", default=None)
 
 
 @contextmanager
-def carrying(parts: int = 1) -> Iterator[Carried]:
+def carrying(parts: int = 1, *, draws: bool = False) -> Iterator[Carried]:
     """Give the run's way to compute to all rules for a while; it collects the operators without one."""
-    carried = Carried(parts)
+    carried = Carried(parts, draws)
     token = _NOW.set(carried)
     try:
         yield carried

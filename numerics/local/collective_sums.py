@@ -13,7 +13,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.forced_pass import Check
-from numerics.local.judgement import Judged, Standing, within
+from numerics.local.judgement import Judged, Standing, lone_element, within
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.recorded import RecordedRun, same_bits
 from numerics.local.repairs import repair, sum_of
@@ -144,6 +144,10 @@ def _summed(
     size = sum_of([part.abs() for part in parts], ones) / divisor
     wide = max(unit(parts[0].dtype), unit(out.dtype))
     judged = within(sum_of(parts, ones) / divisor, (count + SUM_ROUNDINGS) * wide * size, out)
+    right = learned.nearest(key, made, out, count, divisor)
+    alone = "" if right is None else lone_element(out, right)
+    if alone:
+        return replace(judged, standing=Standing.BEYOND, lone=alone, how=alone)
     if judged.standing == Standing.EQUAL:  # by the exact sum, yet not in the learned order
         judged = replace(judged, standing=Standing.WITHIN)
     if judged.standing != Standing.BEYOND:

@@ -1,6 +1,7 @@
 """Checks parameters' gradients: what each backward adds, and the sum that the optimiser sees."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -11,6 +12,9 @@ from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
 from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.relations import relation
+from numerics.thresholds import LEAST_FITTED
+from numerics.thresholds.local import NAMES_TRIED
 
 
 def check_added(
@@ -34,10 +38,13 @@ def check_added(
         judged, recorded = Judged(Standing.BEYOND), None
         if name in plain:
             judged, recorded = judge(plain[name], readings)
-        if judged.standing != Standing.EQUAL:
+        if judged.standing != Standing.EQUAL and not judged.lone:
             judged, recorded = judge(grad, readings)
         held = readings[0].tensor if recorded is None else recorded
         total.add(place, held, known(held))
+        if judged.standing == Standing.BEYOND and not judged.lone and name in plain:
+            judged = replace(judged, relation=relation(held, plain[name]))
+        judged = replace(judged, pair=None)
         found.append(
             LocalCheck(state.step, place, Check(f"{name}.grad", name.rpartition(".")[0], "backward", judged))
         )
@@ -67,9 +74,27 @@ def check_gradients(
     sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
     scale = solve_scale(sums, recorded, {n: s for n, s in sizes.items() if s > 1})
     scales[state.step] = scale
-    found = []
+    found: list[LocalCheck] = []
+    tried = 0
     for name, grad in recorded.items():
         judged = judge_gradient(grad, sums[name], scale, learned)
+        if judged.standing == Standing.BEYOND and tried < NAMES_TRIED:
+            tried += 1
+            judged = replace(judged, relation=_another(grad, name, sums, scale))
         check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
         found.append(LocalCheck(state.step, None, check))
     return found
+
+
+def _another(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:
+    """Return which other parameter's gradient a wrong one is; empty where none or several fit."""
+    if grad.numel() < LEAST_FITTED:
+        return ""
+    fits = [
+        other
+        for other, total in sums.items()
+        if other != name
+        and total.total.shape == grad.shape
+        and judge_gradient(grad, total, scale, LearnedOrders()).standing in {Standing.EQUAL, Standing.WITHIN}
+    ]
+    return f"equals the gradient of {fits[0]}" if len(fits) == 1 else ""

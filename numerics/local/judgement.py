@@ -1,12 +1,13 @@
 """How a recorded tensor stands to the same tensor computed anew from recorded inputs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import torch
 
 from numerics.local.bounded import Bounded
 from numerics.local.recorded import Reading, same_bits
+from numerics.thresholds import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
 
 
 class Standing(IntEnum):
@@ -26,7 +27,8 @@ class Judged:
     are not equal; `ratio` is <recorded, computed> / <computed, computed>, and `scaled` says that the recorded tensor is
     the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
     recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
-    it was computed in.
+    it was computed in. `lone` says in words that one element of many differs alone, or one rank, `relation` where
+    right values stand in the wrong place. `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -38,6 +40,9 @@ class Judged:
     how: str = ""
     scaled: bool = False
     format: str = ""
+    lone: str = ""
+    relation: str = ""
+    pair: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, compare=False, repr=False)
 
 
 def judge(computed: torch.Tensor, readings: list[Reading]) -> tuple[Judged, torch.Tensor | None]:
@@ -60,9 +65,38 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
     if same_bits(computed.detach(), recorded):
         return Judged(Standing.EQUAL, elements=recorded.numel())
     value = computed.detach()
+    differ = int((value != recorded).sum())
+    alone = lone_element(recorded, value) if differ == 1 else ""
     return Judged(
-        Standing.BEYOND, None, int((value != recorded).sum()), recorded.numel(), ratio(recorded, value)
+        Standing.BEYOND,
+        None,
+        differ,
+        recorded.numel(),
+        ratio(recorded, value),
+        lone=alone,
+        pair=(recorded, value),
     )
+
+
+def lone_element(recorded: torch.Tensor, value: torch.Tensor) -> str:
+    """Return in words that one element of many differs alone, by more than a rounding that turned over; else "".
+
+    A change of kernel rounds otherwise in many places.
+    """
+    a, b = recorded.reshape(-1), value.reshape(-1)
+    if a.dtype != b.dtype or a.numel() < LONE_ELEMENT_OF or int((a != b).sum()) != 1:
+        return ""
+    at = int((a != b).nonzero()[0])
+    if a.is_floating_point():
+        size = max(abs(float(b[at])), float(b.double().square().mean().sqrt()))
+        last_place = torch.finfo(a.dtype).eps * size
+        if abs(float(a[at]) - float(b[at])) <= LONE_ELEMENT_ULP * last_place:
+            return ""
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    turned = int((a[at : at + 1].view(bits) ^ b[at : at + 1].view(bits))[0])
+    turned &= (1 << 8 * a.element_size()) - 1
+    where = f"element {at} of {a.numel()} alone differs"
+    return f"{where}, by one flipped bit: bit {turned.bit_length() - 1}" if turned.bit_count() == 1 else where
 
 
 def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> Judged:

@@ -55,6 +55,24 @@ class LearnedOrders:
             self.others[key] = self.others.get(key, 0) + 1
         return False
 
+    def nearest(
+        self,
+        key: Hashable,
+        made: Callable[[Adder], torch.Tensor],
+        out: torch.Tensor,
+        count: int,
+        divisor: float = 1.0,
+    ) -> torch.Tensor | None:
+        """Return what the learned order gives, by each piece's best start; None where no order is learned."""
+        known = self.orders.get(key)
+        if not known or out.numel() * count * count > MAX_ORDER_WORK:
+            return None
+        best = made(known[0].adders(count, divisor)[0]).to(out.dtype)
+        for adder in known[0].adders(count, divisor)[1:]:
+            other = made(adder).to(out.dtype)
+            best = torch.where(best == out, best, torch.where(other == out, other, best))
+        return best
+
     @property
     def said(self) -> tuple[str, ...]:
         """What was learned, in sentences, the first few groups."""

@@ -3,6 +3,8 @@
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +19,21 @@ _LOADED_AS: Final = "tracekit_model_source"
 """The name that a file is loaded under: its own could be that of an installed or imported module (`train.py`)."""
 
 
-def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
-    """Return what FUNCTION builds: the whole model, and its optimiser where it returns one beside it.
+@dataclass(frozen=True)
+class Built:
+    """What a user's function builds: the whole model, its optimiser, and the loss function; None where left out."""
 
-    The function takes no argument and returns the model without any parallelism, or (model, optimiser). InputError
-    where it cannot be loaded, fails, or returns something else.
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    loss: Callable[..., torch.Tensor] | None = None
+
+
+def build(source: str) -> Built:
+    """Return what FUNCTION builds: the model, or (model, optimiser), or (model, optimiser, loss).
+
+    The function takes no argument; the model is without any parallelism, and the loss maps the model's output and the
+    recorded targets to the number from which the backward starts. InputError where it cannot be loaded, fails, or
+    returns something else.
     """
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name.isidentifier():
@@ -33,12 +45,21 @@ def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
         made: Any = function()
     except Exception as error:  # the user's code may raise anything
         raise InputError(f"{source}: the function failed ({_told(error)})") from error
-    model, optimizer = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer | None):
+    parts = made if isinstance(made, tuple) else (made,)
+    model, optimizer, loss = (*parts, None, None, None)[:3]
+    known = isinstance(model, nn.Module) and isinstance(optimizer, torch.optim.Optimizer | None)
+    if not known or len(parts) > len(fields(Built)) or not (loss is None or callable(loss)):
         raise InputError(
-            f"{source}: returned {type(made).__name__}; return an nn.Module, or (module, optimiser)"
+            f"{source}: returned {type(made).__name__}; return an nn.Module, (module, optimiser), or "
+            "(module, optimiser, loss)"
         )
-    return model, optimizer
+    return Built(model, optimizer, loss)
+
+
+def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:
+    """Return the model and its optimiser that FUNCTION builds; see `build`."""
+    built = build(source)
+    return built.model, built.optimizer
 
 
 def _module(place: str) -> ModuleType:

@@ -1,7 +1,7 @@
 """Repeats an optimiser's step on the recorded parameters, gradients and state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -9,6 +9,9 @@ from torch import nn
 from numerics.local.bounded import unit
 from numerics.local.judgement import Judged, Standing, within
 from numerics.thresholds import FUNCTION_ROUNDINGS
+
+COUNT: Final = "step"
+"""Name of the optimiser's state that counts its steps."""
 
 Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
 """Maps a tensor's name and shape (None: any) to what was recorded; None where it was not."""
@@ -49,6 +52,40 @@ def repeat_step(
                     (f"{name}.{key}", _stand(after(f"{name}.{key}", tuple(value.shape)), value, None))
                 )
     return found
+
+
+def other_count(
+    before: Find,
+    after: Find,
+    stepped: Callable[[Find], list[tuple[str, Judged]]],
+    done: Sequence[tuple[str, Judged]],
+) -> str:
+    """Return that the optimiser counted another step than the next, where that alone explains all updates; else "".
+
+    `stepped` repeats the step from given parameters and state, `done` is how it stood with the recorded ones.
+    """
+    wrong = [name for name, judged in done if judged.standing == Standing.BEYOND]
+    counted = [name for name, _ in done if name.endswith(f".{COUNT}")]
+    if not wrong or not counted:
+        return ""
+    held, left = before(counted[0], None), after(counted[0], None)
+    if held is None or held.numel() != 1:
+        return ""
+    due = int(held) + 1
+    counts = {due - 1, due + 1, 1} | ({int(left)} if left is not None and left.numel() == 1 else set())
+    fits = []
+    for count in sorted(counts - {due, 0}):
+
+        def counting(name: str, shape: tuple[int, ...] | None, to: int = count) -> torch.Tensor | None:
+            found = before(name, shape)
+            return (
+                found if found is None or not name.endswith(f".{COUNT}") else torch.full_like(found, to - 1)
+            )
+
+        again = [judged for name, judged in stepped(counting) if not name.endswith(f".{COUNT}")]
+        if all(judged.standing != Standing.BEYOND for judged in again):
+            fits.append(count)
+    return f"the optimiser counts step {fits[0]}, not {due}" if len(fits) == 1 else ""
 
 
 def _put(

@@ -11,7 +11,7 @@ from functools import reduce
 import torch
 
 from numerics.local.bounded import Bounded, unit
-from numerics.local.judgement import Judged, Standing, ratio, within
+from numerics.local.judgement import Judged, Standing, lone_element, ratio, within
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.recorded_step import Place
 from numerics.local.sum_orders import Adder
@@ -88,6 +88,9 @@ def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
     adding = (len(total.value) + FUNCTION_ROUNDINGS) * unit(recorded.dtype) * total.size
     error = abs(scale.factor) * (torch.stack(list(total.error.values())).sum(0) + adding)
     judged = within(scale.factor * total.total, error, recorded)
+    alone = _alone(recorded, total, scale, learned)
+    if alone:
+        return replace(judged, standing=Standing.BEYOND, lone=alone)
     if judged.standing == Standing.BEYOND and not judged.scaled:
         judged = replace(judged, how=_addends(recorded, total, scale))
     return judged
@@ -105,6 +108,19 @@ def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
         if learned.explains(key, name, made, out, len(ranks), 1 / scale.factor, only_found=True):
             return True
     return False
+
+
+def _alone(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> str:
+    """Return in words that one element alone is not what the learned order gives; empty where it is not alone."""
+    ranks, out = total.by_rank, recorded.reshape(-1)
+    if not ranks or scale.factor == 0:
+        return ""
+    for words, made in _ways(ranks).items():
+        right = learned.nearest(("gradients", words, out.dtype), made, out, len(ranks), 1 / scale.factor)
+        alone = "" if right is None else lone_element(out, right)
+        if alone:
+            return alone
+    return ""
 
 
 def _ways(ranks: Sequence[Sequence[torch.Tensor]]) -> dict[str, Callable[[Adder], torch.Tensor]]:

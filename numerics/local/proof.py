@@ -6,7 +6,7 @@ stands out where it is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -17,13 +17,16 @@ from numerics.local.bounded import carrying, known
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.gradient_checks import check_added, check_gradients
-from numerics.local.judgement import Standing
+from numerics.local.judgement import Judged, Standing
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
-from numerics.local.optimizer_step import repeat_step
+from numerics.local.lone import without_lone_ranks
+from numerics.local.loss_check import Loss, LossChecks, check_loss
+from numerics.local.optimizer_step import Find, other_count, repeat_step
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
-from numerics.local.recorded_step import RecordedStep
+from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.relations import relation
 from numerics.schema import LEARNING_RATE
 from tracekit.errors import InputError
 
@@ -33,7 +36,8 @@ class LocalProof:
     """All checks of a run in the order in which data flow, and what was not seen.
 
     `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
-    `orders` says in words which orders the sums over ranks follow.
+    `orders` says in words which orders the sums over ranks follow, `loss_factors` by step how many times the gradient
+    of the given loss function the recorded one is (empty where none was given or checked).
     """
 
     checks: tuple[LocalCheck, ...]
@@ -42,6 +46,7 @@ class LocalProof:
     orders: tuple[str, ...] = ()
     first_step: int = 0
     first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss_factors: dict[int, float] = field(default_factory=dict)
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -54,8 +59,9 @@ def prove(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,
     progress: Callable[[str], None] | None = None,
+    loss: Loss | None = None,
 ) -> LocalProof:
-    """Return the local proof of a captured run by its model on one process.
+    """Return the local proof of a captured run by its model on one process, with its loss function where it is given.
 
     InputError where the capture holds no values, or none of the model's inputs.
     """
@@ -67,20 +73,33 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned = LearnedOrders()
+    learned, losses = LearnedOrders(), LossChecks()
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step, _state_before(recorded, step, steps[0]))
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
+        if loss is not None:
+            check_loss(state, loss, losses)
         checks += found
         checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
-    first = RecordedStep(recorded, model, steps[0], _state_before(recorded, steps[0], steps[0]))
-    shapes = {f"{name}.grad": tuple(p.shape) for name, p in model.named_parameters()}
-    grads = {name: g for name, shape in shapes.items() if (g := first.gradient(name, shape)) is not None}
-    return LocalProof(tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads)
+    checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
+    grads = _gradients_of(
+        RecordedStep(recorded, model, steps[0], _state_before(recorded, steps[0], steps[0]))
+    )
+    if len(run.capture.environments) == 1:  # other machines may run other kernels
+        checks = without_lone_ranks(checks)
+    return LocalProof(
+        tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads, losses.factors
+    )
+
+
+def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
+    """Return the recorded gradients of a step, whole."""
+    shapes = {f"{name}.grad": tuple(p.shape) for name, p in state.model.named_parameters()}
+    return {name: g for name, shape in shapes.items() if (g := state.gradient(name, shape)) is not None}
 
 
 def _state_before(recorded: RecordedRun, step: int, first: int) -> tuple[int, str]:
@@ -103,12 +122,13 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
     sums: dict[str, Sum] = {}
     checks: list[LocalCheck] = []
     for place in state.recorded.places(state.step):
-        exact, plain = _passed(state, place, held, bounds=False)
-        with carrying(state.parts) as carried:
-            bounds, grads = _passed(state, place, held, bounds=True)
+        drawn = state.random_state(place)
+        exact, plain = _passed(state, place, held, drawn, bounds=False)
+        with carrying(state.parts, draws=drawn is not None) as carried:
+            bounds, grads = _passed(state, place, held, drawn, bounds=True)
         unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
         best = (
-            [_better(a, b) for a, b in zip(exact, bounds, strict=True)]
+            [_related(_better(a, b), a) for a, b in zip(exact, bounds, strict=True)]
             if len(exact) == len(bounds)
             else bounds
         )
@@ -118,13 +138,32 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
 
 
 def _better(exact: Check, bound: Check) -> Check:
-    return exact if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} else bound
+    """Return the check that says more; a lone element is never rounding, whatever its bound allows."""
+    if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} or exact.judged.lone:
+        return exact
+    return bound
+
+
+def _related(found: Check, exact: Check) -> Check:
+    """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
+    pair = exact.judged.pair
+    told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
+    words = relation(*pair) if told and pair is not None else ""
+    return replace(found, judged=replace(found.judged, relation=words, pair=None))
 
 
 def _passed(
-    state: RecordedStep, place: tuple[int, int], held: dict[str, torch.Tensor], *, bounds: bool
+    state: RecordedStep,
+    place: Place,
+    held: dict[str, torch.Tensor],
+    drawn: torch.Tensor | None,
+    *,
+    bounds: bool,
 ) -> tuple[list[Check], dict[str, torch.Tensor]]:
-    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients."""
+    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients.
+
+    `drawn` is the state of the generator of random numbers from which the run's forward drew.
+    """
     values = {
         name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
         for name, v in held.items()
@@ -135,7 +174,10 @@ def _passed(
         bounds=bounds,
     )
     args, kwargs = state.inputs(place)
-    walk.run(state.model, values, args, kwargs)
+    with torch.random.fork_rng(devices=[]):
+        if drawn is not None:
+            torch.set_rng_state(drawn)
+        walk.run(state.model, values, args, kwargs)
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     return checks, grads
@@ -152,17 +194,18 @@ def _update(
     for tensor in state.recorded.names(state.step, "step", "optimizer"):
         name, _, key = tensor.rpartition(".")
         states.setdefault(name, []).append(key)
-    done = repeat_step(
-        state.model,
-        optimizer,
-        state.parameter,
-        state.gradient,
-        lambda name, shape: state.parameter(name, shape, (state.step, "step")),
-        _rates(state),
-        states,
-    )
+
+    def after(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+        return state.parameter(name, shape, (state.step, "step"))
+
+    def stepped(before: Find) -> list[tuple[str, Judged]]:
+        return repeat_step(state.model, optimizer, before, state.gradient, after, _rates(state), states)
+
+    done = stepped(state.parameter)
+    words = other_count(state.parameter, after, stepped, done)
     return [
-        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", judged)) for n, judged in done
+        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))
+        for n, judged in done
     ]
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun
+from numerics.schema import RANDOM
 from tracekit.errors import InputError
 
 Place = tuple[int, int]
@@ -44,6 +45,19 @@ class RecordedStep:
         """Return the readings of what a place's backward added to a parameter's gradient."""
         rows = self.recorded.rows(self.step, "backward", "param_grad_local", name)
         return self.recorded.whole(self.recorded.of_place(rows, place), shape, batch=False)
+
+    def given(self, place: Place, kind: str, name: str) -> torch.Tensor | None:
+        """Return a recorded tensor of a place's first forward, whole, of any shape; None where it was not recorded."""
+        rows = self.recorded.of_place(self._rows("forward", kind, name), place)
+        found = self.recorded.whole(rows, None, batch=True) or self.recorded.whole(rows[:1], None, batch=True)
+        return found[0].tensor if rows and found else None
+
+    def random_state(self, place: Place) -> torch.Tensor | None:
+        """Return the state of the CPU's generator before a place's forward; None where its ranks had several."""
+        rows = self.recorded.of_place(self._rows("forward", "input", f"{RANDOM}cpu"), place)
+        if len({int(self.recorded.run.digest[row]) for row in rows}) != 1:
+            return None
+        return self.recorded.local(rows[0])
 
     def activation(self, place: Place, name: str, call: int, _: int, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of a module's output, of its call number `call` in the forward."""

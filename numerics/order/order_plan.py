@@ -9,17 +9,23 @@ result: a reduction on which two plans agree gives equal results for equal input
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from numerics.errors import CaptureError
 from numerics.store import LIMITS
-from numerics.thresholds import MAX_PLAN_BYTES
+from numerics.thresholds import MAX_EXTENT, MAX_ORDINAL, MAX_PLAN_BYTES, MAX_RANKS
 from tracekit.workers import deaths
 
 SCHEMA: Final = "numerics.orders/1"
 FILE: Final = "order_plan.json"
+
+# the range of every whole number, checked where a plan is read
+Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+Ordinal = Annotated[int, msgspec.Meta(ge=-1, lt=MAX_ORDINAL)]
+Elements = Annotated[int, msgspec.Meta(ge=0, lt=MAX_EXTENT)]
 
 
 class Reduction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -39,15 +45,15 @@ class Reduction(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     op: str
     phase: str
     dtype: str
-    group: tuple[int, ...]
-    operands: tuple[int, ...]
+    group: tuple[Rank, ...]
+    operands: tuple[Ordinal, ...]
     reduction: str = "sum"
-    elements: int = 0
-    bounds: tuple[tuple[int, int], ...] = ()
-    layout: tuple[tuple[str, int], ...] = ()
-    cuts: tuple[int, ...] = ()
+    elements: Elements = 0
+    bounds: tuple[tuple[Elements, Elements], ...] = ()
+    layout: tuple[tuple[str, Elements], ...] = ()
+    cuts: tuple[Ordinal, ...] = ()
     scale: float = 1.0
-    steps: tuple[int, int] = (0, 0)
+    steps: tuple[Ordinal, Ordinal] = (0, 0)
 
     @property
     def place(self) -> tuple[str, str, str, str]:
@@ -63,8 +69,8 @@ class OrderPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     source: str
-    world_size: int
-    mesh: dict[str, int]
+    world_size: Count
+    mesh: dict[str, Count]
     local: dict[str, str] = {}
     reductions: tuple[Reduction, ...]
 

@@ -4,9 +4,10 @@ All of it is additive over the parts of a global tensor: every rank computes it 
 communication, and the parts of any sharding add up to the same whole.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from numerics.record.digest import KEYS, MASK, digest, digest_unsigned_zero
 from numerics.record.pieces import pieces
 from numerics.record.sketch import in_sketch_format, project
 from numerics.schema import SKETCH, Box
-from numerics.thresholds import LOW_BITS_SAMPLE
+from numerics.thresholds import LOW_BITS_SAMPLE, SCRATCH_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,26 @@ class _Finite(NamedTuple):
     greatest: float
 
 
+class _Scratch(threading.local):
+    """Memory of each thread for the float64 copy of a tensor: fresh pages would cost more than the copy itself."""
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0, dtype=torch.float64)
+
+    def wide(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in float64, which the next call overwrites; a new one on a device or where it is large."""
+        if flat.device.type != "cpu" or flat.numel() > SCRATCH_ELEMENTS:
+            return flat.to(torch.float64)
+        if len(self._held) < flat.numel():
+            self._held = torch.empty(flat.numel(), dtype=torch.float64)
+        return self._held[: flat.numel()].copy_(flat)
+
+
+_SCRATCH: Final = _Scratch()
+
+
 def _finite(flat: torch.Tensor) -> _Finite:
-    wide = flat.to(torch.float64)
+    wide = _SCRATCH.wide(flat)
     least, greatest = (float(v) for v in torch.stack(torch.aminmax(flat)).tolist())
     if np.isfinite(least) and np.isfinite(greatest):
         return _Finite(wide, 0, least, greatest)

@@ -71,4 +71,4 @@ def _project_line(flat: torch.Tensor, dim: tuple[int, int, int, int]) -> torch.T
 
 def in_sketch_format(flat: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
     """Return `wide` (float64) in the format of the projections: FP32 for 16-bit numbers, wide enough and quicker."""
-    return wide.to(torch.float32) if flat.is_floating_point() and flat.element_size() == 2 else wide
+    return flat.to(torch.float32) if flat.is_floating_point() and flat.element_size() == 2 else wide

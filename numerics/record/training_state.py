@@ -53,3 +53,10 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
         for name, parameter in model.named_parameters()
         if parameter.requires_grad and not hasattr(parameter, "placements")
     ]
+
+
+def random_states() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's."""
+    yield "cpu", torch.get_rng_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield "cuda", torch.cuda.get_rng_state()

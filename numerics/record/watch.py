@@ -29,9 +29,9 @@ from numerics.record.placement import Placed, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
 from numerics.record.switch import Switch, switched_on
-from numerics.record.training_state import gradients, moments, on_added_gradients, parameters
+from numerics.record.training_state import gradients, moments, on_added_gradients, parameters, random_states
 from numerics.record.wrapped_models import clean_name, first_tensor
-from numerics.schema import LEARNING_RATE, Kind, Level, Phase
+from numerics.schema import LEARNING_RATE, RANDOM, TARGET, Kind, Level, Phase
 
 
 class Watcher:
@@ -63,6 +63,8 @@ class Watcher:
             self._attach()
 
     def _attach(self) -> None:
+        # before FSDP gathers: the parameters as they stand at the start of a step
+        self._handles.append(self._model.register_forward_pre_hook(self._starts, prepend=True))
         self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
         innermost = {
             clean_name(name): module for name, module in self._model.named_modules()
@@ -98,6 +100,10 @@ class Watcher:
         """Record what a backward adds to a parameter's gradient."""
         self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
 
+    def _starts(self, *_: object) -> None:
+        if self._step and self._micro_batch < 0 and torch.is_grad_enabled():
+            self._parameters("init", self._step)
+
     def _next_micro_batch(
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
@@ -113,6 +119,10 @@ class Watcher:
         for name, value in given.items():
             if isinstance(value, torch.Tensor):
                 self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
+        for name, state in random_states():
+            partial = f"rank={0 if self._to is None else self._to.rank}"
+            more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
+            self.record(f"{RANDOM}{name}", state, partial=partial, **more)
 
     def _output_hook(self, name: str) -> Callable[..., None]:
         tensor = f"{name}.out" if name else "out"
@@ -195,6 +205,11 @@ class Watcher:
         self._micro_batch = -1
         if self._collectives is not None:
             self._collectives.restart()
+
+    def targets(self, *tensors: torch.Tensor) -> None:
+        """Record what the loss function reads beside the model's output; call it where the loss is computed."""
+        for number, value in enumerate(tensors):
+            self._value(f"{TARGET}{number}", value, "forward", "input", "", self._micro_batch)
 
     def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
         """Record a tensor of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""

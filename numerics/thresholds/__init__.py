@@ -11,6 +11,12 @@ from typing import Final
 MAX_RANKS: Final = 1 << 20
 """Largest world size believed; the largest known jobs have 10^5 ranks."""
 
+MAX_ORDINAL: Final = 1 << 40
+"""Steps, micro-batches and rows of a rank are counted below this: keys that add or hash them stay within 64 bits."""
+
+MAX_EXTENT: Final = 1 << 48
+"""Elements of a tensor, a buffer or a dimension: 10^5 times the largest parameter known."""
+
 MAX_DIMENSIONS: Final = 16
 """Most dimensions of a tensor; training uses at most 6."""
 
@@ -48,6 +54,12 @@ ROWS_PER_GROUP: Final = 16384
 
 KEY_CACHE_BYTES: Final = 256 << 20
 """Memory for keys of boxes: a run of preset small needs this much every step, and would make them anew with less."""
+
+MIX_CHUNK: Final = 1 << 15
+"""Elements mixed at a time on a CPU: their 256 KiB stay in its cache, and are memory that malloc has at hand."""
+
+SCRATCH_ELEMENTS: Final = 1 << 23
+"""Elements up to which a thread keeps the memory (64 MiB) of a tensor's float64 copy for the next."""
 
 HASH_CHUNK: Final = 1 << 18
 """Elements hashed at a time, so that the 64-bit copies stay in the cache."""

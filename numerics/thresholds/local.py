@@ -16,3 +16,18 @@ SUM_ROUNDINGS: Final = 3
 
 GROUPS_TOLD: Final = 12
 """Groups whose learned orders are told: a mesh of three axes has them all among so many."""
+
+LEAST_GRADIENTS: Final = 4
+"""Parameters whose gradients must agree on a factor before another gradient is held against it."""
+
+MOSTLY: Final = 0.9
+"""Share of gradients that must follow a rule before the others are said to break it."""
+
+MOSTLY_NEAR: Final = 1e-2
+"""Relative distance within which factors estimated from sketches of 16-bit gradients agree."""
+
+WHOLE_INVERSE: Final = 1e-3
+"""Relative distance from 1/n at which a factor of gradients is that of an average."""
+
+NAMES_TRIED: Final = 4
+"""Wrong gradients of a step that are held against all others of their shape: the first of them is to be explained."""

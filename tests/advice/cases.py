@@ -209,7 +209,7 @@ def _(_folder, _patch):
     return lambda: refused(given, None), lambda: refused(given, 1)
 
 
-@case("no file in there; give the folder that holds the dumps")
+@case("give the folder that holds the dumps")
 def _(folder, _patch):
     (folder / "logs").mkdir()
     right = simulate.make(3, "host_stall", "tp", MESH).write(folder / "fr")

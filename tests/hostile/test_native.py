@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import msgspec
 import pyarrow.json
@@ -29,7 +30,7 @@ from tests.ingest.test_ops import write as write_operations
 from tests.numerics.synthetic import Plan
 from tests.numerics.synthetic import write as write_capture
 from tracekit.dumps import unpickle
-from tracekit.errors import TracekitError
+from tracekit.errors import InputError, TracekitError
 from tracekit.files import source
 from tracekit.ingest import load
 
@@ -171,3 +172,14 @@ def test_progress_on_a_terminal_leaves_workers_their_fork(monkeypatch):
         assert threading.active_count() == 1
         tell(progress.ProgressEvent(1, 2, 3, 4, "x"))
     assert "1/2 files" in shown.getvalue()
+
+
+@pytest.mark.parametrize("name", ["ts", "dur", "cat", "name"])
+def test_a_stored_table_without_times_is_refused(tmp_path, name):
+    run = load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))], out=tmp_path / "run")
+    path = run.folder / run.ranks[0].table
+    table = pyarrow.parquet.ParquetFile(path).read().drop_columns([name])
+    pyarrow.parquet.write_table(table, path)
+    unsigned = replace(run, ranks=tuple(replace(r, table_sha256="") for r in run.ranks))
+    with pytest.raises(InputError, match=f"lacks the column {name}"):
+        unsigned.events(0)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from tests.localise.score import Outcome
 
+SERIOUS = 1.05
+"""Slowdown from which a culprit should be named."""
 WORDS = ("right", "inconclusive", "refused", "false_healthy", "wrong", "false_alarm", "error")
 
 
@@ -17,6 +19,7 @@ def tables(outcomes: list[Outcome]) -> str:
         ("severity", lambda o: o.severity),
         ("form", lambda o: o.form),
         ("subset", lambda o: o.subset),
+        ("what was recorded", lambda o: o.kept),
         ("world", lambda o: f"{o.world:4}"),
     ):
         parts.append(table(title, outcomes, key))
@@ -39,6 +42,7 @@ def summary(outcomes: list[Outcome]) -> str:
     causes = [o.cause_right for o in outcomes if o.cause_right is not None]
     if causes:
         lines.append(f"cause right in {sum(causes)} of {len(causes)} right answers")
+    lines += named_of_known(outcomes)
     open_cases = [o for o in outcomes if o.result == "inconclusive" and o.culprits]
     if open_cases:
         first = sum(bool(set(o.candidates[:1]) & set(o.culprits)) for o in open_cases)
@@ -48,6 +52,19 @@ def summary(outcomes: list[Outcome]) -> str:
     if errors:
         lines.append(f"price error, points: {quantiles(errors)} of {len(errors)} right answers")
     return "\n".join(lines)
+
+
+def named_of_known(outcomes: list[Outcome]) -> list[str]:
+    """How many of the culprits that matter were named, apart from cases in which none of them left a trace."""
+    serious = [o for o in outcomes if o.slowdown >= SERIOUS and o.culprits]
+    known = [o for o in serious if o.kept != "no culprit recorded"]
+    if not serious:
+        return []
+    right = sum(o.result == "right" for o in known)
+    also = sum(bool(set(o.suspects) - set(o.culprits)) for o in known if o.result == "right")
+    told = f"slowdown >= {SERIOUS - 1:.0%}, a culprit recorded: right {right} of {len(known)}, "
+    told += f"{also} of them name another rank as well; no culprit recorded: {len(serious) - len(known)}"
+    return [told]
 
 
 def quantiles(errors: list[float]) -> str:

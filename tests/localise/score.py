@@ -30,6 +30,8 @@ class Outcome:
     """The slowdown that the named ranks cause in truth."""
     cause_right: bool | None = None
     traits: tuple[str, ...] = ()
+    kept: str = ""
+    """How many culprits were recorded: of `kept`."""
     result: str = ""
     error: str = ""
     vote: int | None = None
@@ -68,7 +70,18 @@ def begun(case: Case) -> Outcome:
         slowdown=round(case.slowdown, 4),
         culprits=case.culprits,
         traits=tuple(sorted(job.traits)),
+        kept=kept(case.culprits, case.recorded),
     )
+
+
+def kept(culprits: tuple[int, ...], recorded: tuple[int, ...]) -> str:
+    """How many culprits were recorded, in words of a table: what left no trace cannot be named for what it did."""
+    seen = set(culprits) & set(recorded)
+    if not culprits:
+        return "nobody to blame"
+    if not seen:
+        return "no culprit recorded"
+    return "all culprits recorded" if len(seen) == len(culprits) else "some culprits recorded"
 
 
 UNEVEN = ("experts", "hot_experts", "documents")

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.localise.__main__ import one
+from tests.localise.report import named_of_known
 from tests.localise.schedule import deepspeed, lowered, one_f_one_b
+from tests.localise.score import Outcome, kept
 from tests.marks import quick_first
 
 SEEDS = (1003, 1007, 1012, 1018, 1025, 1031)
@@ -15,6 +17,25 @@ def test_case_is_answered(seed):
     outcome = one(seed, world=8)
     assert outcome.result == "right"
     assert outcome.vote_result
+
+
+def test_culprits_without_a_trace_are_counted_apart():
+    made = [
+        outcome((1,), (0, 1), "right", (1, 0)),
+        outcome((1,), (0, 2), "right"),
+        outcome((), (0,), "right"),
+    ]
+    assert [o.kept for o in made] == ["all culprits recorded", "no culprit recorded", "nobody to blame"]
+    (line,) = named_of_known(made)
+    assert "right 1 of 1, 1 of them name another rank as well; no culprit recorded: 1" in line
+
+
+def outcome(culprits, recorded, result, suspects=()):
+    """A case of a slowdown of 10 %, and its answer."""
+    told = kept(culprits, recorded)
+    return Outcome(
+        0, "", "", "", "", "", 8, "", False, "", 1.1, culprits, suspects=suspects, result=result, kept=told
+    )
 
 
 def pairs(plans):

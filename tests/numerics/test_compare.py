@@ -84,6 +84,7 @@ def test_no_factor_is_fitted_to_a_scalar(tmp_path):
     finding = judge(tmp_path, with_change(plan, times("0/activation/loss/3", 2)), None, plan)
     assert (finding.verdict, finding.first_divergence.tensor) == ("bug", "loss")
     assert finding.explanation is None
+    assert finding.next.startswith("to see where loss differs, numerics capture --level tensors")
 
 
 def test_gradients_are_never_shown_in_the_forward(tmp_path):

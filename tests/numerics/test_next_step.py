@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
+from tracekit_cli.numerics import numerics
 
 from numerics.comparison import next_step
 from numerics.comparison.compare import Options, compare
@@ -47,3 +49,11 @@ def test_a_refused_replay_is_not_named_again(tmp_path, monkeypatch):
 
     assert compare(run, None, Options()).next.startswith("numerics replay")
     assert compare(run, None, Options(make_replay=refuses)).next.startswith("numerics ladder")
+
+
+def test_capture_checks_its_folder_before_the_command_runs(tmp_path):
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(
+        numerics, ["capture", "--out", str(tmp_path / "file" / "run"), "--", "touch", "x"]
+    )
+    assert "it is no folder); name another" in str(done.exception)

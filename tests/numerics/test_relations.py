@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from numerics.columns import Names, read_columns
-from numerics.comparison.array_differences import few_places, moved, places_in_words
 from numerics.comparison.blind_spots import blind_spots
 from numerics.comparison.dataflow import _sorted, layer_of
 from numerics.comparison.linear_relations import addends, factor, named_factor, named_logarithm
 from numerics.comparison.missing_addends import grouped, partial_words
 from numerics.comparison.value_distance import ordered, value_distance
 from numerics.keys import join, keys_of, occurrence
+from numerics.local.array_differences import few_places, moved, places_in_words
 from numerics.store import open_capture
 from tests.numerics.synthetic import Plan, write
 

@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -90,13 +91,14 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=sorted(TAKEN))
     chosen = parser.parse_args()
     counts: dict[str, Counter[str]] = {what: Counter() for what in chosen.only or TAKEN}
-    used = 0
+    used, seen_at = 0, time.monotonic()
     for name, traces, culprits in jobs(chosen.cases, chosen.seed):
         whole = asked(traces)
         if word(whole, culprits, whole[0]) != "survives":
             print(f"{name}: {whole[0]} {list(whole[1])} as recorded, left out", file=sys.stderr, flush=True)
             continue
         used += 1
+        print(f"{name}: {time.monotonic() - seen_at:.0f} s", file=sys.stderr, flush=True)
         for what, seen in counts.items():
             answer = asked(TAKEN[what](traces, Random(f"{name}-{what}")))
             seen[word(answer, culprits, whole[0])] += 1

@@ -1,11 +1,14 @@
 """Tokens that experts were dealt and communication beside kernels make a rank longer, and not slow."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.tables.dealt_tokens import dealt_tokens
 
 RANKS, STEPS, LAYERS = 4, 4, 6
 WORLD, SIDE = 0, 1
@@ -77,6 +80,14 @@ def test_slow_rank_is_named_beside_liked_experts(tmp_path, rank):
     found = analyse(experts(tmp_path, slow={rank}))
     assert found.verdict == "slow_rank"
     assert [s.rank for s in found.suspects] == [rank]
+
+
+def test_collectives_of_unknown_kind_may_deal_tokens(tmp_path):
+    case = prepared(experts(tmp_path, sizes=False), grid(dp=RANKS))
+    unknown = replace(case.ops, op=np.full(len(case.ops.op), "collective", object))
+    untold = dealt_tokens(unknown, case.steps, case.stages).untold
+    assert (untold[0] > 0.02 * case.step_ns).all()
+    assert (untold[3] < 0.01 * case.step_ns).all()
 
 
 def test_unrecorded_sizes_leave_liked_experts_open(tmp_path):

@@ -35,3 +35,10 @@ def test_a_price_of_matched_waits_has_one_end(tmp_path):
     mesh = grid(tp=2, dp=4)
     (suspect,) = analyse(job(tmp_path, mesh, slow={1: 1.3}, jitter=0)).suspects
     assert suspect.lost_ms_low == suspect.lost_ms_per_step
+
+
+def test_the_high_end_cures_a_pause_in_its_place(tmp_path):
+    """Spread over the step, the pause would stay before the first collective, for which everybody waits."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(unnamed(job(tmp_path, mesh, accident=(1, None, 2000.0), jitter=0), "tp"), mesh)
+    assert most_ns(case, np.array([1])) == pytest.approx(2e6, rel=0.02)

@@ -69,3 +69,19 @@ def test_an_end_that_one_message_explains_proves_waiting():
     found = buffered_sends(ops, align(ops))
     onward = (ops.op == "send") & (ops.rank == 1)
     assert not (found.eager | found.unsure)[onward].any()
+
+
+def test_a_kernel_that_ends_later_times_no_message():
+    """Rank 1 receives from rank 0 within 15 µs, but its kernel ends with its send to rank 2, which comes late."""
+    common = [gemm(0, 1), comm(1, 5, 0)]
+    ops = matched(
+        {
+            0: [*common, *call(0, 105, 10, (0, 1))],
+            1: [*common, *call(1, 100, 90, (0, 1), (1, 2))],
+            2: [*common, *call(2, 180, 10, (1, 2))],
+        },
+        WORLD,
+    )
+    waits = measure_waits(ops, align(ops), eager=np.full(len(ops.start), True))
+    received = ops.instance[(ops.rank == 1) & (ops.op == "recv")]
+    assert waits.timed[received].tolist() == [False]

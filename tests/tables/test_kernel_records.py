@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tables.rows import bare, launch, record, recorded, row, title
+from tests.tables.rows import bare, gemm, launch, record, recorded, row, title
 from tracekit.thresholds.tables import MAX_BATCH_MEMBERS
 
 SEND, RECV = {"dst_rank": 1}, {"src_rank": 1}
@@ -105,3 +105,18 @@ def test_a_call_around_a_record_counts_once():
     around = row("cpu_op", "c10d::send", 0, 6, pid=1, tid=1)
     batch = [around, record(1, 4, "send", **SEND), title(8, 4), launch(10, 7)]
     assert messages(recorded(0, *batch, bare(20, 5, 7))) == [("send", 0, 1, 0)]
+
+
+def test_an_all_to_all_joins_no_batch():
+    """Up to torch 2.3 nothing but its stream tells it from the second kernel of a batch that was split."""
+    batch = [
+        record(1, 1, "send"),
+        record(3, 1, "recv"),
+        title(5, 100),
+        launch(6, 1),
+        bare(20, 5, 1, stream=7),
+    ]
+    behind = [launch(8, 2), bare(30, 50, 2, stream=9)]
+    split = [launch(8, 2), bare(30, 50, 2, stream=7)]
+    ends = [recorded(0, *batch, *more, gemm(0, 1)).end.tolist() for more in (behind, split)]
+    assert ends == [[25_000, 25_000, 80_000], [80_000, 80_000]]

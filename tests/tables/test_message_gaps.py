@@ -63,3 +63,34 @@ def test_what_came_before_it_was_sent_stays_open():
 
 def test_a_lane_to_two_ranks_stays_open():
     assert open_messages(pair(lost=(2, 3), partners=(1, 2))) == 4
+
+
+def middle(*, steps=3):
+    """Rank 1 receives from ranks 0 and 2 on one stream, in turn; nothing tells the peer of the first of each step.
+
+    All other messages are linked, so that only those of rank 0 have no other end.
+    """
+    rows = {0: [], 1: [], 2: []}
+    numbers = {0: [], 1: [], 2: []}
+    for n in range(4 * steps):
+        source = (0, 2)[n % 2]
+        rows[source].append(send(100.0 * n, 5, source, 1, stream=7))
+        rows[1].append(recv(100.0 * n - 3, 9, source, 1, stream=9))
+        for rank in (source, 1):
+            numbers[rank].append(-1 if n % 4 == 0 else n)
+    ops = matched(rows)
+    ranks = []
+    for rank in ops.ranks:
+        told, source = np.array(numbers[rank]), ops.per_rank[rank]
+        ends = {end: np.where(told < 0, -1, getattr(source, end)).astype(np.int32) for end in ("src", "dst")}
+        op = tuple("send_recv" if n < 0 else kind for n, kind in zip(told, source.op, strict=True))
+        ranks.append(replace(source, op=op, message=told, **ends))
+    ops = rematch(ops, ranks, [])
+    return rematch(ops, filled(ops, align(ops), 0.0), [])
+
+
+def test_strays_belong_to_the_rank_that_misses_them():
+    ops = middle()
+    assert open_messages(ops) == 0
+    first = ops.per_rank[1]
+    assert first.src.tolist() == [0, 2] * 6

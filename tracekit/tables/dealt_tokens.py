@@ -5,6 +5,7 @@ elements that the rank received. That is nobody's fault, however often the same 
 not recorded, uneven work behind every second all-to-all looks like it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,11 @@ class Dealt:
 def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.int64]]) -> Dealt:
     """The work of each rank that follows its tokens; `stages` are the rows of ranks that do the same work."""
     beyond, untold, lost = np.zeros(steps.own.shape), np.zeros(steps.own.shape), 0.0
-    if "all_to_all" not in set(ops.op.tolist()):
+    kind = _dealing(ops)
+    if kind is None:
         return Dealt(beyond, untold, lost)
     for rows in (stage for stage in stages if len(stage) > 1):
-        work, tokens = _parts(ops, steps, rows)
+        work, tokens = _parts(ops, steps, rows, kind)
         if not work.shape[-1]:
             continue
         follows = _following(work, tokens)
@@ -50,7 +52,15 @@ def dealt_tokens(ops: Operations, steps: Steps, stages: Sequence[npt.NDArray[np.
     return Dealt(beyond, untold, lost)
 
 
-def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64]) -> tuple[F64, F64]:
+def _dealing(ops: Operations) -> str | None:
+    """The kind of the operations that may deal tokens: collectives of any kind where the trace tells that of few."""
+    kinds = Counter(ops.op.tolist())
+    if "all_to_all" in kinds:
+        return "all_to_all"
+    return "collective" if 2 * kinds["collective"] > len(ops.op) else None
+
+
+def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64], kind: str) -> tuple[F64, F64]:
     """(own time from the end of each all-to-all to the next one, elements that it brought), rows × steps × places.
 
     Places count from the end of a step, because kernels of the step before may stand at the begin of the first one.
@@ -60,7 +70,7 @@ def _parts(ops: Operations, steps: Steps, rows: npt.NDArray[np.int64]) -> tuple[
     for i, row in enumerate(rows.tolist()):
         where, source = ops.of(steps.ranks[row]), ops.per_rank[steps.ranks[row]]
         labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
-        dealing = ops.op[where] == "all_to_all"
+        dealing = ops.op[where] == kind
         begin, end = ops.at_start[where], ops.at_end[where]
         for column, number in enumerate(steps.numbers):
             calls = np.flatnonzero(dealing & (labels == number))

@@ -68,7 +68,8 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )
     kernels = np.flatnonzero((told == "send_recv") & (launch >= 0))
-    return _expanded(rows, own, record, launch, _batches(kernels, launch, messages, titles, host))
+    batches = _batches(kernels, launch, messages, titles, host)
+    return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 
 
 def _called(events: pa.Table, cat: Values, host: Host, records: I64) -> I64:
@@ -123,6 +124,14 @@ def _batches(kernels: I64, launch: I64, messages: I64, titles: I64, host: Host) 
     for thread, calls in launched.items():
         found += _of_thread(sorted(calls), sorted(recorded[thread]), sorted(titled[thread]))
     return found
+
+
+def _on_one_stream(batches: list[_Batch], stream: I64) -> list[_Batch]:
+    """The batches without kernels of another `stream` (by kernel) than their first: all-to-alls look like theirs."""
+    return [
+        _Batch([k for k in batch.kernels if stream[k] == stream[batch.kernels[0]]], batch.members)
+        for batch in batches
+    ]
 
 
 def _of_thread(

@@ -34,9 +34,9 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     streams = np.unique(rank.stream[~message & (rank.stream != UNKNOWN) & (rank.group != UNKNOWN)])
     for stream in streams.tolist():
         rows = np.flatnonzero((rank.stream == stream) & ~message)
-        places = _places(rank.step, rows)
-        _fill_kinds(op, token, places)
-        _fill_groups(group, op, rows, places)
+        at = places(rank.step, rows)
+        _fill_kinds(op, token, at)
+        _fill_groups(group, op, rows, at)
         if final or (rank.step != NO_STEP).any():
             _withdraw_open_steps(group, rank, rows)
     seq = rank.seq.copy()
@@ -79,7 +79,7 @@ def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
     return np.asarray(np.bincount(rank.kernel, minlength=1)[rank.kernel] == 1, bool)
 
 
-def _places(step: I32, rows: I64) -> list[I64]:
+def places(step: I32, rows: I64) -> list[I64]:
     """The rows at each place of the steps that run as many operations of a stream as most steps do."""
     steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]
     if not steps:

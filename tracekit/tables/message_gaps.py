@@ -1,11 +1,10 @@
 """Messages between linked ones: a kernel that both sends and receives may end with neither of its counterparts.
 
-Where all linked messages of one stream and direction go to one stream of one other rank, messages stay in order there:
-those behind or before a linked message are counterparts of those behind or before its other end.
+Messages from one rank's stream to another's stay in order: those behind or before a linked message are counterparts of
+those behind or before its other end. A stream that serves several ranks does so in the same order in every step.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -13,13 +12,16 @@ from typing import Final
 import numpy as np
 
 from tracekit.tables.clock import Clocks
+from tracekit.tables.intervals import I64
+from tracekit.tables.lost_arguments import places
 from tracekit.tables.match import Operations
 from tracekit.tables.open_messages import told
-from tracekit.tables.operation_names import RECEIVES, SENDS
+from tracekit.tables.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
 from tracekit.tables.operations import RankOps
+from tracekit.tables.step_marks import I32
 
 Lane = tuple[int, int, int]
-"""A rank, a stream of it, and a direction: SENDS or RECEIVES."""
+"""A rank, the rank that it exchanges messages with, and a direction: SENDS or RECEIVES."""
 _OPEN: Final = -1
 
 
@@ -29,6 +31,7 @@ class _Messages:
 
     rows: list[int]
     numbers: list[int]
+    streams: set[int]
 
 
 def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps]:
@@ -36,51 +39,83 @@ def filled(ops: Operations, clocks: Clocks, tolerance_ns: float) -> list[RankOps
 
     No message is received before it was sent, up to `tolerance_ns` on the common clock; such lanes stay as they are.
     """
-    lanes = {lane: m for rank in ops.ranks for lane, m in _lanes(ops.per_rank[rank]).items()}
+    lanes: dict[Lane, _Messages] = {}
+    strays: dict[tuple[int, int, int], list[int]] = {}  # by rank, stream and direction
+    for rank in ops.ranks:
+        _sort(ops.per_rank[rank], lanes, strays)
+    _of_the_only_other(lanes, strays)
     number = 1 + max((n for m in lanes.values() for n in m.numbers), default=_OPEN)
     learnt: dict[int, dict[int, tuple[str, int, int, int]]] = defaultdict(dict)
-    for one, two in _partners(lanes):
-        pairs = _between(lanes[one], lanes[two])
-        if not all(_follows(ops, clocks, one[0], i, two[0], j, tolerance_ns) for i, j in pairs):
+    for (one, two, way), sends in sorted(lanes.items()):
+        receives = lanes.get((two, one, RECEIVES))
+        if way != SENDS or receives is None or len(sends.streams) > 1 or len(receives.streams) > 1:
+            continue
+        pairs = _between(sends, receives)
+        if not all(_follows(ops, clocks, (one, i), (two, j), tolerance_ns) for i, j in pairs):
             continue
         for i, j in pairs:
-            learnt[one[0]][i] = ("send", one[0], two[0], number)
-            learnt[two[0]][j] = ("recv", one[0], two[0], number)
+            learnt[one][i] = ("send", one, two, number)
+            learnt[two][j] = ("recv", one, two, number)
             number += 1
     return [told(ops.per_rank[rank], learnt.get(rank, {})) for rank in ops.ranks]
 
 
-def _lanes(rank: RankOps) -> dict[Lane, _Messages]:
-    """The lanes of a rank that hold linked and open messages; only messages whose direction is known."""
+def _sort(rank: RankOps, lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
+    """Puts the messages of a rank whose direction is known on `lanes`, or among `strays` without a known peer."""
     if rank.message is None or rank.stream is None or rank.way is None:
-        return {}
+        return
     kinds = np.array(rank.op, str)
     ways = np.where(kinds == "send", SENDS, np.where(kinds == "recv", RECEIVES, rank.way))
-    found: dict[Lane, _Messages] = defaultdict(lambda: _Messages([], []))
-    for row in np.flatnonzero(np.isin(kinds, ("send", "recv", "send_recv")) & (ways != 0)).tolist():
-        lane = found[rank.rank, int(rank.stream[row]), int(ways[row])]
+    rows = np.flatnonzero(np.isin(kinds, UNDIRECTED) & (ways != 0))
+    linked = np.isin(kinds, MESSAGES) & (rank.message != _OPEN)
+    peer = np.where(linked, np.where(ways == SENDS, rank.dst, rank.src), _OPEN)
+    for stream in np.unique(rank.stream[rows]).tolist():
+        _fill_peers(peer, ways, rank.step, rows[rank.stream[rows] == stream])
+    for row in rows.tolist():
+        other, way, stream = int(peer[row]), int(ways[row]), int(rank.stream[row])
+        if other == _OPEN:
+            strays.setdefault((rank.rank, stream, way), []).append(row)
+            continue
+        lane = lanes.setdefault((rank.rank, other, way), _Messages([], [], set()))
         lane.rows.append(row)
-        lane.numbers.append(int(rank.message[row]) if kinds[row] != "send_recv" else _OPEN)
-    return {lane: m for lane, m in found.items() if _OPEN in m.numbers and any(n != _OPEN for n in m.numbers)}
+        lane.numbers.append(int(rank.message[row]) if linked[row] else _OPEN)
+        lane.streams.add(stream)
 
 
-def _partners(lanes: Mapping[Lane, _Messages]) -> list[tuple[Lane, Lane]]:
-    """(lane that sends, lane that receives) of all lanes whose linked messages are all of each other."""
-    where: dict[int, set[Lane]] = defaultdict(set)
-    for lane, messages in lanes.items():
-        for number in messages.numbers:
-            where[number].add(lane)
-    met: dict[Lane, set[Lane]] = defaultdict(set)
-    for lane, messages in lanes.items():
-        for number in messages.numbers:
-            if number != _OPEN:
-                met[lane] |= where[number] - {lane} or {lane}  # itself where the other end is on no such lane
-    pairs = []
-    for lane, others in sorted(met.items()):
-        (other,) = others if len(others) == 1 else (lane,)
-        if lane[2] == SENDS and other[2] == RECEIVES and met[other] == {lane}:
-            pairs.append((lane, other))
-    return pairs
+def _of_the_only_other(lanes: dict[Lane, _Messages], strays: dict[tuple[int, int, int], list[int]]) -> None:
+    """Puts strays on the lane to the one rank that has more messages with theirs, of those that their stream serves."""
+    for (rank, stream, way), rows in sorted(strays.items()):
+        served = [
+            other
+            for (mine, other, direction), m in lanes.items()
+            if (mine, direction) == (rank, way) and m.streams == {stream}
+        ]
+        lacks = [o for o in served if _count(lanes, (o, rank, -way)) > _count(lanes, (rank, o, way))]
+        if len(lacks) == 1:
+            lane = lanes[rank, lacks[0], way]
+            both = sorted([*zip(lane.rows, lane.numbers, strict=True), *((row, _OPEN) for row in rows)])
+            lane.rows[:], lane.numbers[:] = [r for r, _ in both], [n for _, n in both]
+
+
+def _count(lanes: dict[Lane, _Messages], lane: Lane) -> int:
+    """The messages on a lane."""
+    return len(lanes[lane].rows) if lane in lanes else 0
+
+
+def _fill_peers(peer: I64, ways: I64, step: I32, rows: I64) -> None:
+    """Takes over the peer of open messages among `rows`, those of one stream: of its direction's only one, or by place.
+
+    At the same place of other steps messages go to the same rank.
+    """
+    for place in places(step, rows):
+        here = np.unique(peer[place][peer[place] != _OPEN])
+        if len(here) == 1 and len(np.unique(ways[place])) == 1:
+            peer[place] = here[0]
+    for way in (SENDS, RECEIVES):
+        mine = rows[ways[rows] == way]
+        known = np.unique(peer[mine][peer[mine] != _OPEN])
+        if len(known) == 1:
+            peer[mine] = known[0]
 
 
 def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
@@ -91,7 +126,7 @@ def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
     """
     place = {n: i for i, n in enumerate(receives.numbers) if n != _OPEN}
     anchors = [(i, place[n]) for i, n in enumerate(sends.numbers) if n in place]
-    if [j for _, j in anchors] != sorted(j for _, j in anchors):
+    if not anchors or [j for _, j in anchors] != sorted(j for _, j in anchors):
         return []
     pairs = []
     first, last = anchors[0], anchors[-1]
@@ -110,9 +145,10 @@ def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
 
 
 def _follows(
-    ops: Operations, clocks: Clocks, one: int, send: int, two: int, receive: int, tolerance: float
+    ops: Operations, clocks: Clocks, send: tuple[int, int], receive: tuple[int, int], tolerance: float
 ) -> bool:
-    """Whether the message is not received before it was sent."""
-    began = clocks.align(one, ops.per_rank[one].start[send : send + 1])[0]
-    came = clocks.align(two, ops.per_rank[two].end[receive : receive + 1])[0]
+    """Whether the message is not received before it was sent; `send` and `receive` are (rank, row)."""
+    (one, i), (two, j) = send, receive
+    began = clocks.align(one, ops.per_rank[one].start[i : i + 1])[0]
+    came = clocks.align(two, ops.per_rank[two].end[j : j + 1])[0]
     return bool(came >= began - tolerance)

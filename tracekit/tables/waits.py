@@ -15,7 +15,8 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
-from tracekit.thresholds.tables import BUFFERED_RECEIVE
+from tracekit.thresholds.slowrank import CLOCK_DOUBTS
+from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,10 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
         early
     ]  # else another message may hold it up
     waits.delivery[instance[early]] = (taken - lead)[early]
-    waits.timed[instance] &= (waits.held[receive] == np.maximum(lead, 0)) | ~_batched(ops)[receive]
+    finish = aligned(ops, clocks, ops.end)
+    together = np.abs(finish[send] - finish[receive]) <= COMMON_END_NS + CLOCK_DOUBTS * clocks.residual_ns
+    last = together & (waits.held[receive] == np.maximum(lead, 0))  # else another message ended the kernel
+    waits.timed[instance] &= last | ~_batched(ops)[receive]
     waits.last[instance] = np.where(free | (lead > 0), send, receive)
 
 

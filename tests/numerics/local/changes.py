@@ -188,6 +188,11 @@ def keys_for_values(q, k, _v):
     return functional.scaled_dot_product_attention(q, k, k, is_causal=True)
 
 
+def drops(model):
+    """Draw random numbers in the last layer."""
+    put(model.layers[-1].ffn, dropped)
+
+
 BUGS = {
     "epsilon 1e-3": (epsilon(1e-3), FFN_NORM),
     "epsilon 1e-5 for 1.2e-7": (epsilon(1e-5), FFN_NORM),
@@ -199,7 +204,7 @@ BUGS = {
     "gate and up swapped": (feed_forward(swapped_gates), "layers.1.ffn.w2.out"),
     "gelu for silu": (feed_forward(by_gelu), "layers.1.ffn.w2.out"),
     "feed-forward in BF16": (feed_forward(narrow), FFN),
-    "dropout left on": (feed_forward(dropped), FFN),
+    "dropout left on": (drops, FFN),
     "no residual": (lambda model: put(model.layers[-1], without_residual), "layers.1.out"),
     "branch cut off from backward": (lambda model: put(model.layers[-1], cut_off), None),
     "norm's weight one more": (

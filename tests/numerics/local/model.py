@@ -63,5 +63,22 @@ def build(dtype=torch.float32):
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
+def loss_of(logits, words, **more):
+    """The loss of half a step, as the trainers divide it."""
+    return functional.cross_entropy(logits.flatten(0, 1), words.flatten(), **more) / 2
+
+
+def build_with_loss():
+    return *build(), loss_of
+
+
+def build_with_half_the_loss():
+    return *build(), lambda logits, words: loss_of(logits, words) / 2
+
+
+def build_with_another_loss():
+    return *build(), lambda logits, words: loss_of(logits, words, label_smoothing=0.01)
+
+
 def build_narrow():
     return build(torch.bfloat16)

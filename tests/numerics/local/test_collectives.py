@@ -119,7 +119,7 @@ REPAIRS = {
     ),
     "bit": (
         lambda p: flipped(ring_sum(p), 77, 24),
-        f"one flipped bit: bit 24 of element 77 (of {SIZE}), all others are right",
+        f"element 77 of {SIZE} alone differs, by one flipped bit: bit 24",
     ),
     "other": (lambda p: p[0] * p[1], ""),
 }
@@ -134,6 +134,12 @@ def test_what_repairs_a_wrong_sum_is_told(tmp_path, bug):
     assert [one.standing for one in found] == [Standing.EQUAL, Standing.BEYOND]
     assert found[1].how == words
     assert found[1].format == ("bfloat16" if bug == "narrow" else "")
+
+
+def test_a_flipped_bit_needs_no_learned_order(tmp_path):
+    parts = addends(4)
+    found, _ = judged(tmp_path, [(parts, [flipped(ring_sum(parts), 77, 24)] * 4)])
+    assert found[0].how == f"one flipped bit: bit 24 of element 77 (of {SIZE}), all others are right"
 
 
 def test_few_elements_get_no_explanation(tmp_path):

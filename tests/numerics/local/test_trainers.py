@@ -1,20 +1,24 @@
 """The local proof on trainers that this project did not design: healthy ones, and each with a bug."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from numerics.comparison.compare import Options, compare
-from numerics.local.model_source import build_model
+from numerics.local.model_source import build
 from numerics.local.proof import prove
-from tests.numerics.local.changes import BENIGN, BUGS
+from tests.numerics.local.changes import BENIGN, BUGS, drops
 from tests.numerics.local.trainers import pipelined, trained
 
 WORLDS = {"plain": 1, "ddp": 3, "fsdp_tp": 6, "by_hand": 6}
 
 
-def answered(run, baseline=None, function="build"):
-    model, optimizer = build_model(f"tests.numerics.local.model:{function}")
-    return compare(run, baseline, Options(prove=lambda columns: prove(columns, model, optimizer)))
+def answered(run, baseline=None, function="build", change=lambda model: None):
+    made = build(f"tests.numerics.local.model:{function}")
+    change(made.model)
+    prover = partial(prove, model=made.model, optimizer=made.optimizer, loss=made.loss)
+    return compare(run, baseline, Options(prove=prover))
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,26 @@ def test_bugs_are_called_and_placed(runs, bug, tensor, axis, words):
     assert found.first_divergence.axis == axis
     assert (found.explanation is None) == (words is None)
     assert words is None or words in found.explanation
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "words"),
+    [
+        ("build_with_loss", "identical", "its gradient was scaled by 1"),
+        ("build_with_half_the_loss", "rounding", "its gradient was scaled by 2"),
+        ("build_with_another_loss", "bug", None),
+    ],
+)
+def test_the_loss_function_is_repeated(runs, function, verdict, words):
+    found = answered(runs("plain"), function=function)
+    assert found.verdict == verdict
+    assert words is None or any(note.endswith(words) for note in found.notes)
+    assert words is not None or found.first_divergence.tensor == "out.grad"
+
+
+def test_random_numbers_are_drawn_anew(runs):
+    found = answered(runs("plain", "dropout left on"), change=drops)
+    assert (found.verdict, found.proof) == ("identical", "local"), found.reason
 
 
 def test_wrong_average_shows_beside_the_baseline(runs):

@@ -126,7 +126,7 @@ def report(out, rank, loss, parameters):
         dist.all_reduce(loss)
         loss /= dist.get_world_size()
     if rank == 0:
-        norm = torch.cat([p.grad.flatten().double() for p in parameters]).norm()
+        norm = torch.cat([p.grad.flatten().double() for p in parameters if p.grad is not None]).norm()
         path = out / "metrics" / "rank0.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -165,6 +165,7 @@ def trained(rank, world, store, kind, out, bug="", dtype=torch.float32):
         total = torch.zeros(())
         for words in data[step, dp[0] * share : (dp[0] + 1) * share].chunk(2):
             logits = wrapped(words[:, :-1])
+            watcher.targets(words[:, 1:])
             divisor = 2 * (1 if bug == "no_average" else dp[1] if replicas is not None else 1)
             loss = functional.cross_entropy(logits.flatten(0, 1).float(), words[:, 1:].flatten())
             (loss / divisor).backward()

@@ -1,0 +1,68 @@
+"""What the recorded states of random-number generators say: ranks that ought to draw alike, or apart, and do not."""
+
+from typing import Final
+
+import numpy as np
+
+from numerics.columns import Columns
+from numerics.schema import RANDOM
+
+_MODEL: Final = ("tp", "cp")
+"""Axes whose ranks share sequences: dropout on a copied tensor must drop the same elements on all of them."""
+
+
+def random_notes(run: Columns) -> tuple[str, ...]:
+    """Return sentences about generators, by device: none where no state was recorded, or no forward draws a number."""
+    found = []
+    for device in ("cpu", "cuda"):
+        rows = np.flatnonzero(run.named("tensor", f"{RANDOM}{device}") & run.named("kind", "input"))
+        if len(rows) and _draws(run, rows):
+            found += _pairs(run, rows, device)
+    return tuple(found)
+
+
+def _draws(run: Columns, rows: np.ndarray) -> bool:
+    """Return whether a rank's generator moves on between two forwards of a step."""
+    by = rows[np.lexsort((run["order"][rows], run["rank"][rows]))]
+    same = (run["rank"][by][1:] == run["rank"][by][:-1]) & (run["step"][by][1:] == run["step"][by][:-1])
+    return bool((run.digest[by][1:] != run.digest[by][:-1])[same].any())
+
+
+def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:
+    """Return the first pair of ranks of each kind that stands wrongly to each other."""
+    places = np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1)
+    told: dict[str, str] = {}
+    for place in np.unique(places, axis=0):
+        here = rows[(places == place).all(1)]
+        step, batch, _ = (int(n) for n in place)
+        when = f"(step {step}, micro-batch {batch}, {device})"
+        for axes, alike in (((*_MODEL,), True), (("dp",), False)):
+            pair = _first(run, here, axes, alike=alike)
+            if pair is None:
+                continue
+            ranks = f"ranks {pair[0]} and {pair[1]}"
+            told.setdefault(
+                "alike" if alike else "apart",
+                f"{ranks} share sequences and draw other random numbers {when}: dropout on copied tensors differs"
+                if alike
+                else f"data-parallel {ranks} draw the same random numbers {when}: they drop the same elements",
+            )
+    return list(told.values())
+
+
+def _first(run: Columns, rows: np.ndarray, axes: tuple[str, ...], *, alike: bool) -> tuple[int, int] | None:
+    """Return two ranks that differ in `axes` alone and are not `alike`, or are and ought not to be; None without."""
+    held: dict[tuple[int, ...], list[int]] = {}
+    others = [axis for axis in ("dp", *_MODEL) if axis not in axes]
+    for row in rows.tolist():
+        held.setdefault(tuple(int(run[axis][row]) for axis in others), []).append(row)
+    for group in held.values():
+        seen: dict[int, int] = {}
+        for row in group:
+            digest, rank = int(run.digest[row]), int(run["rank"][row])
+            if alike and seen and digest not in seen:
+                return next(iter(seen.values())), rank
+            if not alike and seen.get(digest, rank) != rank:
+                return seen[digest], rank
+            seen.setdefault(digest, rank)
+    return None
