@@ -24,8 +24,11 @@ def together(lines, post, us, more=lambda rank, back: {}, back=False):
         line.finish(handles[line.rank], end, **more(line.rank, back))
 
 
-def experts(folder, *, slow=(), sizes=True):
-    """Dense work, tokens to experts, their work, tokens back; the same experts are liked in all steps."""
+def experts(folder, *, slow=(), sizes=True, pauses=(), once=()):
+    """Dense work, tokens to experts, their work, tokens back; the same experts are liked in all steps.
+
+    The hosts of `pauses` wait before they launch the experts; ranks in `once` are slow in the first step alone.
+    """
     lines = [Timeline(rank) for rank in range(RANKS)]
     random = np.random.default_rng(5)
 
@@ -43,7 +46,9 @@ def experts(folder, *, slow=(), sizes=True):
                 line.compute(1000 * (1.25 if line.rank in slow else 1))
             together(lines, lambda line: line.post(WORLD, "all_to_all"), 50, moved)
             for line in lines:
+                line.at += 900 if line.rank in pauses else 0
                 line.compute(600 * share[line.rank] * (1.25 if line.rank in slow else 1))
+                line.compute(2000 if line.rank in once and not step else 0)
             together(lines, lambda line: line.post(WORLD, "all_to_all"), 50, moved, back=True)
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
@@ -94,6 +99,18 @@ def test_unrecorded_sizes_leave_liked_experts_open(tmp_path):
     found = analyse(experts(tmp_path, sizes=False))
     assert found.verdict == "inconclusive"
     assert "sizes" in found.to_decide
+
+
+def test_pausing_host_is_no_liked_expert(tmp_path):
+    """The time behind every second all-to-all is longer, but the device stands still in it."""
+    found = analyse(experts(tmp_path, sizes=False, pauses={3}))
+    assert (found.verdict, found.suspects[0].rank) == ("slow_rank", 3)
+
+
+def test_tokens_do_not_hide_what_happened_once(tmp_path):
+    found = analyse(experts(tmp_path, once={3}), steps=((0, 2),))
+    assert found.verdict == "inconclusive"
+    assert [c.rank for c in found.candidates] == [3]
 
 
 def test_slow_rank_is_named_without_sizes(tmp_path):

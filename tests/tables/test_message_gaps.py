@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.tables.rows import matched, recv, send
+from tests.tables.rows import matched, recv, send, step
 from tracekit.tables.clock import align
 from tracekit.tables.match import rematch
 from tracekit.tables.message_gaps import filled
@@ -12,10 +12,10 @@ from tracekit.tables.message_gaps import filled
 COUNT = 6
 
 
-def pair(*, lost=(3,), early=None, partners=(1,)):
+def pair(*, lost=(3,), early=None, partners=(1,), steps=((), ())):
     """Rank 0 sends to `partners` in turn; the messages in `lost` are open on both sides, the others linked.
 
-    The receive numbered `early` ends before its send begins.
+    The receive numbered `early` ends before its send begins. `steps` are the profiler steps of the sender and others.
     """
     rows = {0: [], **{p: [] for p in partners}}
     for n in range(COUNT):
@@ -23,6 +23,8 @@ def pair(*, lost=(3,), early=None, partners=(1,)):
         rows[0].append(send(100.0 * n, 5, 0, to, stream=7))
         end = 100.0 * n + (-50 if n == early else 6)
         rows[to].append(recv(end - 9, 9, 0, to, stream=9))
+    for rank, mine in rows.items():
+        mine.extend(steps[rank > 0])
     ops = matched(rows)
     ranks = []
     for rank in ops.ranks:
@@ -59,6 +61,13 @@ def test_messages_at_the_rim_are_counted_from_their_neighbours():
 
 def test_what_came_before_it_was_sent_stays_open():
     assert open_messages(pair(early=3)) == 2
+
+
+def test_a_message_stays_within_its_step():
+    """By the marks of rank 1 the open message belongs to the next step."""
+    same, moved = ([step(0, -9, 350), step(1, 345, 300)], [step(0, -9, 290), step(1, 285, 300)])
+    assert open_messages(pair(steps=(same, same))) == 0
+    assert open_messages(pair(steps=(same, moved))) == 2
 
 
 def test_a_lane_to_two_ranks_stays_open():

@@ -18,7 +18,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.open_messages import told
 from tracekit.tables.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
 from tracekit.tables.operations import RankOps
-from tracekit.tables.step_marks import I32
+from tracekit.tables.step_marks import I32, NO_STEP
 
 Lane = tuple[int, int, int]
 """A rank, the rank that it exchanges messages with, and a direction: SENDS or RECEIVES."""
@@ -147,8 +147,11 @@ def _between(sends: _Messages, receives: _Messages) -> list[tuple[int, int]]:
 def _follows(
     ops: Operations, clocks: Clocks, send: tuple[int, int], receive: tuple[int, int], tolerance: float
 ) -> bool:
-    """Whether the message is not received before it was sent; `send` and `receive` are (rank, row)."""
+    """Whether the message is not received before it was sent, nor in another step; ends are (rank, row)."""
     (one, i), (two, j) = send, receive
+    steps = {int(ops.per_rank[one].step[i]), int(ops.per_rank[two].step[j])} - {NO_STEP}
+    if len(steps) > 1:
+        return False
     began = clocks.align(one, ops.per_rank[one].start[i : i + 1])[0]
     came = clocks.align(two, ops.per_rank[two].end[j : j + 1])[0]
     return bool(came >= began - tolerance)

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
+from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
@@ -90,9 +91,17 @@ def undecided(case: Case) -> Undecided | None:
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
-    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers."""
-    untold = float(np.nanmean(case.met.tokens.untold[row]))
-    return untold > MAJORITY * float(np.nan_to_num(case.found.mean[row]))
+    """Whether all-to-alls of unknown size may explain most of what the rank in `row` works beyond its peers.
+
+    More tokens make kernels longer; they do not keep the device waiting for its host.
+    """
+    most = MAJORITY * float(np.nan_to_num(case.found.mean[row]))
+    if float(np.nanmean(case.met.tokens.untold[row])) <= most:
+        return False
+    stage = next(rows for rows in case.stages if row in rows)
+    computing = np.nanmean(compute_in_steps(case.ops, case.steps)[stage], axis=1)
+    mine = stage == row
+    return float(computing[mine][0] - np.nanmedian(computing[~mine])) > most
 
 
 def in_the_only_step(case: Case) -> Undecided | None:

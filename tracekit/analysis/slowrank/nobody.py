@@ -35,14 +35,15 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     """The job is healthy, the data is uneven, or the evidence leaves it open; `stage` and `link` are not proven."""
     if unseen.undecided >= MIN_LOST_SHARE * case.step_ns:
         return unseen_answer(case, unseen)
+    once = in_one_step(case)
+    chance = once is not None and not others_prove_health(case, once)
     dealt = uneven_tokens(case)
-    if dealt:
+    if dealt and not chance:  # what happened once is beyond all that tokens explain
         return uneven_tokens_answer(case, dealt)
-    uneven = uneven_data(case)
+    uneven = 0.0 if dealt else uneven_data(case)
     if uneven:
         return uneven_answer(case, uneven)
-    once = in_one_step(case)
-    if once is not None and not others_prove_health(case, once):
+    if once is not None and chance:
         return one_step_answer(case, once)
     return (
         _somebody_may_cost(case, stage, link)

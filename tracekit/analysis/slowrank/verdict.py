@@ -130,9 +130,12 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
     uneven = uneven_data(case)
     if uneven > LEVELLING_GAIN * found.gain:
         return uneven_answer(case, uneven)
+    kept = [row for row in found.rows if not tokens_may_explain(case, row)]
+    rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
+    if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
+        return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
+    found = rest if len(kept) < len(found.rows) else found
     rows = np.array(found.rows)
-    if tokens_may_explain(case, rows[0]):
-        return open_tokens_answer(case, bounds_of(case, rows))
     least = least_ns(case, rows)
     if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
         return open_answer(case, bounds_of(case, rows))
