@@ -8,9 +8,10 @@ from tests.generator import generate
 from tests.generator.mesh import Mesh
 from tests.generator.spec import NOBODYS_KINDS
 from tests.marks import quick_first
-from tests.slowrank.jobs import grid, job
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.excess import without_longest
+from tracekit.analysis.slowrank.long_stage import _levels
 
 
 @pytest.mark.parametrize("kind", NOBODYS_KINDS)
@@ -80,3 +81,12 @@ def test_one_rank_of_a_stage_tells_no_long_stage(tmp_path):
     run = job(tmp_path, mesh, slow={max(kept): 1.3}, lost=set(range(8)) - kept)
     found = analyse(run)
     assert (found.verdict, found.suspects) == ("inconclusive", ())
+
+
+def test_a_missing_rank_makes_no_stage_longer(tmp_path):
+    """Odd replicas were dealt longer documents; without rank 1 most of the second stage that is left has them."""
+    mesh = grid(pp=2, dp=4)
+    dealt = {rank: 1.3 for rank in mesh.coordinates if mesh.coords(rank)["dp"] % 2}
+    case = prepared(job(tmp_path, mesh, slow=dealt, lost=[1]), mesh)
+    first, second = _levels(case, case.steps.own)
+    assert second == pytest.approx(first, rel=0.02)

@@ -112,13 +112,29 @@ def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
 
 
 def _levels(case: Case, spent: F64) -> F64:
-    """Lower median over the ranks of each recorded stage, by step, ns: if one of two is slow, the stage is not long."""
+    """Lower median over the ranks of each recorded stage, by step, ns: if one of two is slow, the stage is not long.
+
+    Where ranks are missing, those count that have their counterparts in all recorded stages: context and data parallel
+    ranks differ by what they were dealt.
+    """
     levels = []
-    for group in _seen(case):
+    for group in _alike(case):
         ordered = np.sort(spent[group], axis=0)  # NaN last
         known = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
         levels.append(ordered[(known - 1) // 2, np.arange(spent.shape[1])])
     return np.array(levels)
+
+
+def _alike(case: Case) -> list[npt.NDArray[np.int64]]:
+    """The rows of each recorded stage with a counterpart in every other one; all of them where there are none."""
+    groups = _seen(case)
+    lines = [np.array([case.mesh.line(case.steps.ranks[row], ("pp",)) for row in g]) for g in groups]
+    common = set.intersection(*({tuple(line) for line in found.tolist()} for found in lines))
+    if not common:
+        return groups
+    return [
+        g[[tuple(line) in common for line in found.tolist()]] for g, found in zip(groups, lines, strict=True)
+    ]
 
 
 def _compute(case: Case) -> F64 | None:
