@@ -447,6 +447,14 @@ def _(folder, _patch):
     return changed(folder, texts)
 
 
+@case("{}: lacks the column {}; ingest the traces again")
+def _(folder, _patch):
+    def without_times(path: Path, _row: object) -> None:
+        pq.write_table(pq.read_table(path).drop_columns(["ts"]), path)
+
+    return changed(folder, without_times)
+
+
 @case("unreadable ({}); ingest the traces again")
 def _(folder, _patch):
     return changed(folder, lambda table, _row: table.write_bytes(b"PAR1"))

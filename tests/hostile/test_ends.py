@@ -61,10 +61,11 @@ with reported("reftrain"):
         ranks.end()
 """
 WRITE = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from reftrain.simulate.pool import in_parallel
 from tracekit_cli.program import reported
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Slow:
     def write(self, rank):
         Path(sys.argv[1 + rank // 32]).write_text(str(__import__("os").getpid()))
