@@ -25,8 +25,8 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; two halves at once, eight to ten minutes on two cores.
-TRAINING := tests/bugs tests/demo tests/gpu tests/hang tests/numerics tests/plan tests/ranks tests/record tests/reftrain tests/schedule
+# At least one test of every behaviour; two halves at once, seven to eight minutes on two cores.
+TRAINING := tests/advice tests/bugs tests/demo tests/gpu tests/hang tests/numerics tests/plan tests/ranks tests/record tests/reftrain tests/schedule tests/simulate
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-traces test-training
 

@@ -90,3 +90,16 @@ def test_a_slow_recorded_rank_is_a_candidate_too(tmp_path):
     finding = analyse(job(tmp_path, MESH, slow={1: 1.5}, lost=lost))
     named = finding.suspects or finding.candidates
     assert named[0].rank == 1
+
+
+def test_a_decoy_is_not_named_beside_an_unseen_culprit(tmp_path):
+    """All wait for rank 1, which left no trace; of the others rank 2 is the slowest, and nothing tells it apart."""
+    found = analyse(job(tmp_path, grid(dp=4), slow={1: 4.0, 2: 1.3}, lost={1}))
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert {c.rank for c in found.candidates} == {1, 2}
+
+
+def test_a_network_bounds_transfers_of_known_size(tmp_path):
+    """50 µs is a transfer on any network: whoever came last of those recorded came last of all."""
+    found = analyse(job(tmp_path, grid(dp=4), slow={2: 1.3}, lost={1}))
+    assert [s.rank for s in found.suspects] == [2]

@@ -195,3 +195,12 @@ MEMBERS_LISTED: Final = 8
 
 WORST_WORKERS: Final = 0.03
 """Share of the workers that M_W of the OSDI'25 paper cures: its authors take the worst 3 %, at least one (Eq. 5)."""
+
+SLOWEST_BYTES_PER_NS: Final = 1.0
+"""1 GB/s: large models are not trained on networks slower than Ethernet of 10 Gbit/s."""
+
+SLOWEST_START_NS: Final = 1_000_000
+"""A collective begins within a millisecond on any network, however many ranks it has."""
+
+ROUND_TRIP: Final = 2
+"""An all-reduce moves each byte twice, other collectives less."""

@@ -12,10 +12,17 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.tables.buffered_sends import bytes_of
 from tracekit.tables.channels import Channel
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE, SUSPECT_SHARE
+from tracekit.thresholds.slowrank import (
+    MIN_LOST_SHARE,
+    ROUND_TRIP,
+    SLOWEST_BYTES_PER_NS,
+    SLOWEST_START_NS,
+    SUSPECT_SHARE,
+)
 from tracekit.units import ms
 
 Kind = tuple[str, tuple[object, ...], tuple[int, ...]]
@@ -28,12 +35,13 @@ class Unseen:
 
     known: operations with unseen members last longer by this than others of their kind. undecided: spent in such
     operations that nothing can be compared with. ranks: unseen members behind `known`, worst first; where that is
-    nothing, those behind `undecided`.
+    nothing, those behind `undecided`. awaited: of `undecided`, beyond what the slowest network would need.
     """
 
     known: float
     undecided: float
     ranks: tuple[int, ...]
+    awaited: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,13 @@ def waited_for_missing(case: Case) -> Unseen:
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
+    awaited = _worst(case, _beyond_network(case, undecided))
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but nobody makes all of its groups wait
         known, named = 0.0, _behind(case, undecided, missing)
     undecided.update(open_ends)
-    return Unseen(known, _worst(case, undecided), named or (tuple(sorted(missing)) if open_ends else ()))
+    named = named or (tuple(sorted(missing)) if open_ends else ())
+    return Unseen(known, _worst(case, undecided), named, awaited)
 
 
 def reason_of(case: Case, unseen: Unseen) -> str:
@@ -143,6 +153,21 @@ def _in_every_replica(group: list[_Partial]) -> dict[int, float]:
     """By operation the time beyond the quickest one of its kind, ns: ranks of all replicas may wait for unseen ones."""
     least = min(p.spent for p in group)
     return {p.row: p.spent - least for p in group}
+
+
+def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
+    """By collective of a device the time of `spent` beyond its transfer on the slowest network, ns.
+
+    The last recorded member may still have waited for an unseen one; the network bounds only a transfer of known size.
+    """
+    ops = case.ops
+    beyond = {}
+    for row, lasted in spent.items():
+        if not ops.per_rank[int(ops.rank[row])].on_gpu or ops.channels[int(ops.channel[row])].p2p:
+            continue
+        size = max(bytes_of(str(ops.token[row])), 0)
+        beyond[row] = max(lasted - SLOWEST_START_NS - ROUND_TRIP * size / SLOWEST_BYTES_PER_NS, 0.0)
+    return beyond
 
 
 def _crosses_replicas(kind: Kind) -> bool:

@@ -70,7 +70,7 @@ def decide(case: Case) -> Answer:
     }
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
-    if unseen.known >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
+    if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return nobody(case, unseen, stage, link)
