@@ -25,6 +25,7 @@ from tracekit.analysis.slowrank.open_answers import (
 )
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
+from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded import Unseen
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
@@ -41,7 +42,10 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     if dealt and not chance:  # what happened once is beyond all that tokens explain
         return uneven_tokens_answer(case, dealt)
     uneven = 0.0 if dealt else uneven_data(case)
-    if uneven:
+    alone = in_the_only_step(case)
+    if uneven and (
+        alone is None or only_attention(case, alone.rows)
+    ):  # else one step shows no change of ranks
         return uneven_answer(case, uneven)
     if once is not None and chance:
         return one_step_answer(case, once)
