@@ -175,6 +175,9 @@ def test_shards_and_replicas_are_parts_of_one_axis():
     replicas = [GroupUse((at, at + 8), ("mesh_dp_replicate",), 5) for at in range(8)]
     assert contradiction(mesh, [*shards, *replicas]) is None
     assert contradiction(mesh, shards) is shards[0]
+    unused = [replace(use, collectives=0) for use in replicas]
+    assert contradiction(mesh, [*shards, *unused]) is None
+    assert contradiction(mesh, unused) is None
     bare = [replace(use, descs=()) for use in (*shards, *replicas)]
     assert contradiction(mesh, bare) is bare[0]
     assert contradiction(mesh, bare, inferred=True) is None

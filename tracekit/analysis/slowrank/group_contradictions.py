@@ -29,17 +29,23 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
     Groups that no file names do not count, and against a mesh that was inferred neither do chains of messages.
 
     The two ends of a line fit as well: the first and last stage of a pipeline share a group of their own where they
-    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do; unless the mesh is
-    `inferred` from the groups, their descriptions must name that axis.
+    share the embedding. So do parts of an axis that connect all of it, as replicas and shards do, together with those
+    that nobody used; unless the mesh is `inferred` from the groups, their descriptions must name that axis.
     """
     parts: dict[str, list[tuple[GroupUse, list[int]]]] = defaultdict(list)
+    unused: dict[str, list[list[int]]] = defaultdict(list)
     for use in uses:
         doubtful = not use.told or (inferred and use.ops == CHAIN)
-        if doubtful or not (use.collectives or use.p2p) or len(use.ranks) < 2 or is_foreign(use.descs):
+        if doubtful or len(use.ranks) < 2 or is_foreign(use.descs):
             continue
         if mesh.dims_of(use.ranks) is not None:
             continue
-        if any(r not in mesh.coordinates for r in use.ranks):
+        known = all(r in mesh.coordinates for r in use.ranks)
+        if not (use.collectives or use.p2p):
+            axis, values = _part(mesh, use, inferred=inferred) if known else ("", [])
+            unused[axis] += [values] if values else []
+            continue
+        if not known:
             return use
         if use.ops == CHAIN and sum(len(set(c)) > 1 for c in _columns(mesh, use)) == 1:
             continue  # messages along one axis, of which a rank between was not recorded
@@ -51,7 +57,7 @@ def contradiction(mesh: Mesh, uses: Sequence[GroupUse], *, inferred: bool = Fals
         parts[axis].append((use, values))
     for axis, found in parts.items():
         whole = DisjointSets(range(mesh.sizes[axis]))
-        for _, values in found:
+        for values in [*(v for _, v in found), *unused[axis]]:
             for value in values:
                 whole.join(values[0], value)
         if any(whole.find(value) for value in range(mesh.sizes[axis])):
