@@ -38,11 +38,10 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
         return unseen_answer(case, unseen)
     once = in_one_step(case)
     chance = once is not None and not others_prove_health(case, once)
-    dealt = uneven_tokens(case)
-    if dealt and not chance:  # what happened once is beyond all that tokens explain
+    alone, dealt = in_the_only_step(case), uneven_tokens(case)
+    if dealt and not chance and alone is None:  # what happened once is beyond all that tokens explain
         return uneven_tokens_answer(case, dealt)
     uneven = 0.0 if dealt else uneven_data(case)
-    alone = in_the_only_step(case)
     if uneven and (
         alone is None or only_attention(case, alone.rows)
     ):  # else one step shows no change of ranks
