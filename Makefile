@@ -26,7 +26,7 @@ demo: $(STAMP)
 	@$(BIN)/tracekit slowrank demo_run
 
 # At least one test of every behaviour; two halves at once, seven to eight minutes on two cores.
-TRAINING := tests/advice tests/bugs tests/demo tests/gpu tests/hang tests/numerics tests/plan tests/ranks tests/record tests/reftrain tests/schedule tests/simulate
+TRAINING := tests/bugs tests/demo tests/gpu tests/hang tests/numerics tests/ranks tests/record tests/reftrain tests/schedule
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-traces test-training
 
