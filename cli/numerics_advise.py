@@ -7,9 +7,9 @@ import click
 from numerics.precision.advise import advise as judge
 from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
-from numerics.thresholds import BUDGET
+from numerics.thresholds.precision import BUDGET
 
-from .output import emit, to_file
+from .output import JSON, emit
 
 
 @click.command()
@@ -21,13 +21,7 @@ from .output import emit, to_file
     show_default=True,
     help="A buffer needs FP32 when its error exceeds so many times that of a single rounding.",
 )
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option("--verbose", is_flag=True, help="All buffers.")
 def advise(run: Path, budget: float, json_to: str | None, verbose: bool) -> None:
     """Say which gradient buffers of RUN need FP32: measured against predicted error, memory cost, and the gain.

@@ -5,15 +5,15 @@ from pathlib import Path
 import click
 
 from numerics.bisection.commands import ROLES, Commands
+from numerics.bisection.search import Prove, rounds_needed
 from numerics.bisection.search import bisect as search
-from numerics.bisection.search import rounds_needed
-from numerics.local.model_source import build_model
+from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.report.bisect import bisect_document, bisect_text
 from numerics.report.json import dumps
 
 from . import exit_codes
-from .output import emit, to_file
+from .output import JSON, emit
 
 
 @click.command()
@@ -33,13 +33,7 @@ from .output import emit, to_file
     metavar="FILE.py:FUNCTION",
     help="Judge each step by the local proof, for pairs that differ by order from the first step on.",
 )
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option("--verbose", is_flag=True, help="All rounds, tensors and blind spots.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def bisect(
@@ -64,10 +58,7 @@ def bisect(
 
     Exit codes: those of compare for the step found; 0 where no step diverges.
     """
-    proof = None
-    if model is not None:
-        built, optimizer = build_model(model)
-        proof = lambda run: prove(run, built, optimizer)  # noqa: E731 - a partial would put the model first
+    proof = None if model is None else _proof(model)
     talk = None if quiet else (lambda line: click.echo(f"numerics: {line}", err=True))
     commands = Commands(dict(zip(ROLES, (parallel, baseline), strict=True)), out, talk)
     commands.begin(steps)
@@ -76,3 +67,8 @@ def bisect(
     finding = search(steps, commands.record, proof)
     emit(bisect_text(finding, verbose=verbose), lambda: dumps(bisect_document(finding)), json_to)
     return exit_codes.OK if finding.first_step is None else exit_codes.of_comparison(finding.compare.verdict)
+
+
+def _proof(model: str) -> Prove:
+    built = build(model)
+    return lambda run: prove(run, built.model, built.optimizer, loss=built.loss)

@@ -16,7 +16,7 @@ from numerics.report.text import compare_text
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import about, emit, to_file, write_file
+from .output import JSON, about, emit, to_file, write_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -41,13 +41,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Prove the run piece by piece, of any trainer: the function builds the whole model, its optimiser and loss.",
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option(
     "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
 )

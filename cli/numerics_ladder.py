@@ -12,7 +12,7 @@ from numerics.report.ladder import ladder_document, ladder_text
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import emit, to_file
+from .output import JSON, emit
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -31,13 +31,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     metavar="RUN BASELINE",
     help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",
 )
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option("--verbose", is_flag=True, help="All tensors.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def ladder(

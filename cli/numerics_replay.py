@@ -12,7 +12,7 @@ from numerics.report.plan import plan_document, plan_text
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import emit, to_file
+from .output import JSON, emit
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -75,13 +75,7 @@ def replay(
 @click.command()
 @click.argument("run", type=_FOLDER)
 @click.argument("other", type=_FOLDER)
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option("--verbose", is_flag=True, help="All differences.")
 def plan(run: Path, other: Path, json_to: str | None, *, verbose: bool) -> int:
     """Compare the order plans of RUN and OTHER: every reduction's operands, order, format, scale and group.

@@ -7,7 +7,7 @@ import click
 
 from tracekit.mesh import parse_mesh, parse_order
 
-from .output import to_file
+from .output import JSON
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
@@ -105,13 +105,7 @@ def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
 def output() -> Callable[[Command], Command]:
     """Decorate a command with the options of every command that answers."""
     options = [
-        click.option(
-            "--json",
-            "json_to",
-            callback=to_file,
-            metavar="FILE|-",
-            help="Write the answer as JSON; - is stdout, in place of text.",
-        ),
+        JSON,
         click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
         click.option(
             "--jobs",

@@ -79,6 +79,16 @@ def to_file(_ctx: click.Context, _param: click.Parameter, text: str | None) -> s
     return text
 
 
+JSON = click.option(
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as JSON; - is stdout, in place of text.",
+)
+"""The option of every command that can answer as JSON; `json_to` takes its value."""
+
+
 @contextmanager
 def about(inputs: Sequence[object]) -> Iterator[None]:
     """Put the inputs in front of a refusal that names none of them."""

@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
+
+from .output import JSON, emit
 
 
 def describe() -> list[dict[str, Any]]:
@@ -47,24 +50,22 @@ def describe() -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.option(
-    "--json", "json_to", type=click.Path(dir_okay=False, allow_dash=True), help="Write JSON; - is stdout."
-)
+@JSON
 def faults(json_to: str | None) -> None:
     """List the slow, stuck and wrong behaviour that `reftrain run --fault` can plant."""
     rows = describe()
-    if json_to:
-        text = json.dumps({"schema": "reftrain.faults/1", "faults": rows}, indent=1)
-        with click.open_file(json_to, "w") as stream:
-            stream.write(text + "\n")
-        return
+    document = {"schema": "reftrain.faults/1", "faults": rows}
+    emit(_text(rows), lambda: json.dumps(document, indent=1) + "\n", json_to)
+
+
+def _text(rows: Sequence[dict[str, Any]]) -> str:
+    lines = []
     for row in rows:
         axis = f" [{row['axis']}]" if row["axis"] else ""
-        click.echo(
-            f"{row['name']}{axis}: {row['what']}" + (f"; shows first: {row['shows']}" if row["shows"] else "")
-        )
-        for name, field in row["fields"].items():
-            click.echo(f"    {name}: {field['meaning']}{_notes(field)}")
+        shows = f"; shows first: {row['shows']}" if row["shows"] else ""
+        lines.append(f"{row['name']}{axis}: {row['what']}{shows}")
+        lines += [f"    {name}: {field['meaning']}{_notes(field)}" for name, field in row["fields"].items()]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _notes(field: dict[str, Any]) -> str:

@@ -3,15 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LONGEST_COUNT
 
-from .output import to_file
-from .reftrain_schedule import save
+from .output import JSON, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -22,26 +20,6 @@ def parse_count(option: str, text: str) -> int:
     if not number.isdigit() or suffix not in SUFFIXES or not int(number) or len(number) > LONGEST_COUNT:
         raise ConfigError(option, f"{text!r} is no count", "write for example 8192, 8K or 16M")
     return int(number) * SUFFIXES[suffix]
-
-
-def answer(document: dict[str, Any], text: str, json_to: str | None) -> None:
-    """Print the text, or the JSON alone for `-`; a file named gets the JSON besides."""
-    written = json.dumps(document) + "\n"
-    if json_to == "-":
-        click.echo(written, nl=False)
-        return
-    if json_to:
-        save(Path(json_to), written)
-    click.echo(text, nl=False)
-
-
-JSON = click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
 
 
 @click.command()
@@ -83,7 +61,7 @@ def memory(
     if kernels == "fused":
         job = replace(job, kernels="fused", attention="flex", optimizer="fused")
     ranks = MemoryModel(job).ranks()
-    answer(document(job, ranks), table(ranks), json_to)
+    emit(table(ranks), lambda: json.dumps(document(job, ranks)) + "\n", json_to)
 
 
 @click.command()
@@ -135,8 +113,8 @@ def plan(
         pairs = lru_cache(maxsize=None)(lambda cp: slowest_pairs(mean_document, length, cp))
     made = Planner(Workload(model, gpus, length, total // length, micro_batch), machine, pairs).plan()
     if svg:
-        save(svg, plan_report.svg(made))
-    answer(plan_report.document(made), plan_report.table(made), json_to)
+        write_file(svg, plan_report.svg(made))
+    emit(plan_report.table(made), lambda: json.dumps(plan_report.document(made)) + "\n", json_to)
 
 
 @click.command()
@@ -158,7 +136,7 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
     fit, speed = fit_link(samples), measure_speed()
     toml = hardware_toml(ranks, fit, speed)
     if out:
-        save(out, toml)
+        write_file(out, toml)
         click.echo(f"reftrain: {out} written; use it with plan --hardware {out}", err=True)
     document = {
         "schema": "reftrain.calibrate/1",
@@ -168,4 +146,4 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
         "samples": [asdict(sample) for sample in samples],
         "toml": toml,
     }
-    answer(document, "" if out else toml, json_to)
+    emit("" if out else toml, lambda: json.dumps(document) + "\n", json_to)

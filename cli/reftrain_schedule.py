@@ -18,7 +18,7 @@ from reftrain.schedule.replica_sync import SYNCS
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import MOST_TABLE_BYTES
 
-from .output import to_file
+from .output import JSON, write_file
 
 TABLE_SUFFIXES = (".csv", ".txt")
 """Ends of names that are files of a table, not schemes."""
@@ -60,13 +60,7 @@ class Outputs:
 @click.option(
     "--sync", type=click.Choice(SYNCS), default="eager_opt", help="Where replicas are summed, with --zero."
 )
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the answer as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the time line as SVG.")
 @click.option(
     "--csv", "csv_to", type=click.Path(path_type=Path, dir_okay=False), help="Write torch's pipeline CSV."
@@ -133,13 +127,6 @@ def read_table(path: Path) -> Schedule:
     return from_text(text, str(path))
 
 
-def save(path: Path, text: str) -> None:
-    """Write a file whole or not at all; raises `OutputError` when it cannot be written."""
-    from .output import write_file
-
-    write_file(path, text)
-
-
 def write(evaluation: Evaluation, micro_batches: int, outputs: Outputs) -> None:
     """Write the files that were asked for, each under a temporary name first, then JSON or text to stdout."""
     from reftrain.schedule.csv_form import to_csv, torch_cannot
@@ -148,20 +135,20 @@ def write(evaluation: Evaluation, micro_batches: int, outputs: Outputs) -> None:
 
     table = evaluation.schedule
     if outputs.svg:
-        save(outputs.svg, to_svg(evaluation))
+        write_file(outputs.svg, to_svg(evaluation))
     if outputs.csv_to:
-        save(outputs.csv_to, to_csv(table))
+        write_file(outputs.csv_to, to_csv(table))
         reason = torch_cannot(table)
         if reason:
             click.echo(f"reftrain: {outputs.csv_to}: torch cannot load this table: {reason}", err=True)
     if outputs.text_to:
-        save(outputs.text_to, to_text(table))
+        write_file(outputs.text_to, to_text(table))
     if outputs.json_to:
         document = json.dumps(evaluation.document(micro_batches)) + "\n"
         if outputs.json_to == "-":
             click.echo(document, nl=False)
             return
-        save(Path(outputs.json_to), document)
+        write_file(Path(outputs.json_to), document)
     from rich.console import Console
 
     from .schedule_picture import show

@@ -14,7 +14,7 @@ from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import DETAILED_WORLD, LARGEST_JITTER
 
-from .output import to_file
+from .output import JSON, emit
 
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
@@ -110,13 +110,7 @@ class Flags:
 @click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write.")
-@click.option(
-    "--json",
-    "json_to",
-    metavar="FILE|-",
-    callback=to_file,
-    help="Write the figures as JSON; - is stdout, in place of text.",
-)
+@JSON
 @click.option(
     "--set",
     "settings",
@@ -230,14 +224,7 @@ def _progress(given: Flags, text: str) -> None:
 def _answer(outcome: "Outcome", json_to: str | None) -> None:
     from reftrain.simulate.run_folder import document
 
-    from .reftrain_schedule import save
     from .simulate_text import outcome_text
 
-    if json_to is not None:
-        text = json.dumps(document(outcome)) + "\n"
-        if json_to == "-":
-            click.echo(text, nl=False)
-            return
-        save(Path(json_to), text)
-    click.echo(outcome_text(outcome), nl=False)
+    emit(outcome_text(outcome), lambda: json.dumps(document(outcome)) + "\n", json_to)
     sys.stdout.flush()

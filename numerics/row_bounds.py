@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numerics.schema import parse_boxes, parse_shape
-from numerics.thresholds import MAX_EXTENT, MAX_ORDINAL, MAX_RANKS
+from numerics.thresholds.reading import MAX_EXTENT, MAX_ORDINAL, MAX_RANKS
 from tracekit.axes import AXES
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {

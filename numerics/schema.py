@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from numerics.thresholds import MAX_DIMENSIONS
+from numerics.thresholds.reading import MAX_DIMENSIONS
 from tracekit.axes import AXES
 
 CAPTURE_SCHEMA: Final = "numerics.capture/1"

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from numerics.errors import CaptureError
 from numerics.row_bounds import fault_in
 from numerics.schema import CAPTURE_SCHEMA, FOLDER, PARTIAL_SUFFIX, ROWS, RUN_ID, STAMP, values_file
-from numerics.thresholds import MAX_JSON_BYTES, MAX_RANKS, RANKS_IN_SENTENCE, READER_BYTES, READER_SECONDS
+from numerics.thresholds.reading import MAX_JSON_BYTES, MAX_RANKS, READER_BYTES, READER_SECONDS
+from numerics.thresholds.report import RANKS_IN_SENTENCE
 from numerics.values_file import ValuesFile
 from tracekit.axes import AXES
 from tracekit.errors import InputError

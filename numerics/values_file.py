@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from numerics.errors import CaptureError
-from numerics.thresholds import MAX_HEADER_BYTES
+from numerics.thresholds.reading import MAX_HEADER_BYTES
 
 LENGTH_BYTES: Final = 8
 """Bytes at the start of a file that hold the header's length, little-endian."""

@@ -13,7 +13,7 @@ from typing import Final
 from numerics.record.switch import LEVEL, NAMES, OUT, STEPS
 from numerics.schema import Level
 from numerics.store import open_capture
-from numerics.thresholds import MAX_REPLAYER_LINE
+from numerics.thresholds.reading import MAX_REPLAYER_LINE
 from tracekit.errors import InputError, UsageError
 
 STATE: Final = "bisect.json"

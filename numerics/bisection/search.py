@@ -21,7 +21,7 @@ from numerics.findings import CompareFinding
 from numerics.local.proof import LocalProof
 from numerics.schema import Level
 from numerics.store import open_capture
-from numerics.thresholds import PROBED_STEPS
+from numerics.thresholds.local import PROBED_STEPS
 from tracekit.errors import InputError
 
 BISECT_SCHEMA: Final = "numerics.bisect/1"

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from numerics.schema import Box, parse_boxes, parse_shape, whole
-from numerics.thresholds import MAX_CELLS
+from numerics.thresholds.reading import MAX_CELLS
 from tracekit.errors import InputError
 
 

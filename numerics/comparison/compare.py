@@ -41,7 +41,8 @@ from numerics.local.proof import LocalProof
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
-from numerics.thresholds import NO_ROUNDING, OTHER_FORMAT, OTHER_FORMAT_LEAST
+from numerics.thresholds.comparison import OTHER_FORMAT, OTHER_FORMAT_LEAST
+from numerics.thresholds.local import NO_ROUNDING
 from tracekit.errors import InputError
 
 

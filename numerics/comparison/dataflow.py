@@ -15,7 +15,7 @@ import numpy as np
 from numerics.columns import Columns
 from numerics.keys import Ints, Keys, keys_of, occurrence
 from numerics.schema import PHASES
-from numerics.thresholds import MAX_LAYER_DIGITS
+from numerics.thresholds.reading import MAX_LAYER_DIGITS
 
 _LAYER: Final = re.compile(r"\.(\d+)(?:\.|$)")
 _LAST: Final = 1 << 40

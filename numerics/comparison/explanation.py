@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from numerics.comparison.first_divergence import Found
 from numerics.comparison.row_pairs import RowPairs
-from numerics.thresholds import RANKS_TOLD
+from numerics.thresholds.report import RANKS_TOLD
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numerics.columns import Columns
 from numerics.keys import splitmix
 from numerics.record.digest import linear_index
 from numerics.schema import parse_boxes, parse_shape
-from numerics.thresholds import LEAST_FITTED, MAX_ELEMENTS
+from numerics.thresholds.comparison import LEAST_FITTED, MAX_ELEMENTS
 
 _BYTES: Final = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int32": 4, "int16": 2}
 """Bytes of an element, of formats whose bits the fingerprint mixes in a way that can be undone here."""

@@ -18,7 +18,7 @@ from numerics.comparison.flipped_bits import flipped_bit
 from numerics.comparison.linear_invariants import linear_invariants
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
 from numerics.schema import COLLECTIVES
-from numerics.thresholds import RANKS_IN_SENTENCE
+from numerics.thresholds.report import RANKS_IN_SENTENCE
 
 
 def broken_invariants(run: Columns) -> list[Broken]:

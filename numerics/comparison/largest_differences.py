@@ -10,7 +10,7 @@ from numerics.comparison.value_distance import value_distance
 from numerics.findings import TensorDifference
 from numerics.keys import Ints
 from numerics.schema import parse_boxes, parse_shape
-from numerics.thresholds import MAX_ELEMENTS
+from numerics.thresholds.comparison import MAX_ELEMENTS
 
 
 def largest_differences(

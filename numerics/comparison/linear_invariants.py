@@ -19,8 +19,15 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.formats import least_roundoff
 from numerics.schema import COLLECTIVES
-from numerics.thresholds import FUNCTION_ROUNDINGS, LEAST_FITTED, LEAST_TOLERANCE
-from numerics.thresholds.local import LEAST_GRADIENTS, MOSTLY, MOSTLY_NEAR, SUM_ROUNDINGS, WHOLE_INVERSE
+from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
+from numerics.thresholds.local import (
+    FUNCTION_ROUNDINGS,
+    LEAST_GRADIENTS,
+    MOSTLY,
+    MOSTLY_NEAR,
+    SUM_ROUNDINGS,
+    WHOLE_INVERSE,
+)
 
 _MASK: Final = (1 << 64) - 1
 _Key = tuple[int, int, int, int]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numerics.thresholds import MAX_PAIRED_ADDENDS, NO_DIVISOR
+from numerics.thresholds.comparison import MAX_PAIRED_ADDENDS, NO_DIVISOR
 from tracekit.axes import AXES
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]

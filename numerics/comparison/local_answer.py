@@ -14,7 +14,8 @@ from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
-from numerics.thresholds import LEAST_FITTED, NEARLY_WHOLE
+from numerics.thresholds.comparison import LEAST_FITTED
+from numerics.thresholds.local import NEARLY_WHOLE
 
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",

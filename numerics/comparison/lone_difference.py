@@ -8,7 +8,7 @@ from numerics.columns import Columns
 from numerics.comparison.row_table import RowTable
 from numerics.formats import unit_roundoff
 from numerics.keys import Ints
-from numerics.thresholds import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, LONE_RANK_CHANCE
+from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, LONE_RANK_CHANCE
 
 
 def lone_ranks(run: Columns, rows: RowTable, different: Ints) -> list[int]:

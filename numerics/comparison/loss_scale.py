@@ -3,7 +3,7 @@
 from numerics.columns import Columns
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import RecordedRun
-from numerics.thresholds import LOSS_SCALE
+from numerics.thresholds.local import LOSS_SCALE
 
 
 def other_loss(proof: LocalProof, baseline: Columns | None) -> str | None:

@@ -13,7 +13,7 @@ from numerics.comparison.missing_addends import partial_words
 from numerics.comparison.row_pairs import RowPairs
 from numerics.local.array_differences import few_places, moved, places_in_words
 from numerics.schema import parse_boxes
-from numerics.thresholds import LEAST_REARRANGED, SAME_SQUARES, SAME_SUM
+from numerics.thresholds.comparison import LEAST_REARRANGED, SAME_SQUARES, SAME_SUM
 
 _OWN: Final = "not reduced: still"
 

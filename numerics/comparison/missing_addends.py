@@ -14,7 +14,7 @@ from numerics.columns import Columns
 from numerics.comparison.explanation import Explanation, Question, agreed_axis
 from numerics.comparison.linear_relations import Vector, addends, near
 from numerics.comparison.row_pairs import RowPairs
-from numerics.thresholds import (
+from numerics.thresholds.comparison import (
     ADDEND_MARGIN,
     LEAST_FIT,
     LEAST_FITTED,
@@ -22,10 +22,9 @@ from numerics.thresholds import (
     MAX_ADDENDS,
     MAX_FITTED_NUMBERS,
     MAX_FITTED_ROWS,
-    NAMES_IN_SENTENCE,
-    RANKS_TOLD,
     WEIGHT_TOLERANCE,
 )
+from numerics.thresholds.report import NAMES_IN_SENTENCE, RANKS_TOLD
 from tracekit.axes import AXES
 
 _PLAIN: Final = {"kv": "tp", "embedding": "pp", "dp_cp": "dp", "micro-batch": "pp"}

@@ -6,7 +6,7 @@ from numerics.columns import Columns
 from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Cell
 from numerics.keys import Ints
-from numerics.thresholds import MODULES_DRAWN, STEPS_DRAWN
+from numerics.thresholds.report import MODULES_DRAWN, STEPS_DRAWN
 
 _LAST = np.iinfo(np.int64).max
 

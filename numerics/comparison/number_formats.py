@@ -17,7 +17,7 @@ from numerics.comparison.tensor_table import Status
 from numerics.formats import least_roundoff
 from numerics.order.plan_differences import PlanDifference
 from numerics.store import open_capture
-from numerics.thresholds import ROUNDED_ONCE
+from numerics.thresholds.comparison import ROUNDED_ONCE
 from tracekit.errors import InputError
 
 _TURNED: Final = re.compile(r"rope|\b(q|k|quer\w*|keys?)\b")

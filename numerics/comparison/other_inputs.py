@@ -7,7 +7,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.local.recorded import RecordedRun
-from numerics.thresholds import MAX_ELEMENTS
+from numerics.thresholds.comparison import MAX_ELEMENTS
 
 
 def other_inputs(run: Columns, baseline: Columns | None) -> str | None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from numerics.record.environment import REFUSES
 from numerics.store import Capture
-from numerics.thresholds import LONGEST_VALUE, THREADED_SUM
+from numerics.thresholds.comparison import THREADED_SUM
+from numerics.thresholds.report import LONGEST_VALUE
 
 _FREE: Final = {
     "model": {"preset", "fused_qkv", "pad_vocab", "replicate_kv"},

@@ -12,7 +12,7 @@ from numerics.comparison.linear_relations import Vector
 from numerics.comparison.row_table import RowTable
 from numerics.formats import least_roundoff
 from numerics.schema import Box, parse_boxes
-from numerics.thresholds import LEAST_TOLERANCE, MAX_ELEMENTS, SKETCH_TOLERANCE, VALUES_TOLERANCE
+from numerics.thresholds.comparison import LEAST_TOLERANCE, MAX_ELEMENTS, SKETCH_TOLERANCE, VALUES_TOLERANCE
 from tracekit.errors import InputError
 
 

@@ -19,7 +19,7 @@ from numerics.comparison.number_formats import rounded
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.scaled_values import one_factor, plus_constant, plus_logarithms
 from numerics.formats import least_roundoff
-from numerics.thresholds import ROUNDING_ONLY
+from numerics.thresholds.comparison import ROUNDING_ONLY
 from tracekit.axes import AXES
 
 

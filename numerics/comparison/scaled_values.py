@@ -13,16 +13,16 @@ from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.row_pairs import RowPairs
 from numerics.record.sketch import project
 from numerics.schema import SKETCH, parse_boxes, parse_shape
-from numerics.thresholds import (
+from numerics.thresholds.comparison import (
     CONSTANT_TOLERANCE,
     FACTOR_MARGIN,
     LEAST_FITTED,
     LEAST_SHIFTS,
     LEAST_TOKENS,
     NAMED_FACTOR_TOLERANCE,
-    RANKS_IN_SENTENCE,
     TOKEN_TOLERANCE,
 )
+from numerics.thresholds.report import RANKS_IN_SENTENCE
 from tracekit.axes import AXES, DESCENT
 
 _FACTOR_AXES: Final = ("pp", *(axis for axis in DESCENT if axis != "pp"))

@@ -16,7 +16,7 @@ from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.comparison.verdict import Case, Decision, growth_sentence
 from numerics.findings import Cell, CompareFinding, Counts, Divergence, TensorDifference
 from numerics.keys import Ints, keys_of
-from numerics.thresholds import INVARIANTS_LISTED, PLAN_LISTED, WORST_TENSORS
+from numerics.thresholds.report import INVARIANTS_LISTED, PLAN_LISTED, WORST_TENSORS
 
 
 def incomparable(run: Columns, baseline: Columns, reason: str) -> CompareFinding:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numerics.thresholds import DISTANCE_CHUNK
+from numerics.thresholds.comparison import DISTANCE_CHUNK
 
 Array = np.ndarray[Any, Any]
 

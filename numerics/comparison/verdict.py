@@ -26,7 +26,7 @@ from numerics.comparison.tensor_table import Status, TensorTable
 from numerics.findings import Proof, Verdict
 from numerics.order.plan_differences import PlanDifference
 from numerics.schema import LEARNING_RATE
-from numerics.thresholds import CHAOTIC_GROWTH, SUDDEN_GROWTH
+from numerics.thresholds.comparison import CHAOTIC_GROWTH, SUDDEN_GROWTH
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from numerics.local.bounded import (
     summing_unit,
     unit,
 )
-from numerics.thresholds import FUNCTION_ROUNDINGS, MOST_EXPONENT
+from numerics.thresholds.local import FUNCTION_ROUNDINGS, MOST_EXPONENT
 
 _MONOTONE: Final = (
     *("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf"),

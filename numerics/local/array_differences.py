@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numerics.thresholds import BLOCK_COUNTS, FEW_PLACES, LEAST_SHIFTED, MAX_SLICES
+from numerics.thresholds.comparison import BLOCK_COUNTS, FEW_PLACES, LEAST_SHIFTED, MAX_SLICES
 
 Array = np.ndarray[Any, Any]
 

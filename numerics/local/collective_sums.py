@@ -19,8 +19,8 @@ from numerics.local.recorded import RecordedRun, same_bits
 from numerics.local.repairs import repair, sum_of
 from numerics.local.sum_orders import Adder
 from numerics.schema import COLLECTIVES
-from numerics.thresholds import RANKS_IN_SENTENCE
 from numerics.thresholds.local import SUM_ROUNDINGS
+from numerics.thresholds.report import RANKS_IN_SENTENCE
 
 _UNRECORDED: Final = "the tensors of some of its ranks were not recorded"
 """Why a call is not checked."""

@@ -13,7 +13,7 @@ from numerics.local.local_check import LocalCheck
 from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
-from numerics.thresholds import LEAST_FITTED
+from numerics.thresholds.comparison import LEAST_FITTED
 from numerics.thresholds.local import NAMES_TRIED
 
 

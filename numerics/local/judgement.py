@@ -7,7 +7,7 @@ import torch
 
 from numerics.local.bounded import Bounded
 from numerics.local.recorded import Reading, same_bits
-from numerics.thresholds import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
+from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
 
 
 class Standing(IntEnum):

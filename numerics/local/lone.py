@@ -6,7 +6,7 @@ from math import comb
 
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
-from numerics.thresholds import LONE_RANK_CHANCE
+from numerics.thresholds.local import LONE_RANK_CHANCE
 
 
 def without_lone_ranks(checks: Sequence[LocalCheck]) -> list[LocalCheck]:

@@ -15,7 +15,7 @@ from numerics.local.local_check import LocalCheck
 from numerics.local.recorded import Reading, same_bits
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.schema import TARGET
-from numerics.thresholds import SCALE_TOLERANCE
+from numerics.thresholds.local import SCALE_TOLERANCE
 
 Loss = Callable[..., torch.Tensor]
 """Maps the model's output and the targets to the loss from which a backward starts."""
@@ -89,7 +89,7 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     output = output.requires_grad_()
     value = loss(output, *targets)
-    value.backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(value)
     return value.detach(), output.grad
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from numerics.local.bounded import unit
 from numerics.local.judgement import Judged, Standing, within
-from numerics.thresholds import FUNCTION_ROUNDINGS
+from numerics.thresholds.local import FUNCTION_ROUNDINGS
 
 COUNT: Final = "step"
 """Name of the optimiser's state that counts its steps."""

@@ -15,12 +15,8 @@ from numerics.local.judgement import Judged, Standing, lone_element, ratio, with
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.recorded_step import Place
 from numerics.local.sum_orders import Adder
-from numerics.thresholds import (
-    ADDEND_MISFIT,
-    FUNCTION_ROUNDINGS,
-    LEAST_FITTED,
-    SCALE_TOLERANCE,
-)
+from numerics.thresholds.comparison import LEAST_FITTED
+from numerics.thresholds.local import ADDEND_MISFIT, FUNCTION_ROUNDINGS, SCALE_TOLERANCE
 
 
 @dataclass

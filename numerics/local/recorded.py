@@ -9,7 +9,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.schema import Box, parse_boxes
-from numerics.thresholds import MAX_ELEMENTS
+from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
 
 ADDENDS: Final = "addends of all ranks"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from numerics.local.array_differences import few_places, moved, places_in_words
-from numerics.thresholds import LEAST_FITTED, MAX_ELEMENTS
+from numerics.thresholds.comparison import LEAST_FITTED, MAX_ELEMENTS
 
 
 def relation(recorded: torch.Tensor, computed: torch.Tensor) -> str:

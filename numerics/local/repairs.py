@@ -8,8 +8,8 @@ import torch
 from numerics.local.bounded import unit
 from numerics.local.judgement import Standing, ratio, within
 from numerics.local.recorded import same_bits
-from numerics.thresholds import LEAST_FITTED, NEARLY_WHOLE
-from numerics.thresholds.local import SUM_ROUNDINGS
+from numerics.thresholds.comparison import LEAST_FITTED
+from numerics.thresholds.local import NEARLY_WHOLE, SUM_ROUNDINGS
 
 NARROW = (torch.bfloat16, torch.float16)
 

@@ -15,7 +15,7 @@ import msgspec
 
 from numerics.errors import CaptureError
 from numerics.store import LIMITS
-from numerics.thresholds import MAX_EXTENT, MAX_ORDINAL, MAX_PLAN_BYTES, MAX_RANKS
+from numerics.thresholds.reading import MAX_EXTENT, MAX_ORDINAL, MAX_PLAN_BYTES, MAX_RANKS
 from tracekit.workers import deaths
 
 SCHEMA: Final = "numerics.orders/1"

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from numerics.order.order_plan import OrderPlan, Reduction
-from numerics.thresholds import OPERANDS_IN_SENTENCE, RANKS_IN_SENTENCE
+from numerics.thresholds.report import OPERANDS_IN_SENTENCE, RANKS_IN_SENTENCE
 
 
 class PlanDifference(msgspec.Struct, frozen=True, kw_only=True):

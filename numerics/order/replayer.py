@@ -15,7 +15,7 @@ from typing import Final
 
 from numerics.schema import FOLDER
 from numerics.store import open_capture
-from numerics.thresholds import MAX_REPLAYER_LINE, REPLAYER_LINES
+from numerics.thresholds.reading import MAX_REPLAYER_LINE, REPLAYER_LINES
 from tracekit.errors import InputError
 from tracekit.own_files import of_a_run, remove_own, strangers
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from numerics.precision.rounding_error import running_sum_error
 from numerics.precision.shadow_sums import SHADOW_FOLDER, SQUARES, read_shadow_sums
-from numerics.thresholds import BUDGET
+from numerics.thresholds.precision import BUDGET
 from tracekit.errors import InputError
 
 ADVICE_SCHEMA: Final = "numerics.advise/1"

@@ -20,7 +20,7 @@ from numerics.formats import unit_roundoff
 from numerics.order.replayer import make_replay
 from numerics.schema import KINDS
 from numerics.store import Capture, open_capture
-from numerics.thresholds import FLOOR, LEAST_RATIO, STEEP
+from numerics.thresholds.precision import FLOOR, LEAST_RATIO, STEEP
 from tracekit.errors import InputError
 
 LADDER_SCHEMA: Final = "numerics.ladder/1"

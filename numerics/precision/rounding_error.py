@@ -3,7 +3,7 @@
 import math
 
 from numerics.formats import unit_roundoff
-from numerics.thresholds import ADDITION_ERROR
+from numerics.thresholds.precision import ADDITION_ERROR
 
 
 def running_sum_error(squares_of_sums: float, square_of_last: float, dtype: str) -> float:

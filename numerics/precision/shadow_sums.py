@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from numerics.thresholds import MAX_PLAN_BYTES, MAX_RANKS
+from numerics.thresholds.reading import MAX_PLAN_BYTES, MAX_RANKS
 from tracekit.errors import InputError
 
 SHADOW_SCHEMA: Final = "numerics.shadow/1"

@@ -194,7 +194,7 @@ def _ranks(group: Any) -> tuple[int, ...] | None:
     try:
         found: Any = functional._resolve_group(group)  # noqa: SLF001 - there is no public way to ask
         if isinstance(found, str):
-            found = c10d._resolve_process_group(found)  # noqa: SLF001
+            found = c10d._resolve_process_group(found)  # noqa: SLF001 - the name of a group, which a mesh gives
         return tuple(dist.get_process_group_ranks(found))
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return None

@@ -18,7 +18,7 @@ import torch
 
 from numerics.keys import splitmix
 from numerics.schema import Box
-from numerics.thresholds import HASH_CHUNK, KEY_CACHE_BYTES, MIX_CHUNK
+from numerics.thresholds.recording import HASH_CHUNK, KEY_CACHE_BYTES, MIX_CHUNK
 
 MASK: Final = (1 << 64) - 1
 """Fingerprints are sums modulo 2^64."""

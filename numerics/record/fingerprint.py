@@ -17,7 +17,7 @@ from numerics.record.digest import KEYS, MASK, digest, digest_unsigned_zero
 from numerics.record.pieces import pieces
 from numerics.record.sketch import in_sketch_format, project
 from numerics.schema import SKETCH, Box
-from numerics.thresholds import LOW_BITS_SAMPLE, SCRATCH_ELEMENTS
+from numerics.thresholds.recording import LOW_BITS_SAMPLE, SCRATCH_ELEMENTS
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from numerics.schema import (
     values_file,
     whole,
 )
-from numerics.thresholds import ROWS_PER_GROUP
+from numerics.thresholds.recording import ROWS_PER_GROUP
 from tracekit.axes import AXES
 
 __all__ = ["Box", "CaptureError", "Recorder", "whole"]

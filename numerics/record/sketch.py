@@ -14,7 +14,7 @@ import torch
 
 from numerics.keys import splitmix
 from numerics.schema import SKETCH, Box
-from numerics.thresholds import HASH_CHUNK
+from numerics.thresholds.recording import HASH_CHUNK
 
 
 @lru_cache(maxsize=512)

@@ -4,7 +4,7 @@ from typing import Any
 
 from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
 from numerics.report.ladder import number
-from numerics.thresholds import BUFFERS_SHOWN
+from numerics.thresholds.report import BUFFERS_SHOWN
 from tracekit.text import plain
 
 

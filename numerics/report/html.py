@@ -4,7 +4,7 @@ from html import escape
 
 from numerics.findings import Cell, CompareFinding
 from numerics.report.text import compare_text
-from numerics.thresholds import RANKS_IN_PAGE
+from numerics.thresholds.report import RANKS_IN_PAGE
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2024;background:#fff}

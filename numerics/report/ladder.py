@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
-from numerics.thresholds import RUNGS_SHOWN
+from numerics.thresholds.report import RUNGS_SHOWN
 from tracekit.text import plain
 
 _WORDS = {

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, TensorGroup
-from numerics.thresholds import DIFFERENCES_SHOWN, TENSORS_SHOWN
+from numerics.thresholds.report import DIFFERENCES_SHOWN, TENSORS_SHOWN
 from tracekit.text import plain
 
 

@@ -1,7 +1,7 @@
 """The finding for a terminal: the verdict first, then place, explanation, counts and blind spots."""
 
 from numerics.findings import CompareFinding, Divergence, TensorDifference
-from numerics.thresholds import LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
+from numerics.thresholds.report import LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
 from tracekit.text import plain
 
 _WORDS = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from numerics.local.bounded import Bounded, bounded, known
-from numerics.thresholds import FUNCTION_ROUNDINGS
+from numerics.thresholds.local import FUNCTION_ROUNDINGS
 from reftrain.config.run import OptimizerConfig
 from reftrain.layout.grid import Seat
 from reftrain.replay.engine import Replay, StepResult

@@ -1,7 +1,7 @@
 """Changes of the trainer's source for tests, planted in each rank's process: benign ones, and bugs."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -141,22 +141,28 @@ def ring_by_powers_of_two(patches: Patches, _: int) -> None:
     patches.set(ring, "torch", _Torch())
 
 
+def updated(adam: Any, grads: Any, clip: Any) -> Iterator[tuple[Any, Any, torch.Tensor, torch.Tensor]]:
+    """Yield group, state, clipped gradient and master weight of each parameter, its step counted.
+
+    The weight that the caller leaves is copied to the parameter's shard.
+    """
+    names = {id(master): name for name, master in adam.masters.items()}
+    for group in adam._inner.param_groups:
+        for master in group["params"]:
+            state, grad = adam._inner.state[master], grads[names[id(master)]].to(master.dtype)
+            state["step"] += 1
+            yield group, state, grad if clip is None else grad * clip, master.detach()
+            adam.shards[names[id(master)]].detach().copy_(master.detach())
+
+
 def update_written_out(patches: Patches, _: int) -> None:
     def step(self: Any, grads: Any, rate: float, clip: Any) -> None:
-        names = {id(master): name for name, master in self.masters.items()}
-        for group in self._inner.param_groups:
-            (b1, b2), eps = group["betas"], group["eps"]
-            for master in group["params"]:
-                state, grad = self._inner.state[master], grads[names[id(master)]].to(master.dtype)
-                grad = grad if clip is None else grad * clip
-                state["step"] += 1
-                count = float(state["step"])
-                state["exp_avg"].copy_(b1 * state["exp_avg"] + (1 - b1) * grad)
-                state["exp_avg_sq"].copy_(b2 * state["exp_avg_sq"] + (1 - b2) * grad**2)
-                first, second = state["exp_avg"] / (1 - b1**count), state["exp_avg_sq"] / (1 - b2**count)
-                update = first / (second.sqrt() + eps) + group["weight_decay"] * master.detach()
-                master.detach().sub_(rate * update)
-                self.shards[names[id(master)]].detach().copy_(master.detach())
+        for group, state, grad, weight in updated(self, grads, clip):
+            (b1, b2), eps, count = group["betas"], group["eps"], float(state["step"])
+            state["exp_avg"].copy_(b1 * state["exp_avg"] + (1 - b1) * grad)
+            state["exp_avg_sq"].copy_(b2 * state["exp_avg_sq"] + (1 - b2) * grad**2)
+            first, second = state["exp_avg"] / (1 - b1**count), state["exp_avg_sq"] / (1 - b2**count)
+            weight.sub_(rate * (first / (second.sqrt() + eps) + group["weight_decay"] * weight))
 
     patches.set(optimizer.AdamW, "step", step)
 

@@ -8,7 +8,7 @@ import torch
 
 from numerics.precision.advise import advise
 from numerics.precision.rounding_error import running_sum_error
-from numerics.thresholds import ADDITION_ERROR
+from numerics.thresholds.precision import ADDITION_ERROR
 from reftrain.config.file import load
 from reftrain.rank.hooks import HookList
 from reftrain.record.shadow_gradients import Shadow, Sums

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
-from tracekit_cli import exit_codes
+from tracekit_cli import exit_codes, numerics_bisect
 from tracekit_cli.numerics import numerics
 
 from numerics.bisection.commands import Commands
@@ -164,3 +164,14 @@ def test_commands_are_run_and_kept(tmp_path):
         assert answer["compare"]["first_divergence"]["tensor"] == "layer.weight.grad"
     started = sum(len(p.read_text()) for p in (tmp_path / "out").rglob("started"))
     assert started == 2 * (len(answer["rounds"]) + 1)  # the second time nothing is run again
+
+
+def test_bisect_proves_with_the_models_loss(tmp_path, monkeypatch):
+    source = "from torch import nn\ndef build():\n    return nn.Linear(2, 2), None, nn.MSELoss()\n"
+    (tmp_path / "mine.py").write_text(source)
+    asked = []
+    monkeypatch.setattr(numerics_bisect, "prove", lambda *_, loss: asked.append(loss))
+    monkeypatch.setattr(numerics_bisect, "search", lambda steps, record, proof: proof("run"))
+    call = ["--parallel", "a", "--baseline", "b", "--steps", "2", "--out", str(tmp_path / "out")]
+    CliRunner().invoke(numerics, ["bisect", *call, "--model", f"{tmp_path / 'mine.py'}:build"])
+    assert [type(loss).__name__ for loss in asked] == ["MSELoss"]

@@ -235,23 +235,16 @@ def update_by_lerp(patches: Patches, _: int) -> None:
     """AdamW with moments by lerp and the bias corrections folded into the rate."""
 
     def step(self: Any, grads: Any, rate: float, clip: Any) -> None:
-        names = {id(master): name for name, master in self.masters.items()}
-        for group in self._inner.param_groups:
+        for group, state, grad, weight in source_changes.updated(self, grads, clip):
             (b1, b2), eps = group["betas"], group["eps"]
-            for master in group["params"]:
-                state, grad = self._inner.state[master], grads[names[id(master)]].to(master.dtype)
-                grad = grad if clip is None else grad * clip
-                state["step"] += 1
-                one, two = 1 - b1 ** float(state["step"]), 1 - b2 ** float(state["step"])
-                state["exp_avg"].lerp_(grad, 1 - b1)
-                state["exp_avg_sq"].lerp_(grad * grad, 1 - b2)
-                below = state["exp_avg_sq"].sqrt() + eps * math.sqrt(two)
-                weight = master.detach()
-                weight.copy_(
-                    weight * (1 - rate * group["weight_decay"])
-                    - rate * math.sqrt(two) / one * (state["exp_avg"] / below)
-                )
-                self.shards[names[id(master)]].detach().copy_(weight)
+            one, two = 1 - b1 ** float(state["step"]), 1 - b2 ** float(state["step"])
+            state["exp_avg"].lerp_(grad, 1 - b1)
+            state["exp_avg_sq"].lerp_(grad * grad, 1 - b2)
+            below = state["exp_avg_sq"].sqrt() + eps * math.sqrt(two)
+            weight.copy_(
+                weight * (1 - rate * group["weight_decay"])
+                - rate * math.sqrt(two) / one * (state["exp_avg"] / below)
+            )
 
     patches.set(optimizer.AdamW, "step", step)
 
