@@ -9,11 +9,12 @@ import pyarrow as pa
 from tracekit.store import Group, Run
 from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
-from tracekit.tables.event_columns import Mask, Values, ints, matches
+from tracekit.tables.event_columns import Mask, Values, ints, matches, present
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.tables.kernel_records import alone, join
+from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, step_spans
 
@@ -49,7 +50,7 @@ class RankOps:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # host span of each profiler step
     window: tuple[int, int] = (0, 0)  # first start and last end of anything recorded
     ready: I64 | None = None  # wall time from which it could start; UNKNOWN where the trace does not tell
-    stream: I64 | None = None  # stream of its kernel, -1 where the trace does not tell
+    stream: I64 | None = None  # stream of its kernel, or thread of Gloo; -1 where the trace does not tell
     way: I64 | None = None  # direction of a message: SENDS, RECEIVES, 0 unknown
     message: I64 | None = (
         None  # number that both ends of an inferred message share; -1 of any other operation
@@ -104,10 +105,12 @@ def rank_ops(
     issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
     ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
+    threaded = not on_gpu and not present(events, "collective").any()
+    lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size, begins=tuple(begins),
+        ready, lane, args.way, told_size=args.size, begins=tuple(begins),
         taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
     )  # fmt: skip
 

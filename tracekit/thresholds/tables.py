@@ -186,3 +186,15 @@ LIKE_SHARE: Final = 0.1
 
 MOST_STRETCHED: Final = 0.5
 """Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""
+
+DRIFT_NS: Final = 100_000
+"""Two clocks may drift apart by this much over a recording of seconds: 20 µs a second are common."""
+
+MOST_CHOICES: Final = 2000
+"""Ways to give the groups of a rank to its threads that are tried; four groups out of six have some hundreds."""
+
+QUEUE_THREADS: Final = 2
+"""Threads that serve one group of Gloo: as many as `ProcessGroupGloo` makes unless it is built with other options."""
+
+PEERS_COMPARED: Final = 8
+"""Members with which each rank of a group is compared: all pairs of a large group would be too many."""

@@ -27,6 +27,7 @@ from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
+from tracekit.tables.thread_groups import groups_of_threads
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 
 COLLECTIVE: Final = "collective"
@@ -44,6 +45,7 @@ def with_groups_of_streams(
     if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)))
+    run, ranks = _named(run, ranks, groups_of_threads(ranks, run.groups))
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
