@@ -5,19 +5,17 @@ torch up to 2.4 records that a message was sent or received, and not to whom. Be
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.operation_names import RECEIVES, SENDS
+from tracekit.tables.operation_names import KINDS_BY_WAY, RECEIVES, SENDS
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.thresholds.tables import COMMON_END_NS
-
-_KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
 
 
 class _Messages(NamedTuple):
@@ -113,6 +111,6 @@ def _told(source: RankOps, found: _Messages, peer: int) -> RankOps:
     """`source` whose messages `found` go to or come from `peer`."""
     op, src, dst = list(source.op), source.src.copy(), source.dst.copy()
     for row, way in zip(found.rows.tolist(), found.way.tolist(), strict=True):
-        op[row] = _KINDS[way]
+        op[row] = KINDS_BY_WAY[way]
         src[row], dst[row] = (source.rank, peer) if way == SENDS else (peer, source.rank)
     return replace(source, op=tuple(op), src=src, dst=dst)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tracekit.store import Group, Run
 from tracekit.tables.arguments import read_arguments, resolve_groups
-from tracekit.tables.compute import communicates, compute_intervals
+from tracekit.tables.compute import begun_by_calls, communicates, compute_intervals
 from tracekit.tables.event_columns import Mask, Values, ints, matches, present
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
@@ -57,6 +57,7 @@ class RankOps:
     )
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
+    place: I64 | None = None  # of a message's peer in a group that is not known; -1 unknown
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
 
@@ -94,6 +95,8 @@ def rank_ops(
     on_gpu = bool(kernel.any())
     steps = step_spans(events, cat, start, end) if marked else {}
     comm = communicates(events, kernel, on_gpu=on_gpu)
+    threaded = not on_gpu and not present(events, "collective").any()
+    start = begun_by_calls(events, host, comm) if threaded else start
     busy = compute_intervals(events, cat, comm, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
@@ -105,13 +108,12 @@ def rank_ops(
     issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
     ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
-    threaded = not on_gpu and not present(events, "collective").any()
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, lane, args.way, told_size=args.size, begins=tuple(begins),
-        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
+        place=args.place, taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
     )  # fmt: skip
 
 

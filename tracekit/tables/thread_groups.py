@@ -53,17 +53,14 @@ def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:
         return []
     threads = np.unique(ops.stream[(ops.stream >= 0) & (ops.group < 0)]).tolist()
     named = [(name, g.ranks) for g in groups if ops.rank in g.ranks for name in g.names or ("",)]
-    pick = permutations
-    if all(name.isdecimal() for name, _ in named):
-        named.sort(key=lambda n: (len(n[0]), n))
-        pick = combinations
-    members = [ranks for _, ranks in named]
+    told = all(name.isdecimal() for name, _ in named)
+    members = [ranks for _, ranks in sorted(named, key=lambda n: (len(n[0]), n))]
     found: list[Choice] = []
     for count in range(-(-len(threads) // QUEUE_THREADS), min(len(threads), len(members)) + 1):
         ways = (
             dict(zip(queues, chosen, strict=True))
             for queues in _divided(tuple(threads), count)
-            for chosen in pick(members, count)
+            for chosen in (combinations(members, count) if told else permutations(members, count))
         )
         more = list(islice(ways, MOST_CHOICES + 1))
         if len(found) + len(more) > MOST_CHOICES:
@@ -132,7 +129,8 @@ class _Search:
 
 
 def _queue(ops: RankOps, threads: Threads) -> Queue:
-    rows = np.flatnonzero(np.isin(ops.stream, threads) & (ops.step != NO_STEP))
+    stream = np.full(len(ops.op), -1) if ops.stream is None else ops.stream
+    rows = np.flatnonzero(np.isin(stream, threads) & (ops.step != NO_STEP))
     by_step = {int(s): rows[ops.step[rows] == s] for s in np.unique(ops.step[rows])}
     return {s: (tuple(ops.op[row] for row in r.tolist()), r) for s, r in by_step.items()}
 
