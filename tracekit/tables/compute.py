@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Mask, Values, present, truth
 from tracekit.tables.host_events import Enclosing, Host
-from tracekit.tables.intervals import I64, Intervals, union
+from tracekit.tables.intervals import I64, Intervals, empty, subtract, union
 from tracekit.tables.operation_names import CALL_OPS
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
 
@@ -46,25 +46,35 @@ def begun_by_calls(events: pa.Table, host: Host, comm: Mask) -> I64:
 
 
 def compute_intervals(
-    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, *, on_gpu: bool
+    events: pa.Table, cat: Values, comm: Mask, host: Host, start: I64, end: I64, *, on_gpu: bool
 ) -> Intervals:
-    """When the rank computed, ns: device work on a GPU trace, operators on a CPU trace."""
+    """When the rank computed, ns: device work on a GPU trace, operators on a CPU trace.
+
+    Calls of collectives and waits for them are no compute, also where an operator made them: one on a DTensor waits
+    inside for the tensor that an earlier collective gave.
+    """
     if on_gpu:
         rows = np.isin(cat, _COMPUTE_CATS) & ~comm
         return union(start[rows], end[rows])
-    rows = (cat == "cpu_op") & ~comm & ~truth(events, "name", _NOT_COMPUTE)
-    return union(*_without_wrappers(start[rows], end[rows], start[comm], end[comm]))
+    called = (cat == "cpu_op") & truth(events, "name", _NOT_COMPUTE)
+    work = np.flatnonzero((cat == "cpu_op") & ~comm & ~called)
+    work = work[_is_compute(start[work], end[work], start[comm], end[comm])]
+    parts = []
+    for thread in np.unique(host.tid[work]).tolist():
+        mine, waits = work[host.tid[work] == thread], called & (host.tid == thread)
+        parts.append(subtract(union(start[mine], end[mine]), union(start[waits], end[waits])))
+    return union(*(np.concatenate(side) for side in zip(*parts, strict=True))) if parts else empty()
 
 
-def _without_wrappers(start: I64, end: I64, comm_start: I64, comm_end: I64) -> tuple[I64, I64]:
-    """Starts and ends of the operators that are compute.
+def _is_compute(start: I64, end: I64, comm_start: I64, comm_end: I64) -> Mask:
+    """Whether each operator is compute.
 
     An operator that contains a whole communication span is left out: the wait inside is no compute. So is a short
     operator at the end of a span, which copies the result (Gloo's reduce-scatter takes its slice on the calling
     thread after the wait); it would make the whole wait look hidden behind compute.
     """
     if not len(comm_start):
-        return start, end
+        return np.ones(len(start), bool)
     order = np.argsort(comm_start, kind="stable")
     begin, finish = comm_start[order], comm_end[order]
     soonest = np.minimum.accumulate(finish[::-1])[::-1]  # earliest end among spans that start later
@@ -74,5 +84,4 @@ def _without_wrappers(start: I64, end: I64, comm_start: I64, comm_end: I64) -> t
     longest = RESULT_COPY_SHARE * (finish[before] - begin[before])
     inside = (begin[before] <= start) & (finish[before] >= end)
     copy = inside & (end - start <= longest) & (finish[before] - end <= longest)
-    keep = ~(wrapper | copy)
-    return start[keep], end[keep]
+    return np.asarray(~(wrapper | copy), bool)

@@ -97,7 +97,7 @@ def rank_ops(
     comm = communicates(events, kernel, on_gpu=on_gpu)
     threaded = not on_gpu and not present(events, "collective").any()
     start = begun_by_calls(events, host, comm) if threaded else start
-    busy = compute_intervals(events, cat, comm, start, end, on_gpu=on_gpu)
+    busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
     joined = join(events, cat, host, rows) if on_gpu else alone(rows)

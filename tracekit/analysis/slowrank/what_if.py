@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
+from tracekit.tables.clock import aligned
 from tracekit.tables.steps import F64
 
 Usual = Mapping[tuple[int, int], F64]
@@ -32,6 +33,7 @@ class StepModel:
     fixed: list[float]  # duration of an operation that completes by itself, -1 where it is matched
     transfer: list[float]  # per instance
     before: list[int]  # per instance: the one before it on its channel, -1 where it starts when posted
+    later: list[float]  # by how much each operation ends after the one of the member that came last
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -171,13 +173,17 @@ class _Projection:
             elif fixed[event] >= 0:
                 now = self._stand(event, now, self.alone.get(event, now))
             elif self.posted.get(number, 0) >= self.expected.get(number, 0):
-                now = self._stand(event, now, self.latest.get(number, now) + self.transfer[number])
+                now = self._stand(event, now, self._end(number, event, now))
             else:
                 self.waiting.setdefault(number, []).append(n)
                 gaps[i] = 0.0  # spent on the way to this need
                 break
             i += 1
         self.clock[n], self.place[n] = now, i
+
+    def _end(self, number: int, event: int, now: float) -> float:
+        """When a member's operation ends."""
+        return self.latest.get(number, now) + self.transfer[number] + self.model.later[event]
 
     def _stand(self, event: int, now: float, until: float) -> float:
         """When a rank that needs the operation `event` at `now` goes on: at `until`, or at once."""
@@ -266,7 +272,25 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
         fixed.tolist(),
         transfer.tolist(),
         queue.before.tolist(),
+        _ends_later(run).tolist(),
     )
+
+
+def _ends_later(run: Measured) -> F64:
+    """Per operation by how much it ends after that of the member that came last, ns; 0 on a device.
+
+    Members of a collective leave it together where devices carry it out. Threads of hosts leave when they get to run.
+    """
+    ops = run.ops
+    later = np.zeros(len(ops.start))
+    on_host = np.repeat(
+        [not ops.per_rank[r].on_gpu for r in ops.ranks], [len(ops.per_rank[r].start) for r in ops.ranks]
+    )
+    p2p = np.array([*(c.p2p for c in ops.channels), True], bool)[ops.channel]
+    rows = np.flatnonzero(on_host & ~p2p & (ops.instance >= 0))
+    ends = aligned(ops, run.clocks, ops.end).astype(np.float64)
+    later[rows] = ends[rows] - ends[run.waits.last[ops.instance[rows]]]
+    return later
 
 
 def _shortest(run: Measured) -> F64:
