@@ -9,17 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.tables.event_columns import Mask, Values, present, truth
-from tracekit.tables.host_events import Enclosing, Host
+from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty, subtract, union
-from tracekit.tables.operation_names import CALL_OPS
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
 
 COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
 )
 _GLOO = re.compile(r"^gloo:")
-_MESSAGE = re.compile(r"^gloo:(send|recv)$")
-_CALL = re.compile(rf"^({'|'.join(CALL_OPS)})$")
 _NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
 _COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -32,17 +29,6 @@ def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
     if annotated.any():
         return annotated
     return truth(events, "name", _GLOO)
-
-
-def begun_by_calls(events: pa.Table, host: Host, comm: Mask) -> I64:
-    """Starts of all events, ns; a message of Gloo begins with its call, which may wait before the span begins."""
-    start = host.start.copy()
-    calls = Enclosing(host, np.flatnonzero(truth(events, "name", _CALL)))
-    for row in np.flatnonzero(comm & truth(events, "name", _MESSAGE)).tolist():
-        call = calls.around(row)
-        if call >= 0:
-            start[row] = host.start[call]
-    return start
 
 
 def compute_intervals(

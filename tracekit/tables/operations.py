@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from tracekit.store import Group, Run
 from tracekit.tables.arguments import read_arguments, resolve_groups
-from tracekit.tables.compute import begun_by_calls, communicates, compute_intervals
+from tracekit.tables.compute import communicates, compute_intervals
 from tracekit.tables.event_columns import Mask, Values, ints, matches, present
+from tracekit.tables.gloo_messages import message_times
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
@@ -96,7 +97,7 @@ def rank_ops(
     steps = step_spans(events, cat, start, end) if marked else {}
     comm = communicates(events, kernel, on_gpu=on_gpu)
     threaded = not on_gpu and not present(events, "collective").any()
-    start = begun_by_calls(events, host, comm) if threaded else start
+    start, end = message_times(events, host, comm) if threaded else (start, end)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]

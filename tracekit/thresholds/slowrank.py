@@ -63,6 +63,12 @@ Z_LIMIT: Final = 4.5
 """Standard errors a rank's excess must clear: one false alarm in about 300 000 normal trials, so that a thousand
 ranks still give less than one in a hundred; the noise is heavier-tailed than normal, hence no smaller."""
 
+FAINT_CONFIDENCE: Final = 0.99
+"""An excess with at most one chance in a hundred, over all ranks, is no sign of health, though no proof either."""
+
+PROVING_STEPS: Final = 10
+"""Steps that are asked for where noise hides an excess: three times as many as usual, for 1.7 times the z."""
+
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
 

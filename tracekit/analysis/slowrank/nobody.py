@@ -9,6 +9,7 @@ from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.evidence_gaps import in_the_only_step, undecided, unread
+from tracekit.analysis.slowrank.faint import faint_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
 from tracekit.analysis.slowrank.open_answers import (
@@ -66,7 +67,7 @@ def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | Non
     if link is not None:
         return open_link_answer(case, link)
     alone = in_the_only_step(case)
-    return only_step_answer(case, alone) if alone is not None else None
+    return only_step_answer(case, alone) if alone is not None else faint_answer(case)
 
 
 def _not_seen(case: Case) -> Answer | None:

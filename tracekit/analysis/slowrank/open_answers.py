@@ -46,7 +46,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         longer = float(case.found.mean[open_.rows[0]])
-        recorded = _candidates(case, open_)
+        recorded = candidates_of(case, open_)
         candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
         reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
@@ -75,7 +75,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
         f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
     )
     open_ = undecided(case)
-    candidates = _candidates(case, open_) if open_ is not None else ()
+    candidates = candidates_of(case, open_) if open_ is not None else ()
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
@@ -92,7 +92,7 @@ def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
 
 def open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     first, matched = candidates[0], coverage(case).matched
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
@@ -104,7 +104,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
 
 def open_tokens_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers behind all-to-alls alone, whose sizes were not recorded."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
@@ -266,7 +266,7 @@ def unread_answer(case: Case) -> Answer:
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers in the only step that it recorded whole."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     reason = (
@@ -280,7 +280,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
-def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
+def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks that may cost more than the threshold, each with its interval."""
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):

@@ -1,0 +1,30 @@
+"""An excess that is hardly chance, and no proof either: it leaves the answer open, for it is no sign of health."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import bounds_of, most_ns
+from tracekit.analysis.slowrank.open_answers import candidates_of
+from tracekit.analysis.slowrank.statistics import confidence
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS
+from tracekit.units import ms
+
+
+def faint_answer(case: Case) -> Answer | None:
+    """Return the answer that names ranks whose excess chance hardly explains; None where there are none."""
+    z = np.nan_to_num(case.found.z, nan=0.0)
+    hardly = np.array([confidence(v, len(z)) > FAINT_CONFIDENCE for v in z.tolist()], bool)
+    longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
+    rows = np.flatnonzero(hardly & longer)
+    if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    first, wanted = found.rows[0], PROVING_STEPS
+    reason = (
+        f"rank {case.steps.ranks[first]} works {ms(float(case.found.mean[first])):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than its peers; with the noise of {len(case.steps.numbers)} steps "
+        f"that is hardly chance (z {z[first]:.1f}), and no proof (z {case.found.limit:.1f})"
+    )
+    decide = f"record {wanted} steps or more on every rank"
+    return Answer("inconclusive", "unknown", reason, candidates=candidates_of(case, found), to_decide=decide)
