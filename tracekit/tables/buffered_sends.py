@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.messages import message_ends
+from tracekit.tables.messages import found_done, message_ends
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
     EAGER_SHARE,
@@ -86,6 +86,7 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
             told = _shown(chosen)
             goes[here] |= usual if told is None else told
             open_[here] = told is None and _shown(messages.of(alike)) is None
+    goes |= found_done(ops)[messages.send]
     for rows in (messages.send, messages.receive):
         eager[rows], unsure[rows] = goes, open_ & ~goes
     return Buffered(eager, unsure)

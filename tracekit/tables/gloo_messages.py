@@ -22,12 +22,12 @@ _SEND: Final = re.compile(r"^gloo:send$")
 _CALL: Final = re.compile(rf"^({'|'.join(CALL_OPS)})$")
 
 
-def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64]:
-    """Return the starts and ends of all events, ns, those of messages with their calls.
+def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64, Mask]:
+    """Return starts and ends of all events, ns, and whether the host found each done when it looked for it.
 
-    A message begins with its call. A send that was found done at once ends with its call.
+    A message begins with its call. A send that was found done ends with its call.
     """
-    start, end = host.start.copy(), host.end.copy()
+    start, end, found = host.start.copy(), host.end.copy(), np.zeros(len(host.start), bool)
     calls = Enclosing(host, np.flatnonzero(truth(events, "name", _CALL)))
     sends = truth(events, "name", _SEND)
     before = _done_before(host)
@@ -38,9 +38,10 @@ def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64]:
         start[row] = host.start[call]
         lasted = int(host.end[row] - host.start[row])
         waited = int(host.end[row] - before[row])
-        if sends[row] and waited <= max(RESUME_SLACK_NS, RESUME_SLACK_SHARE * lasted):
+        found[row] = waited <= max(RESUME_SLACK_NS, RESUME_SLACK_SHARE * lasted)
+        if found[row] and sends[row]:
             end[row] = min(int(host.end[call]), int(host.end[row]))
-    return start, end
+    return start, end, found
 
 
 def _done_before(host: Host) -> I64:

@@ -1,10 +1,17 @@
 """The two ends of every message: the one place where sends and receives are paired."""
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
+
+
+def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
+    """Whether the host found each operation done when it looked, so that its end tells not when it was done."""
+    parts = [r.found if r.found is not None else np.zeros(len(r.start), bool) for r in ops.per_rank.values()]
+    return np.concatenate([np.zeros(0, bool), *parts])
 
 
 def message_ends(ops: Operations) -> tuple[I64, I64]:

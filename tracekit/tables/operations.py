@@ -57,6 +57,7 @@ class RankOps:
         None  # number that both ends of an inferred message share; -1 of any other operation
     )
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
+    found: Mask | None = None  # messages that were done before the host looked for them
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
     place: I64 | None = None  # of a message's peer in a group that is not known; -1 unknown
     taken: I64 | None = None  # elements that the rank received; -1 unknown
@@ -97,7 +98,9 @@ def rank_ops(
     steps = step_spans(events, cat, start, end) if marked else {}
     comm = communicates(events, kernel, on_gpu=on_gpu)
     threaded = not on_gpu and not present(events, "collective").any()
-    start, end = message_times(events, host, comm) if threaded else (start, end)
+    found = np.zeros(len(start), bool)
+    if threaded:
+        start, end, found = message_times(events, host, comm)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
@@ -113,7 +116,7 @@ def rank_ops(
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, lane, args.way, told_size=args.size, begins=tuple(begins),
+        ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
         place=args.place, taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
     )  # fmt: skip
 

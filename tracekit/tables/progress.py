@@ -43,6 +43,8 @@ def own_progress(ops: RankOps) -> Progress:
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
+    if ops.found is not None:  # the host stood still for whatever it had looked for before
+        since = np.where(ops.found, ends, since)
     if not len(ops.busy[0]):
         since = np.maximum(since, _went_on(ops.start, ops.end))
     exposed = union(since, ends)

@@ -13,7 +13,7 @@ from tracekit.tables.buffered_sends import Mask, linked, members_of_kernel
 from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.messages import message_ends
+from tracekit.tables.messages import found_done, message_ends
 from tracekit.tables.operation_names import ROOTED
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
 from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
@@ -89,7 +89,8 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     free = eager[send]
     waits.wait[send] = np.where(free, 0, np.minimum(np.maximum(-lead, 0), duration[send]))
     _share_in_batches(ops, waits, np.concatenate([receive, send]))
-    waits.transfer[instance] = waits.delivery[instance] = taken - waits.held[receive]
+    lasted = _transfers(ops, receive, taken - waits.held[receive])
+    waits.transfer[instance] = waits.delivery[instance] = lasted
     # sent before it was asked for: only a receive that still had to wait tells how long the message took
     early = free & (lead <= 0)
     asked = taken > BUFFERED_RECEIVE * quickest
@@ -102,6 +103,15 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     last = together & (waits.held[receive] == np.maximum(lead, 0))  # else another message ended the kernel
     waits.timed[instance] &= last | ~_batched(ops)[receive]
     waits.last[instance] = np.where(free | (lead > 0), send, receive)
+
+
+def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:
+    """`lasted` (by receive, ns), but no longer than usual where the host looked for the message late."""
+    found = found_done(ops)[receive]
+    if not found.any():
+        return lasted
+    usual = int(np.median(lasted[~found])) if (~found).any() else 0
+    return np.where(found, np.minimum(lasted, usual), lasted)
 
 
 def _batched(ops: Operations) -> npt.NDArray[np.bool_]:
