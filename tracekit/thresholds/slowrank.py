@@ -69,6 +69,9 @@ FAINT_CONFIDENCE: Final = 0.99
 PROVING_STEPS: Final = 10
 """Steps that are asked for where noise hides an excess: three times as many as usual, for 1.7 times the z."""
 
+TIME_SLICE_NS: Final = 4_000_000.0
+"""A transfer by threads of a host may take as much longer: one slice of Linux's scheduler, for which a thread waits."""
+
 ONE_STEP_P: Final = 0.05
 """With a single step a rank is named if coming last so often has at most this probability (all ranks tested)."""
 

@@ -1,8 +1,11 @@
 """All-to-alls of uneven size, made comparable: a transfer lasts as long as the member with most elements needs."""
 
+from collections import Counter
+
 import numpy as np
 
 from tracekit.analysis.slowrank.measured import Measured
+from tracekit.tables.message_order import UNKNOWN_SIZE
 from tracekit.tables.steps import F64
 
 
@@ -10,10 +13,11 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
     """(what each instance carries, its size over the usual one), by instance.
 
     Instances that carry the same are comparable. All-to-alls of one type count as the same whatever their size, as far
-    as that is known; of anything else the size is part of what it is, and 1.0 stands for it here.
+    as that is known; of anything else the size is part of what it is, and 1.0 stands for it here. Where the size is
+    unknown, groups with as many calls of the kind in a step carry the same.
     """
     ops, first = run.ops, run.waits.first_row
-    told = ops.token[first].astype(str).tolist()
+    told = _of_unknown_size(run, ops.token[first].astype(str).tolist())
     scale = np.ones(len(first))
     dealt = np.flatnonzero(ops.op[first] == "all_to_all")
     if not len(dealt):
@@ -29,3 +33,14 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
         mine = np.array([number for number in dealt.tolist() if told[number] == kind])
         scale[mine] = most[mine] / np.median(most[mine])
     return told, scale
+
+
+def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:
+    """`told` (by instance), with the number of calls of the kind in the group's step where the size is unknown."""
+    ops, first = run.ops, run.waits.first_row
+    keys = list(zip(told, ops.channel[first].tolist(), ops.step[first].tolist(), strict=True))
+    calls = Counter(keys)
+    return [
+        f"{token} of {calls[key]}" if token.endswith(UNKNOWN_SIZE) else token
+        for token, key in zip(told, keys, strict=True)
+    ]

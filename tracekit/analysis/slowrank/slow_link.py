@@ -22,6 +22,7 @@ from tracekit.thresholds.slowrank import (
     LINK_RATIO_OF_TWO,
     LINK_REPEATS,
     MIN_LOST_SHARE,
+    TIME_SLICE_NS,
     Z_LIMIT,
 )
 
@@ -58,6 +59,7 @@ def slow_link(case: Case) -> SlowLink | None:
     ops = case.ops
     message, scale = message_of(case)
     brief = _briefest(case) / scale
+    on_host = 0.0 if any(r.on_gpu for r in ops.per_rank.values()) else TIME_SLICE_NS
     delivery = case.waits.delivery.astype(np.float64)
     late = np.zeros(len(delivery))
     slow: dict[int, list[_Slowness]] = defaultdict(list)
@@ -67,7 +69,9 @@ def slow_link(case: Case) -> SlowLink | None:
             tested[c] += numbers
         told = _compare(case, channels, brief)  # without any clock
         for c, found in _compare(case, channels, delivery / scale).items():
-            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            doubt = (
+                _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else on_host
+            )
             if found.here - found.peers <= doubt:
                 continue
             slow[c].append(found)
