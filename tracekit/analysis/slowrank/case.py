@@ -10,7 +10,8 @@ from tracekit.analysis.slowrank.like_with_like import Circumstances, alike_exces
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
 from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.analysis.slowrank.table_model import TableModel, tabulated
-from tracekit.analysis.slowrank.what_if import StepModel, model_of
+from tracekit.analysis.slowrank.traced_model import model_of
+from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.mesh import Mesh
 from tracekit.store import Run
 from tracekit.tables.match import Operations

@@ -38,7 +38,9 @@ def message_of(run: Measured) -> tuple[list[str], F64]:
 def _of_unknown_size(run: Measured, told: list[str]) -> list[str]:
     """`told` (by instance), with the number of calls of the kind in the group's step where the size is unknown."""
     ops, first = run.ops, run.waits.first_row
-    keys = list(zip(told, ops.channel[first].tolist(), ops.step[first].tolist(), strict=True))
+    keys = list(
+        zip(ops.op[first].tolist(), ops.channel[first].tolist(), ops.step[first].tolist(), strict=True)
+    )
     calls = Counter(keys)
     return [
         f"{token} of {calls[key]}" if token.endswith(UNKNOWN_SIZE) else token

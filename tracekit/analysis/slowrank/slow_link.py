@@ -59,9 +59,8 @@ def slow_link(case: Case) -> SlowLink | None:
     ops = case.ops
     message, scale = message_of(case)
     brief = _briefest(case) / scale
-    on_host = 0.0 if any(r.on_gpu for r in ops.per_rank.values()) else TIME_SLICE_NS
     delivery = case.waits.delivery.astype(np.float64)
-    late = np.zeros(len(delivery))
+    late, scheduled = np.zeros(len(delivery)), _thread_doubt(case)
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
     for channels in _peers(case, message):
@@ -69,10 +68,8 @@ def slow_link(case: Case) -> SlowLink | None:
             tested[c] += numbers
         told = _compare(case, channels, brief)  # without any clock
         for c, found in _compare(case, channels, delivery / scale).items():
-            doubt = (
-                _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else on_host
-            )
-            if found.here - found.peers <= doubt:
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
             late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
@@ -171,6 +168,16 @@ def _by_place(case: Case, numbers: list[int]) -> list[I64]:
 def _doubt(case: Case, members: tuple[int, ...]) -> float:
     """The difference of transfers between two ranks that their clocks alone may cause, ns."""
     return CLOCK_DOUBT * sum(case.clocks.doubt.get(r, 0.0) for r in members)
+
+
+def _thread_doubt(case: Case) -> float:
+    """The difference of transfers that the scheduler of a host may cause where threads carry them out, ns."""
+    ranks = case.ops.per_rank.values()
+    return (
+        TIME_SLICE_NS
+        if any(r.stream is not None and not r.on_gpu and (r.stream >= 0).any() for r in ranks)
+        else 0.0
+    )
 
 
 def _both_ways(case: Case, level: dict[int, float]) -> dict[int, float]:

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.measured import Measured
-from tracekit.analysis.slowrank.what_if import StepModel, Usual, model_of
+from tracekit.analysis.slowrank.traced_model import model_of
+from tracekit.analysis.slowrank.what_if import StepModel, Usual
 from tracekit.analysis.what_if.operations import recording_of
 from tracekit.analysis.what_if.timeline import Timeline, timeline_of
 from tracekit.tables.steps import F64, Steps
