@@ -19,6 +19,7 @@ from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
 from tracekit.tables.only_neighbour import with_only_neighbours
 from tracekit.tables.open_messages import open_kernels, with_links
+from tracekit.tables.told_places import with_told_places
 from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
 from tracekit.thresholds.tables import COMMON_END_NS
 
@@ -69,8 +70,12 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
     ops = rematch(ops, list(ops.per_rank.values()), run.groups)
     count = 0
     if sure:
-        told, count = with_only_neighbours(ops, align(ops), lines)
+        stages = [tuple(sorted(line, key=lambda r: mesh.coords(r)[axis])) for line in lines]
+        told, count = with_told_places(ops, stages)
         ops = rematch(ops, told, run.groups) if count else ops
+        told, more = with_only_neighbours(ops, align(ops), lines)
+        ops = rematch(ops, told, run.groups) if more else ops
+        count += more
     told_by_one = half_known(ops)
     if told_by_one:
         ops = rematch(ops, set_aside(ops.per_rank.values(), told_by_one), run.groups)
