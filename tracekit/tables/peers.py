@@ -44,7 +44,9 @@ class Ends(NamedTuple):
     dst: int
     group: int  # index into Run.groups, -1 unknown
     way: int = 0  # SENDS, RECEIVES, or 0 where the trace does not tell
-    place: int = -1  # the peer's place in a group that the trace does not name, -1 where it does not tell that either
+    place: int = (
+        -1
+    )  # the peer's place in a group that the trace does not name, -1 where it does not tell that either
 
 
 class Peers:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from tracekit.tables.clock import Clocks
 from tracekit.tables.directed_messages import ways, with_peers, without_peer
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import SENDS
@@ -19,7 +20,9 @@ _GROUPS: Final = ((True, False), (False, True), (True, True))
 """Whether places may count in the pipeline's group, and whether in the world."""
 
 
-def with_told_places(ops: Operations, lines: Iterable[tuple[int, ...]]) -> tuple[list[RankOps], int]:
+def with_told_places(
+    ops: Operations, _: Clocks, lines: Iterable[tuple[int, ...]]
+) -> tuple[list[RankOps], int]:
     """(operations of all ranks with the peers that their places tell, how many) along the pipelines `lines`.
 
     `lines` hold ranks in the order of their stages. The places of a line count in its own group, in the world, or
