@@ -186,3 +186,6 @@ LIKE_SHARE: Final = 0.1
 
 MOST_STRETCHED: Final = 0.5
 """Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""
+
+LONGER_PART: Final = 0.5
+"""Part of the common factor by which a kernel must be longer to share it: each varies by a few percent as well."""
