@@ -43,6 +43,22 @@ def test_a_batch_carries_all_its_messages(begin):
     assert (ops.start.tolist(), ops.end.tolist()) == ([20_000] * 2, [25_000] * 2)
 
 
+def test_a_batch_of_rccl_says_nothing_of_itself():
+    batch = [record(1, 2, "send", **SEND), record(4, 2, "recv", **RECV), title(9, 20), launch(10, 7)]
+    kernel = row("kernel", "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 20, 5, correlation=7)
+    around = [record(40, 9, "allreduce"), launch(45, 8), {**kernel, "ts": 50_000, "correlation": 8}]
+    expected = [("send", 0, 1, 0), ("recv", 1, 0, 0), ("all_reduce", -1, -1, 1)]
+    assert messages(recorded(0, *batch, kernel, *around)) == expected
+
+
+@pytest.mark.parametrize(("begin", "launched"), [(1, 90_000), (80_000, 1)])
+def test_a_launch_of_another_window_is_none(begin, launched):
+    calls = [record(launched, 9, "allreduce"), launch(launched + 2, 7)]
+    kernel = row("kernel", "ncclDevKernel_Generic_1", begin, 5, correlation=7)
+    ops = recorded(0, *calls, kernel, gemm(70_000, 5), windows=(0, 70_000_000))
+    assert (ops.op, ops.issued.tolist()) == (("other",), [begin * 1000])
+
+
 def test_titles_that_never_end_part_batches_by_begin():
     first = [record(1, 2, "send", **SEND), title(4, 500), launch(5, 7), bare(20, 5, 7)]
     second = [record(31, 2, "recv", **RECV), title(34, 470), launch(35, 8), bare(50, 5, 8)]

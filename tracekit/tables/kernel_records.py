@@ -7,6 +7,7 @@ launching thread recorded since the batch before it, and that have no kernel of 
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,12 +49,12 @@ def alone(rows: I64) -> Joined:
     return Joined(place, rows, rows, none, place)
 
 
-def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
-    """The operations of the kernels `rows`, in order of kernels; `cat` is per event."""
+def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
+    """The operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows in ns."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
     records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
-    launch = launch_rows(events, cat, rows)
+    launch = launch_rows(events, cat, rows, begins)
     record = _by_external_id(events, rows, records, launch, host)
     calls = Enclosing(host, records)
     for k in np.flatnonzero((record < 0) & (launch >= 0)):
@@ -67,7 +68,8 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )
-    kernels = np.flatnonzero((told == "send_recv") & (launch >= 0))
+    bare = (told == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
+    kernels = np.flatnonzero(((told == "send_recv") | bare) & (launch >= 0))
     batches = _batches(kernels, launch, messages, titles, host)
     return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 

@@ -5,6 +5,9 @@ from typing import Final
 MAX_BATCH_MEMBERS: Final = 256
 """Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
 
+LATE_LAUNCH_NS: Final = 10_000_000
+"""A launch may seem to begin this long after its kernel did: the clocks of host and device differ by less than 10 ms."""
+
 MAX_NESTED_RECORDS: Final = 8
 """Records before a launch that are tried for the one around it: calls nest two or three deep."""
 
