@@ -123,6 +123,14 @@ def test_a_call_around_a_record_counts_once():
     assert messages(recorded(0, *batch, bare(20, 5, 7))) == [("send", 0, 1, 0)]
 
 
+def test_a_call_of_a_kernel_that_tells_joins_no_batch():
+    """The record of the first message lost its arguments, its kernel kept them; the second lost both."""
+    told = row("kernel", "ncclDevKernel_SendRecv", 20, 5, correlation=7, collective="send", **SEND)
+    first = [*call(0, 9, "c10d::send"), launch(4, 7), told]
+    second = [*call(30, 9, "c10d::recv_"), launch(34, 8), bare(50, 5, 8)]
+    assert messages(recorded(0, *first, *second)) == [("send", 0, 1, 0), ("send_recv", -1, -1, 1)]
+
+
 def test_an_all_to_all_joins_no_batch():
     """Up to torch 2.3 nothing but its stream tells it from the second kernel of a batch that was split."""
     batch = [

@@ -63,7 +63,7 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[
     told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
     taken = record[(told != "send_recv") & (record >= 0)]
     told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
-    called = _called(events, cat, host, records)
+    called = _called(events, cat, host, records, launch[own & (launch >= 0)])
     messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
@@ -74,13 +74,16 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[
     return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 
 
-def _called(events: pa.Table, cat: Values, host: Host, records: I64) -> I64:
-    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call."""
+def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
+    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
+
+    A call around one of the `telling` launches is known by the kernel that it launched.
+    """
     name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
     on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
     calls = np.flatnonzero(np.isin(name.astype(str), list(CALL_OPS)) & on_host)
     nameless = np.setdiff1d(np.flatnonzero((name == RECORD) & on_host), records)
-    named, inside = Enclosing(host, records), Enclosing(host, nameless)
+    named, inside = Enclosing(host, np.concatenate([records, telling])), Enclosing(host, nameless)
     found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
     return np.array([record if record >= 0 else call for call, record in found], np.int64)
 
