@@ -123,7 +123,7 @@ def test_a_call_around_a_record_counts_once():
     assert messages(recorded(0, *batch, bare(20, 5, 7))) == [("send", 0, 1, 0)]
 
 
-def test_a_call_of_a_kernel_that_tells_joins_no_batch():
+def test_a_call_whose_kernel_tells_joins_no_batch():
     """The record of the first message lost its arguments, its kernel kept them; the second lost both."""
     told = row("kernel", "ncclDevKernel_SendRecv", 20, 5, correlation=7, collective="send", **SEND)
     first = [*call(0, 9, "c10d::send"), launch(4, 7), told]
