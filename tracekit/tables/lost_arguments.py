@@ -99,9 +99,11 @@ def _taken_over(rank: RankOps, source: I64) -> RankOps:
     if (source == np.arange(len(source))).all():
         return rank
     op, token = tuple(rank.op[i] for i in source), tuple(rank.token[i] for i in source)
-    src, dst, group, nelems = (a[source] for a in (rank.src, rank.dst, rank.group, rank.nelems))
     way = None if rank.way is None else rank.way[source]
-    return replace(rank, op=op, token=token, src=src, dst=dst, group=group, nelems=nelems, way=way)
+    src, dst, group = rank.src[source], rank.dst[source], rank.group[source]
+    return replace(
+        rank, op=op, token=token, src=src, dst=dst, group=group, nelems=rank.nelems[source], way=way
+    )
 
 
 def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
