@@ -116,6 +116,9 @@ MOST_BANDS: Final = 6
 LARGEST_HARDWARE_FILE: Final = 1 << 20
 """Bytes of a hardware file: the known ones have less than 4 KB."""
 
+SMALLEST_CONSTANT: Final = 1e-12
+"""Rate, size or share of a machine: far below any machine's, and a quotient of two sizes is still a number."""
+
 CALIBRATION_TIMEOUT_S: Final = 120.0
 """Seconds until processes that measure links are given up, and their own limit for a call."""
 
