@@ -135,6 +135,12 @@ TIE: Final = 0.10
 HORIZON: Final = 0.12
 """Meshes whose lower bound lies further than this above the fastest are not projected: more than a tie away."""
 
+FULL_ROUNDS: Final = 4.0
+"""Rounds of micro-batches that fill a one-way pipeline: warm-up takes two, and gathers at the step's begin more."""
+
+SAME_GROWTH: Final = 1e-9
+"""Relative difference of what rounds add that counts as none: the rounding of sums of thousands of actions."""
+
 MOST_IN_FLIGHT: Final = 1024
 """Micro-batches times virtual stages of an all-forward-all-backward candidate: a table with more has never fitted."""
 
