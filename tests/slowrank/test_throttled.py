@@ -1,0 +1,30 @@
+"""A device that is slow throughout one of few recorded steps is named; what fills no step is not."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESH = grid(tp=2, dp=4)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_device_slow_throughout_a_step_is_named(tmp_path, steps):
+    found = analyse(job(tmp_path, MESH, slow={5: 1.3}, slow_steps={1}, steps=steps, layers=6))
+    assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")
+    assert [(s.rank, s.steps) for s in found.suspects] == [(5, (1,))]
+    assert found.suspects[0].lost_ms_per_step == pytest.approx(12 * 0.3 / steps, rel=0.1)
+    assert f"the only one of {steps} recorded steps" in found.reason
+
+
+def test_one_long_kernel_leaves_it_open(tmp_path):
+    found = analyse(job(tmp_path, MESH, accident=(5, 1, 4000.0), steps=3, layers=6))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
+
+
+def test_a_long_batch_is_no_slow_device(tmp_path):
+    """Both ranks that work on the same data are longer, in the same step."""
+    both = dict.fromkeys(MESH.line(5, ["tp"]), 1.3)
+    case = prepared(job(tmp_path, MESH, slow=both, slow_steps={1}, steps=3, layers=6), MESH)
+    assert not case.found.throughout
+    assert analyse(case.run).suspects == ()
