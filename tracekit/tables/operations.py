@@ -97,14 +97,14 @@ def rank_ops(
     busy = compute_intervals(events, cat, comm, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
-    joined = join(events, cat, host, rows) if on_gpu else alone(rows)
+    begins = captures(steps, start, windows)
+    joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
     stream = ints(events, "stream", -1)[rows[joined.kernel]]
-    begins = captures(steps, start, windows)
     issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
-    ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
+    ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
@@ -119,7 +119,7 @@ def _order(
     """What the device ran, in order; None without kernels that compute. `begins` are those of the windows."""
     rows = np.flatnonzero(cat == "kernel")
     stream = ints(events, "stream", -1)[rows]
-    issued = issue_times(launch_rows(events, cat, rows), stream, start[rows], start, begins)
+    issued = issue_times(launch_rows(events, cat, rows, begins), stream, start[rows], start, begins)
     return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
 
 

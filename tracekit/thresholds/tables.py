@@ -5,6 +5,9 @@ from typing import Final
 MAX_BATCH_MEMBERS: Final = 256
 """Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
 
+LATE_LAUNCH_NS: Final = 10_000_000
+"""A launch may seem to begin this long after its kernel did: clocks of host and device differ by less than 10 ms."""
+
 MAX_NESTED_RECORDS: Final = 8
 """Records before a launch that are tried for the one around it: calls nest two or three deep."""
 
@@ -40,6 +43,9 @@ WHOLE_STEP_SHARE: Final = 0.5
 
 ALIGN_LEAST_OVERLAP: Final = 0.5
 """Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
+
+COUNTED_SHARE: Final = 0.8
+"""Share of a group's operations that carry sequence numbers, from which these match them: a tenth is lost at random."""
 
 RESULT_COPY_SHARE: Final = 0.05
 """An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
@@ -202,3 +208,6 @@ LIKE_SHARE: Final = 0.1
 
 MOST_STRETCHED: Final = 0.5
 """Communication takes at most this part of the time in which it shares the device: twice as long was the worst seen."""
+
+LONGER_PART: Final = 0.5
+"""Part of the common factor by which a kernel must be longer to share it: each varies by a few percent as well."""
