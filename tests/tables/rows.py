@@ -73,9 +73,9 @@ def events(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist([dict.fromkeys(EVENTS.names) | r for r in ordered], schema=EVENTS)
 
 
-def recorded(rank: int, *rows: Row, groups: Sequence[Group] = ()) -> RankOps:
-    """One rank's operations."""
-    return rank_ops(rank, events(rows), [g for g in groups if rank in g.ranks])
+def recorded(rank: int, *rows: Row, groups: Sequence[Group] = (), windows: Sequence[int] = ()) -> RankOps:
+    """One rank's operations; `windows` begin at these times, ns."""
+    return rank_ops(rank, events(rows), [g for g in groups if rank in g.ranks], windows)
 
 
 def group(number: int, *ranks: int) -> Group:

@@ -43,6 +43,22 @@ def test_a_batch_carries_all_its_messages(begin):
     assert (ops.start.tolist(), ops.end.tolist()) == ([20_000] * 2, [25_000] * 2)
 
 
+def test_a_batch_of_rccl_says_nothing_of_itself():
+    batch = [record(1, 2, "send", **SEND), record(4, 2, "recv", **RECV), title(9, 20), launch(10, 7)]
+    kernel = row("kernel", "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 20, 5, correlation=7)
+    around = [record(40, 9, "allreduce"), launch(45, 8), {**kernel, "ts": 50_000, "correlation": 8}]
+    expected = [("send", 0, 1, 0), ("recv", 1, 0, 0), ("all_reduce", -1, -1, 1)]
+    assert messages(recorded(0, *batch, kernel, *around)) == expected
+
+
+@pytest.mark.parametrize(("begin", "launched"), [(1, 90_000), (80_000, 1)])
+def test_a_launch_of_another_window_is_none(begin, launched):
+    calls = [record(launched, 9, "allreduce"), launch(launched + 2, 7)]
+    kernel = row("kernel", "ncclDevKernel_Generic_1", begin, 5, correlation=7)
+    ops = recorded(0, *calls, kernel, gemm(70_000, 5), windows=(0, 70_000_000))
+    assert (ops.op, ops.issued.tolist()) == (("other",), [begin * 1000])
+
+
 def test_titles_that_never_end_part_batches_by_begin():
     first = [record(1, 2, "send", **SEND), title(4, 500), launch(5, 7), bare(20, 5, 7)]
     second = [record(31, 2, "recv", **RECV), title(34, 470), launch(35, 8), bare(50, 5, 8)]
@@ -105,6 +121,14 @@ def test_a_call_around_a_record_counts_once():
     around = row("cpu_op", "c10d::send", 0, 6, pid=1, tid=1)
     batch = [around, record(1, 4, "send", **SEND), title(8, 4), launch(10, 7)]
     assert messages(recorded(0, *batch, bare(20, 5, 7))) == [("send", 0, 1, 0)]
+
+
+def test_a_call_whose_kernel_tells_joins_no_batch():
+    """The record of the first message lost its arguments, its kernel kept them; the second lost both."""
+    told = row("kernel", "ncclDevKernel_SendRecv", 20, 5, correlation=7, collective="send", **SEND)
+    first = [*call(0, 9, "c10d::send"), launch(4, 7), told]
+    second = [*call(30, 9, "c10d::recv_"), launch(34, 8), bare(50, 5, 8)]
+    assert messages(recorded(0, *first, *second)) == [("send", 0, 1, 0), ("send_recv", -1, -1, 1)]
 
 
 def test_an_all_to_all_joins_no_batch():

@@ -1,6 +1,7 @@
 """Arguments that some kernels lost are told by their stream, by other steps, and by the numbers around them."""
 
 import numpy as np
+import pytest
 
 from tests.tables.rows import bare, comm, gemm, launch, record, recorded, row, send, step
 from tracekit.tables.lost_arguments import repaired
@@ -113,3 +114,26 @@ def test_a_message_between_two_peers_stays_open():
 
 def test_most_messages_must_tell_their_peer():
     assert messages({0, 1, 2, 3}).op[0] == "send_recv"
+
+
+def alternating(lost, *, on_gpu=True):
+    """Three steps of a send to each of two peers; the calls numbered in `lost` say nothing of themselves."""
+    rows = [gemm(0, 1)] if on_gpu else []
+    for n in range(6):
+        at, kind = 20.0 * n + 5, "kernel" if on_gpu else "cpu_op"
+        name = "ncclDevKernel_SendRecv" if on_gpu else "record_param_comms"
+        told = {**send(at, 5, 0, 1 + n % 2), "cat": kind, "name": name, "stream": 7 if on_gpu else None}
+        rows.append(row(kind, name, at, 5, stream=told["stream"]) if n in lost else told)
+        rows += [] if n % 2 else [step(n // 2, at - 5, 40)]
+    return repaired(read(rows))
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_other_steps_tell_the_peer_of_a_message(on_gpu):
+    whole, found = alternating((), on_gpu=on_gpu), alternating((0, 3), on_gpu=on_gpu)
+    assert found.dst.tolist() == [1, 2] * 3
+    assert (found.op, found.token) == (whole.op, whole.token)
+
+
+def test_a_message_lost_in_all_steps_stays_open():
+    assert alternating((0, 2, 4)).op == ("send_recv", "send") * 3

@@ -33,6 +33,14 @@ def test_coalesced_calls_of_one_number_match_by_order():
     assert partners(matched({0: rows, 1: rows}, PAIR)) == both((0, 0), (1, 1), (2, 2))
 
 
+def test_a_lost_number_shifts_no_other_call():
+    def calls(lost):
+        return [comm(2 * n, 1, 0, seq=None if n == lost else n) for n in range(8)]
+
+    ops = matched({0: calls(2), 1: calls(5)}, PAIR)
+    assert partners(ops) == [[(0, n), (1, n)] for n in range(8) if n not in {2, 5}]
+
+
 def test_without_sequence_numbers_the_ordinal_in_the_step_decides():
     full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
     late = [step(0, 4, 6), step(1, 10, 10), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]

@@ -43,6 +43,17 @@ def test_a_step_some_rank_never_recorded_is_skipped():
     assert (found.numbers, found.partial) == ((0, 1, 2, 3), (4,))
 
 
+@pytest.mark.parametrize(("lost", "whole"), [([4], True), ([], False)])
+def test_a_call_without_its_group_is_not_missing(lost, whole):
+    """Rank 1 lacks a known call in every step; it has one of an unknown group in its place, or none."""
+    rows = {r: steady(range(3), calls=3) for r in (0, 1)}
+    rows[1] = [
+        ({**e, "group": None} if lost else None) if e["ts"] % 360_000 == 340_000 else e for e in rows[1]
+    ]
+    ops = matched({r: [e for e in found if e is not None] for r, found in rows.items()}, PAIR)
+    assert np.isfinite(measure(ops).own).tolist() == [[True] * 3, [whole] * 3]
+
+
 def test_one_cut_rank_does_not_cost_others_their_steps():
     whole = group(0, *range(6))
     rows = {r: steady(range(4)) for r in range(6)} | {5: steady(range(1))}

@@ -38,8 +38,8 @@ class Arguments:
     nelems: I64  # the larger of input and output; -1 unknown
     size: I32  # ranks in the group, as the trace counts them; -1 unknown
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
-    place: I64  # of a message's peer in a group that is not known; -1 unknown
     taken: I64  # elements that the rank received; -1 unknown
+    place: I64  # of a message's peer in a group that is not named; -1 unknown
 
 
 def read_arguments(
@@ -59,8 +59,8 @@ def read_arguments(
     kinds = _kinds(collectives, names)
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
     group = ints(taken, "group", -1)
-    src, dst, place = (np.full(len(kinds), -1) for _ in range(3))
-    way = np.zeros(len(kinds), np.int64)
+    src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
+    place = np.full(len(kinds), -1)
     titles = CollectiveTitles(events, cat, host, rows)
     for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
@@ -74,8 +74,8 @@ def read_arguments(
     )
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
-        ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way, place,
-        ints(taken, "out_nelems", -1),
+        ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
+        ints(taken, "out_nelems", -1), place,
     )  # fmt: skip
 
 

@@ -16,18 +16,22 @@ from tracekit.thresholds.tables import RESULT_COPY_SHARE
 COMM_KERNEL = re.compile(
     r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
 )
+_RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")
 _NOT_COMPUTE = re.compile(r"^(c10d::|_c10d_functional|record_param_comms|gloo:|nccl:)")
 _COMPUTE_CATS = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def communicates(events: pa.Table, kernel: Mask, *, on_gpu: bool) -> Mask:
-    """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace."""
+    """Whether each event is communication: kernels on a GPU trace, annotated spans (else Gloo's own) on a CPU trace.
+
+    Where spans are annotated, one that lost its arguments is communication still.
+    """
     annotated = present(events, "collective")
     if on_gpu:
         return kernel & (annotated | truth(events, "name", COMM_KERNEL))
     if annotated.any():
-        return annotated
+        return annotated | truth(events, "name", _RECORD)
     return truth(events, "name", _GLOO)
 
 

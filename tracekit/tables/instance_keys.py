@@ -1,7 +1,7 @@
 """The keys by which the members of one channel are joined: operations with equal keys are one instance.
 
-A sequence number is the key where all members carry it, else the ordinal within the profiler step, else the ordinal
-after aligning ragged capture windows.
+A sequence number is the key where all members carry it on most operations, else the ordinal within the profiler step,
+else the ordinal after aligning ragged capture windows.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64
 from tracekit.tables.message_order import UNKNOWN_SIZE
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP
+from tracekit.thresholds.tables import ALIGN_LEAST_OVERLAP, COUNTED_SHARE
 
 
 def instance_keys(
@@ -25,9 +25,12 @@ def instance_keys(
     end: I64,
     token: npt.NDArray[np.object_],
 ) -> list[I64]:
-    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match."""
-    if not p2p and all((seq[s] >= 0).all() for s in sides):
-        return [_with_occurrence(seq[s]) for s in sides]
+    """A key for each operation of each side, in the shape of `sides`; operations with equal keys match.
+
+    Where most operations carry sequence numbers, those that lost theirs match none: their order would shift the others.
+    """
+    if not p2p and all((seq[s] >= 0).mean() >= COUNTED_SHARE for s in sides):
+        return [np.where(seq[s] >= 0, _with_occurrence(seq[s]), -1 - s) for s in sides]
     if all((step[s] != NO_STEP).any() for s in sides):
         return _by_step(sides, step)
     if len({len(s) for s in sides}) == 1 and all((token[s] == token[sides[0]]).all() for s in sides):

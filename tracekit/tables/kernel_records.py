@@ -7,6 +7,7 @@ launching thread recorded since the batch before it, and that have no kernel of 
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,12 +49,12 @@ def alone(rows: I64) -> Joined:
     return Joined(place, rows, rows, none, place)
 
 
-def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
-    """The operations of the kernels `rows`, in order of kernels; `cat` is per event."""
+def join(events: pa.Table, cat: Values, host: Host, rows: I64, begins: Sequence[int]) -> Joined:
+    """The operations of the kernels `rows`, in order of kernels; `cat` is per event, `begins` of windows in ns."""
     own = present(events, "collective")[rows]
     op = matches(events, "collective", lambda v: canonical_op(v) if v and v != "wait" else None)
     records = np.flatnonzero(filled(op) & ~np.isin(cat, ["kernel", "gpu_user_annotation"]))
-    launch = launch_rows(events, cat, rows)
+    launch = launch_rows(events, cat, rows, begins)
     record = _by_external_id(events, rows, records, launch, host)
     calls = Enclosing(host, records)
     for k in np.flatnonzero((record < 0) & (launch >= 0)):
@@ -62,23 +63,27 @@ def join(events: pa.Table, cat: Values, host: Host, rows: I64) -> Joined:
     told = np.where(own, op[rows], np.where(record >= 0, op[record], name[rows]))
     taken = record[(told != "send_recv") & (record >= 0)]
     told_by_host = records[np.isin(op[records].astype(str), MESSAGES)]
-    called = _called(events, cat, host, records)
+    called = _called(events, cat, host, records, launch[own & (launch >= 0)])
     messages = np.concatenate([np.setdiff1d(told_by_host, taken), called])
     titles = np.flatnonzero(
         matches(events, "name", lambda v: v == COALESCED) & (cat != "gpu_user_annotation")
     )
-    kernels = np.flatnonzero((told == "send_recv") & (launch >= 0))
+    bare = (told == "other") & (record < 0)  # RCCL's kernels have one name, whatever they do
+    kernels = np.flatnonzero(((told == "send_recv") | bare) & (launch >= 0))
     batches = _batches(kernels, launch, messages, titles, host)
     return _expanded(rows, own, record, launch, _on_one_stream(batches, ints(events, "stream", -1)[rows]))
 
 
-def _called(events: pa.Table, cat: Values, host: Host, records: I64) -> I64:
-    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call."""
+def _called(events: pa.Table, cat: Values, host: Host, records: I64, telling: I64) -> I64:
+    """Messages that only a call (`c10d::send`) names: the nameless record inside it (torch 2.2), else the call.
+
+    A call around one of the `telling` launches is known by the kernel that it launched.
+    """
     name = matches(events, "name", lambda v: v if v in CALL_OPS or v == RECORD else None)
     on_host = ~np.isin(cat, ["kernel", "gpu_user_annotation"])
     calls = np.flatnonzero(np.isin(name.astype(str), list(CALL_OPS)) & on_host)
     nameless = np.setdiff1d(np.flatnonzero((name == RECORD) & on_host), records)
-    named, inside = Enclosing(host, records), Enclosing(host, nameless)
+    named, inside = Enclosing(host, np.concatenate([records, telling])), Enclosing(host, nameless)
     found = [(c, inside.within(c)) for c in calls.tolist() if named.within(c) < 0]
     return np.array([record if record >= 0 else call for call, record in found], np.int64)
 

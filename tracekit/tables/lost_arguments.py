@@ -26,9 +26,11 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
 
     Unless it is `final`, steps may still be found in a recording without marks, and tell more.
     """
-    rank = with_lost_peers(rank)
+    told = rank.group
+    rank = with_lost_calls(with_lost_peers(rank))
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
-    if rank.stream is None or not (~message & (rank.group == UNKNOWN)).any():
+    open_ = (~message & (rank.group == UNKNOWN)).any() or (rank.group != told).any()
+    if rank.stream is None or not open_:
         return rank
     group, op, token = rank.group.copy(), list(rank.op), list(rank.token)
     streams = np.unique(rank.stream[~message & (rank.stream != UNKNOWN) & (rank.group != UNKNOWN)])
@@ -40,7 +42,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
         if final or (rank.step != NO_STEP).any():
             _withdraw_open_steps(group, rank, rows)
     seq = rank.seq.copy()
-    for number in np.unique(group[group != rank.group]).tolist():
+    for number in np.unique(group[group != told]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
     return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq)
 
@@ -54,24 +56,54 @@ def with_lost_peers(rank: RankOps) -> RankOps:
         return rank
     ops = np.array(rank.op, str)
     silent = (ops == "send_recv") & (rank.src == UNKNOWN) & (rank.way != 0) & _lone(rank)
-    if not silent.any():
-        return rank
-    op, token = list(rank.op), list(rank.token)
-    src, dst, group, nelems = rank.src.copy(), rank.dst.copy(), rank.group.copy(), rank.nelems.copy()
+    source = np.arange(len(ops))
     for stream, way in sorted({*zip(rank.stream[silent].tolist(), rank.way[silent].tolist(), strict=True)}):
         here = (rank.stream == stream) & (rank.way == way)
         rows = np.flatnonzero(here & silent)
         told = np.flatnonzero(here & np.isin(ops, MESSAGES))
-        alike = {
-            (op[r], token[r], int(src[r]), int(dst[r]), int(group[r]), int(nelems[r])) for r in told.tolist()
-        }
-        if stream == UNKNOWN or len(alike) != 1 or len(told) <= len(rows):
-            continue
-        ((kind, size, begin, end, of, count),) = alike
-        src[rows], dst[rows], group[rows], nelems[rows] = begin, end, of, count
-        for row in rows.tolist():
-            op[row], token[row] = kind, size
-    return replace(rank, op=tuple(op), token=tuple(token), src=src, dst=dst, group=group, nelems=nelems)
+        if stream != UNKNOWN and len(told) > len(rows) and _alike(rank, told):
+            source[rows] = told[0]
+    return _taken_over(rank, source)
+
+
+def with_lost_calls(rank: RankOps) -> RankOps:
+    """`rank` with what an operation says of itself in other steps, where it says nothing in one of them.
+
+    On a device these are messages; on a host's trace, which has no streams, all operations.
+    """
+    if rank.stream is None or rank.way is None:
+        return rank
+    ops, way = np.array(rank.op, str), rank.way
+    silent = (ops == "send_recv") & (rank.src == UNKNOWN)
+    if not rank.on_gpu:
+        silent |= (ops == OTHER) & (rank.group == UNKNOWN)
+    source = np.arange(len(ops))
+    lanes = np.unique(rank.stream[silent & ((rank.stream != UNKNOWN) | (not rank.on_gpu))])
+    for lane in lanes.tolist():
+        for place in places(rank.step, np.flatnonzero(rank.stream == lane)):
+            lost, told = place[silent[place]], place[~silent[place]]
+            if len(told) and _alike(rank, told):
+                source[lost[(way[lost] == 0) | (way[lost] == way[told[0]])]] = told[0]
+    return _taken_over(rank, source)
+
+
+def _alike(rank: RankOps, rows: I64) -> bool:
+    """Whether the operations `rows` say the same of themselves, but for their sequence number."""
+    said = {(rank.op[r], rank.token[r]) for r in rows.tolist()}
+    numbers = (rank.src, rank.dst, rank.group, rank.nelems)
+    return len(said) == 1 and all((n[rows] == n[rows[0]]).all() for n in numbers)
+
+
+def _taken_over(rank: RankOps, source: I64) -> RankOps:
+    """`rank` in which each operation says of itself what the one at its entry of `source` says."""
+    if (source == np.arange(len(source))).all():
+        return rank
+    op, token = tuple(rank.op[i] for i in source), tuple(rank.token[i] for i in source)
+    way = None if rank.way is None else rank.way[source]
+    src, dst, group = rank.src[source], rank.dst[source], rank.group[source]
+    return replace(
+        rank, op=op, token=token, src=src, dst=dst, group=group, nelems=rank.nelems[source], way=way
+    )
 
 
 def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:

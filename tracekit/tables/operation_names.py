@@ -28,7 +28,6 @@ SENDS: Final = 1
 RECEIVES: Final = -1
 WAYS: Final = {"send": SENDS, "recv": RECEIVES}
 """Directions of messages as numbers; 0 is an unknown one."""
-KINDS_BY_WAY: Final = {way: kind for kind, way in WAYS.items()}
 UNDIRECTED: Final = (*MESSAGES, "send_recv")
 """Operations that may be messages; a kernel alone tells neither direction nor peer."""
 

@@ -59,9 +59,9 @@ class RankOps:
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     found: Mask | None = None  # messages that were done before the host looked for them
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
-    place: I64 | None = None  # of a message's peer in a group that is not known; -1 unknown
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
+    place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
@@ -104,20 +104,20 @@ def rank_ops(
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
-    joined = join(events, cat, host, rows) if on_gpu else alone(rows)
+    begins = captures(steps, start, windows)
+    joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
     stream = ints(events, "stream", -1)[rows[joined.kernel]]
-    begins = captures(steps, start, windows)
     issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
-    ready = ready_times(events, cat, comm, carriers, issued, start, end) if on_gpu else None
+    ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
-        place=args.place, taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
+        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def _order(
     """What the device ran, in order; None without kernels that compute. `begins` are those of the windows."""
     rows = np.flatnonzero(cat == "kernel")
     stream = ints(events, "stream", -1)[rows]
-    issued = issue_times(launch_rows(events, cat, rows), stream, start[rows], start, begins)
+    issued = issue_times(launch_rows(events, cat, rows, begins), stream, start[rows], start, begins)
     return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
 
 

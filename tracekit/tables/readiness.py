@@ -5,6 +5,8 @@ group was free and not when the rank was ready. The host's launches tell the lat
 the compute that was launched before it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -17,12 +19,14 @@ UNKNOWN = -1
 
 
 def ready_times(
-    events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64
-) -> I64:
+    events: pa.Table, cat: Values, comm: Mask, rows: I64, launch: I64, start: I64, end: I64,
+    begins: Sequence[int] = (),
+) -> I64:  # fmt: skip
     """Wall time from which each communication kernel of `rows` could have started, ns; UNKNOWN without its launch.
 
     It is the later one of its `launch` and of the end of the last kernel on the busiest compute stream that was
-    launched before it, and never after its recorded start. `start` and `end` are per event, `launch` per row.
+    launched before it, and never after its recorded start. `start` and `end` are per event, `launch` per row, `begins`
+    those of the windows.
     """
     known = launch < start[rows]
     compute = np.flatnonzero((cat == "kernel") & ~comm)
@@ -32,7 +36,7 @@ def ready_times(
     streams, kernels = np.unique(stream[compute], return_counts=True)
     main = compute[stream[compute] == streams[np.argmax(kernels)]]
     main = main[np.argsort(start[main], kind="stable")]
-    launched = np.maximum.accumulate(launch_times(events, cat, main, start))
+    launched = np.maximum.accumulate(launch_times(events, cat, main, start, begins))
     before = np.searchsorted(launched, launch, side="left")
     ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
     last = np.minimum(before, ended) - 1

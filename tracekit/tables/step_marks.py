@@ -16,6 +16,7 @@ from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.intervals import I64
 from tracekit.tables.latest import latest
 from tracekit.thresholds.ingest import MAX_STEP
+from tracekit.thresholds.tables import LATE_LAUNCH_NS
 
 I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
@@ -52,20 +53,24 @@ def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:
     return np.where(inside, np.asarray(numbers)[np.maximum(index, 0)], NO_STEP).astype(np.int32)
 
 
-def launch_rows(events: pa.Table, cat: Values, rows: I64) -> I64:
+def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] = ()) -> I64:
     """For each kernel of `rows` the event row of its launch on the host; -1 where the trace does not tell.
 
     Of several launches with the kernel's correlation, as windows of two processes have, it is the last one before it.
+    One of another window, or of long after the kernel, is that of another kernel. `begins` of windows are sorted, ns.
     """
     correlation, start = ints(events, "correlation", -1), ints(events, "ts", 0)
     hosts = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & (correlation >= 0))
     found = latest(correlation[hosts], start[hosts], correlation[rows], start[rows])
-    return np.where(found >= 0, np.append(hosts, -1)[found], -1)
+    launch = np.where(found >= 0, np.append(hosts, -1)[found], -1)
+    window = np.searchsorted(np.array(begins[1:], np.int64), start, side="right")
+    own = (start[launch] <= start[rows] + LATE_LAUNCH_NS) & (window[launch] == window[rows])
+    return np.where((launch >= 0) & own, launch, -1)
 
 
-def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64) -> I64:
+def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64, begins: Sequence[int] = ()) -> I64:
     """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
-    launch = launch_rows(events, cat, rows)
+    launch = launch_rows(events, cat, rows, begins)
     return np.where(launch >= 0, start[launch], start[rows])
 
 

@@ -64,7 +64,10 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
 
 
 def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Whether each rank (row) has each step (column) whole."""
+    """Whether each rank (row) has each step (column) whole.
+
+    Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps.
+    """
     index = {n: i for i, n in enumerate(numbers)}
     row = {r: i for i, r in enumerate(ops.ranks)}
     counts = np.zeros((len(ops.channels), len(ops.ranks), len(numbers)), np.int64)
@@ -78,19 +81,23 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
         ),
         1,
     )
-    whole = np.ones((len(ops.ranks), len(numbers)), bool)
+    lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
     open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
     for c, channel in enumerate(ops.channels):
         if channel.p2p and open_ends.intersection(channel.members):
             continue  # messages of that channel are among those without a peer: the two ends may count differently
         rows = [row[r] for r in channel.members if r in row]
         most = counts[c, rows].max(axis=0) if rows else 0
-        whole[rows] &= counts[c, rows] == most
-    total = counts.sum(axis=0)
-    unknown = ~total.any(axis=1, keepdims=True) if len(numbers) else np.zeros((len(row), 1), bool)
-    total = np.where(unknown, _operations(ops, step, numbers), total)
-    usual = np.median(total, axis=1, keepdims=True) if len(numbers) else total
-    return np.asarray(whole & (total > 0) & (total >= WHOLE_STEP_SHARE * usual), bool)
+        lacking[rows] += most - counts[c, rows]
+    if not len(numbers):
+        return np.zeros(lacking.shape, bool)
+    known, every = counts.sum(axis=0), _operations(ops, step, numbers)
+    full = (every >= np.median(every, axis=1, keepdims=True)) & (len(numbers) > 1)
+    whole = (lacking == 0) | (full & (lacking <= every - known))
+    total = np.where(known.any(axis=1, keepdims=True), known, every)
+    return np.asarray(
+        whole & (total > 0) & (total >= WHOLE_STEP_SHARE * np.median(total, axis=1)[:, None]), bool
+    )
 
 
 def _operations(

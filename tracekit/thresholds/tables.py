@@ -5,6 +5,9 @@ from typing import Final
 MAX_BATCH_MEMBERS: Final = 256
 """Messages that one batched kernel may carry: a stage exchanges a few with each neighbour; more are not read."""
 
+LATE_LAUNCH_NS: Final = 10_000_000
+"""A launch may seem to begin this long after its kernel did: clocks of host and device differ by less than 10 ms."""
+
 MAX_NESTED_RECORDS: Final = 8
 """Records before a launch that are tried for the one around it: calls nest two or three deep."""
 
@@ -40,6 +43,9 @@ WHOLE_STEP_SHARE: Final = 0.5
 
 ALIGN_LEAST_OVERLAP: Final = 0.5
 """Ragged recordings are aligned with at least this share of the shorter one inside the longer one."""
+
+COUNTED_SHARE: Final = 0.8
+"""Share of a group's operations that carry sequence numbers, from which these match them: a tenth is lost at random."""
 
 RESULT_COPY_SHARE: Final = 0.05
 """An operator within this share of a communication span, at its end, belongs to it: Gloo copies its result there."""
@@ -99,6 +105,22 @@ LANE_MAJORITY: Final = 0.65
 LANE_ENDS_SHARE: Final = 0.05
 """Share of the messages of two lanes that must end together where sends go to buffers: receives that waited. A stage
 that is slower than the one before it waits for the first micro-batch of a step only."""
+
+DEALT_MARGIN: Final = 0.5
+"""A stage's messages are dealt to its neighbours only if any other way has misfits in this many more steps out of one:
+a message at the wrong neighbour misfits wherever somebody waited for the right one."""
+
+BACKWARD_LONGER: Final = 1.25
+"""Backward work takes twice as long as forward work, or three times; by this much they are clearly of two kinds."""
+
+DEALT_MISFITS: Final = 0.1
+"""Share of a stage's messages that may misfit: a slow link is late in its own replica, and clocks are not exact."""
+
+MOST_DEALT_MESSAGES: Final = 256
+"""Messages of a stage and step that are dealt to its neighbours: 64 micro-batches; the work grows with the cube."""
+
+MOST_DEALT_STEPS: Final = 64
+"""Steps, of all replicas, in which messages are compared: more make nothing clearer."""
 
 LANE_RIVAL: Final = 0.6
 """A lane is given to another only if its second-best partner explains less than this share of what the best does."""
@@ -198,3 +220,6 @@ QUEUE_THREADS: Final = 2
 
 PEERS_COMPARED: Final = 8
 """Members with which each rank of a group is compared: all pairs of a large group would be too many."""
+
+LONGER_PART: Final = 0.5
+"""Part of the common factor by which a kernel must be longer to share it: each varies by a few percent as well."""

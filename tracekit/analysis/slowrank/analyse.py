@@ -30,7 +30,6 @@ from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
 from tracekit.store import Run
 from tracekit.tables.common_part import common_part
-from tracekit.tables.local_peers import with_local_peers
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import match
 from tracekit.tables.operations import RankOps, read_rank
@@ -163,7 +162,7 @@ def _opened(
     ranks = with_repeating_steps(ranks, run.groups) or ranks
     if not marked and any((r.step != NO_STEP).any() for r in ranks):
         run = replace(run, quality=(*run.quality, _REPEATED))
-    ranks = with_local_peers([repaired(r) for r in ranks], run.groups)
+    ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
         run = run.without(

@@ -59,7 +59,7 @@ def decide(case: Case) -> Answer:
         )
         return Answer("inconclusive", "unknown", reason)
     ranks = slow_ranks(case)
-    if ranks and not costs_in_others(case, np.array(ranks.rows), ranks.gain):
+    if ranks and not _no_accident(case, ranks):
         ranks = None
     stage = long_stage(case)
     link = slow_link(case)
@@ -83,6 +83,11 @@ def decide(case: Case) -> Answer:
     if ranks.gain < case.residual_ns and not proven_pinned(case, np.array(ranks.rows)):
         return unproven_answer(case, ranks.gain)
     return _proven(case, ranks)
+
+
+def _no_accident(case: Case, found: Hypothesis) -> bool:
+    """Whether slowness of ranks costs something in several steps, or filled the one step in which it was seen."""
+    return found.rows[0] in case.found.throughout or costs_in_others(case, np.array(found.rows), found.gain)
 
 
 def _shown(case: Case, found: LongStage | SlowLink) -> bool:
@@ -162,12 +167,19 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"rank {first.rank}{others} {did} in step {listed(first.steps)}, and the others waited: "
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
+    if found.rows[0] in case.found.throughout:
+        reason += (
+            f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: {_KERNELS}"
+        )
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+_KERNELS = "nearly all kernels of the device took longer"
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
