@@ -77,6 +77,12 @@ def host(trace: Trace, _: Random) -> Trace:
     return trace | {"traceEvents": [e for e in trace["traceEvents"] if e.get("cat") not in gone]}
 
 
+def records(trace: Trace, _: Random) -> Trace:
+    """Records of calls: without them a trace on a CPU is what stock torch leaves of Gloo."""
+    events = [e for e in trace["traceEvents"] if e.get("name") != "record_param_comms"]
+    return trace | {"traceEvents": events}
+
+
 def clock(trace: Trace, random: Random) -> Trace:
     """The agreement of clocks: each rank's is shifted."""
     shift = random.randint(-SHIFT_US, SHIFT_US)
@@ -132,6 +138,7 @@ TAKEN: dict[str, Callable[[Traces, Random], dict[str, Trace | bytes]]] = {
     "`ProfilerStep`": on_all(marks),
     "arguments of 10 %": on_all(some_arguments),
     "arguments of messages' kernels (batched)": on_all(bare_messages),
+    "records of calls": on_all(records),
     "the host": on_all(host),
     "the host, on one rank": on_one(host),
     "one rank": kept(lambda many: many - 1),

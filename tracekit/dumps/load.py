@@ -15,6 +15,7 @@ from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
 from tracekit.errors import InputError, with_rejected
+from tracekit.files.discover import Inputs, listed
 from tracekit.findings import Quality, Rejected
 from tracekit.thresholds.dumps import FILES_A_CHUNK, WORKER_BYTES, WORKER_SECONDS
 from tracekit.workers import Limits, do_all
@@ -46,7 +47,7 @@ class DumpSet:
 
 
 def load_dumps(
-    inputs: Sequence[str],
+    inputs: Inputs,
     jobs: int = 1,
     progress: Progress | None = None,
     *,
@@ -60,6 +61,7 @@ def load_dumps(
     Raises InputError where an input names nothing, no file holds a dump, or dumps are of several jobs and nobody chose;
     UsageError where there is no job of that number.
     """
+    inputs = listed(inputs)
     found = find_files(inputs)
     paths = [source.uri for source in found.sources]
     read = _read(paths, found.named, jobs, progress, timed=timed)

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from glob import glob, has_magic
+from os import PathLike, fspath
 from pathlib import Path
 
 import fsspec
@@ -33,6 +34,10 @@ class Wanted:
     takes: Callable[[str], bool]
     part: str
     patterns_name_files: bool = False
+
+
+Inputs = str | PathLike[str] | Sequence[str | PathLike[str]]
+"""Files, folders, globs and URLs, as callers of the public functions name them."""
 
 
 @dataclass
@@ -66,6 +71,20 @@ def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
             search.path(text)
     search.found.sources.sort(key=lambda s: s.uri)
     return search.found
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether `path` is a folder, as far as anybody may look."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def listed(inputs: Inputs) -> list[str]:
+    """Return what a caller named, one path, glob or URL or several, as a list of texts."""
+    several = [inputs] if isinstance(inputs, str | PathLike) else inputs
+    return [fspath(one) for one in several]
 
 
 class _Search:
@@ -171,7 +190,7 @@ class _Search:
         for path in paths:
             if path.name.startswith("."):
                 continue
-            if not path.is_dir():
+            if not _is_folder(path):
                 self._file(path, named=False)
             elif is_run(path):
                 self.found.foreign.append(str(path))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracekit.errors import InputError, UsageError, with_rejected
-from tracekit.files.discover import Found, discover
+from tracekit.files.discover import Found, Inputs, discover, listed
 from tracekit.files.source import Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
@@ -27,7 +27,7 @@ from tracekit.thresholds.ingest import FILES_NAMED, LOOKED_INTO
 
 
 def load(
-    inputs: Sequence[str],
+    inputs: Inputs,
     *,
     out: Path | None = None,
     jobs: int = 1,
@@ -36,7 +36,7 @@ def load(
 ) -> Run:
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
-    inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder.
+    inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder; one or several.
     out: where the run is kept; None keeps it in a temporary folder for as long as somebody holds the run.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
@@ -44,6 +44,7 @@ def load(
     Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
+    inputs = listed(inputs)
     if not inputs:
         raise InputError("no input was given; name files, folders, globs or URLs")
     if len(inputs) == 1 and is_run(Path(inputs[0])):

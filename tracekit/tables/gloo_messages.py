@@ -28,6 +28,8 @@ def message_times(events: pa.Table, host: Host, comm: Mask) -> tuple[I64, I64, M
     A message begins with its call. A send that was found done ends with its call.
     """
     start, end, found = host.start.copy(), host.end.copy(), np.zeros(len(host.start), bool)
+    if not comm.any():
+        return start, end, found
     calls = Enclosing(host, np.flatnonzero(truth(events, "name", _CALL)))
     sends = truth(events, "name", _SEND)
     before = _done_before(host)

@@ -5,7 +5,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
+from tracekit.tables.event_columns import ints
 from tracekit.tables.intervals import I64
 from tracekit.thresholds.tables import MAX_NESTED_RECORDS
 
@@ -30,6 +32,12 @@ class Host:
         """Whether one event begins inside another one, on the same thread."""
         inside = self.start[outer] <= self.start[inner] <= self.end[outer]
         return bool(inside) and self.thread(outer) == self.thread(inner)
+
+
+def host_of(events: pa.Table) -> Host:
+    """Where and when the events of a table (schema.EVENTS) happened."""
+    start = ints(events, "ts", 0)
+    return Host(ints(events, "pid", -1), ints(events, "tid", -1), start, start + ints(events, "dur", 0))
 
 
 class Enclosing:

@@ -11,7 +11,7 @@ from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
 from tracekit.tables.event_columns import Mask, Values, ints, matches, present
 from tracekit.tables.gloo_messages import message_times
-from tracekit.tables.host_events import Host
+from tracekit.tables.host_events import host_of
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.tables.kernel_records import alone, join
@@ -89,28 +89,23 @@ def rank_ops(
     """
     if not events.num_rows:
         return _nothing(rank)
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    host = Host(ints(events, "pid", -1), ints(events, "tid", -1), start, end)
+    host = host_of(events)
     cat = matches(events, "cat", lambda c: c)
-    kernel = np.isin(cat, ["kernel"])
-    on_gpu = bool(kernel.any())
-    steps = step_spans(events, cat, start, end) if marked else {}
-    comm = communicates(events, kernel, on_gpu=on_gpu)
+    on_gpu = bool((cat == "kernel").any())
+    steps = step_spans(events, cat, host.start, host.end) if marked else {}
+    comm = communicates(events, np.isin(cat, ["kernel"]), on_gpu=on_gpu)
     threaded = not on_gpu and not present(events, "collective").any()
-    found = np.zeros(len(start), bool)
-    if threaded:
-        start, end, found = message_times(events, host, comm)
+    start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = np.flatnonzero(comm)
     rows = rows[np.argsort(start[rows], kind="stable")]
     begins = captures(steps, start, windows)
     joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
-    begin, finish = start[rows[joined.kernel]], end[rows[joined.last]]
-    stream = ints(events, "stream", -1)[rows[joined.kernel]]
-    issued = issue_times(joined.launch, stream, begin, start, begins)
     carriers = rows[joined.kernel]
+    begin, finish = start[carriers], end[rows[joined.last]]
+    stream = ints(events, "stream", -1)[carriers]
+    issued = issue_times(joined.launch, stream, begin, start, begins)
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
