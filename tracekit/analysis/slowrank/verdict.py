@@ -168,14 +168,18 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
-        told = f"the only one of {len(case.steps.numbers)} recorded steps, but nearly all of its kernels took longer"
-        reason = f"{reason}; {told}"
+        reason += (
+            f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: {_KERNELS}"
+        )
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+_KERNELS = "nearly all kernels of the device took longer"
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
