@@ -50,6 +50,10 @@ AXIS_RIVAL: Final = 0.6
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
+PRICE_DOUBT: Final = 2.0
+"""A price may be this much too low, as far as its cause lasts longer than its peers: of generated jobs at the threshold
+the model found half of the true cost and more, so only a price below half of the threshold is harmless."""
+
 COVERAGE_WHOLE: Final = 0.995
 """Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
 

@@ -4,13 +4,14 @@ An operation that was matched with nobody may be a transfer or a wait. The step 
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
@@ -88,6 +89,18 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """Ranks with a significant excess whose price is below the threshold by less than the model's doubt; else None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    if may_cost_ns(price, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    return replace(found, high=tuple(may_cost_ns(price, float(case.found.mean[r])) for r in found.rows))
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
