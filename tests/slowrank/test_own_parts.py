@@ -25,7 +25,7 @@ def parts(ops, until=30_000.0):
     return parts_of(ops, rows, [0], np.zeros(len(rows), np.int64), np.array([0.0, until]))
 
 
-def test_messages_cut_a_step_as_well_as_the_busiest_channel():
+def test_messages_cut_a_step_as_well():
     finest, coarse = parts(ops_of_one(turned=False))
     assert finest.order == ("send", "all_reduce", "send", "all_reduce")
     assert len(coarse.order) == len(coarse.cuts) - 2 == 2

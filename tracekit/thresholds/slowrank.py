@@ -140,6 +140,9 @@ ATTENTION_VARIATION: Final = 2.0
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
 
+STAGE_GAIN: Final = 1.05
+"""A stage must cost this many times as much as its slow rank alone: what both explain alike is the rank's."""
+
 RANKS_SAMPLED: Final = 16
 """Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""
 
