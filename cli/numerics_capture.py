@@ -1,13 +1,13 @@
 """`numerics capture -- CMD`: runs a training command with capture switched on by environment variables."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
 from numerics.record.switch import LEVEL, NAMES, OUT
+from tracekit.child_processes import run_command
 from tracekit.errors import OutputError, UsageError
 
 
@@ -39,14 +39,14 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
     _check_writable(out)
     environment = {**os.environ, OUT: str(out.absolute()), LEVEL: level, NAMES: names or ""}
     try:
-        done = subprocess.run(list(command), env=environment, check=False)  # noqa: S603 - the user's own command
+        code = run_command(command, environment)
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be started ({error.strerror or error})") from error
-    if done.returncode == 0 and not (out / "capture").is_dir():
+    if code == 0 and not (out / "capture").is_dir():
         click.echo("numerics: the command recorded nothing; does its trainer call numerics.watch?", err=True)
         return 3
     sys.stdout.flush()
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return code if code >= 0 else 128 - code
 
 
 def _check_writable(out: Path) -> None:

@@ -67,6 +67,9 @@ TARGET: Final = "target."
 RANDOM: Final = "rng."
 """Start of an input's name that holds the state of a random-number generator before a forward; its device follows."""
 
+AUTOCAST: Final = "autocast."
+"""Start of an input's name that says how a forward casts by itself; the device and the format follow."""
+
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 

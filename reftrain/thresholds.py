@@ -116,6 +116,9 @@ MOST_BANDS: Final = 6
 LARGEST_HARDWARE_FILE: Final = 1 << 20
 """Bytes of a hardware file: the known ones have less than 4 KB."""
 
+SMALLEST_CONSTANT: Final = 1e-12
+"""Rate, size or share of a machine: far below any machine's, and a quotient of two sizes is still a number."""
+
 CALIBRATION_TIMEOUT_S: Final = 120.0
 """Seconds until processes that measure links are given up, and their own limit for a call."""
 
@@ -131,6 +134,12 @@ TIE: Final = 0.10
 
 HORIZON: Final = 0.12
 """Meshes whose lower bound lies further than this above the fastest are not projected: more than a tie away."""
+
+FULL_ROUNDS: Final = 4.0
+"""Rounds of micro-batches that fill a one-way pipeline: warm-up takes two, and gathers at the step's begin more."""
+
+SAME_GROWTH: Final = 1e-9
+"""Relative difference of what rounds add that counts as none: the rounding of sums of thousands of actions."""
 
 MOST_IN_FLIGHT: Final = 1024
 """Micro-batches times virtual stages of an all-forward-all-backward candidate: a table with more has never fitted."""

@@ -20,7 +20,7 @@ from reftrain.plan.choose import Planner, alike, axes_of, mesh_of
 from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload
 from reftrain.plan.plan_report import mesh_text
-from reftrain.plan.projection import durations, network_bytes
+from reftrain.plan.projection import durations, network_bytes, reductions_in
 from reftrain.plan.step_time import Durations, time_step
 from reftrain.thresholds import TIE
 from studies.llama3 import LLAMA_405B, TOKENS
@@ -104,7 +104,7 @@ class Search:
         took[places] = time_step(job.lowered, together([durations(job, c) for c in costs])).seconds
         better = took < known
         self.seconds[mesh] = np.where(better, took, known)
-        sent = network_bytes(job, costs[0])
+        sent = network_bytes(job, costs[0], reductions_in(job.lowered))
         self.sent[mesh] = np.where(better, sent, self.sent.get(mesh, np.full(len(self.machines), np.inf)))
         self._best = np.minimum(self._best, took)
 

@@ -5,13 +5,11 @@ the rest goes on. Results come as they finish; the caller puts them in order. A 
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
 import resource
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +18,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
+from tracekit.child_processes import die_with
+
 IDLE_SECONDS: Final = 0.2
 """Time after which a caller is told that workers are still busy."""
-_PR_SET_PDEATHSIG = 1
-"""Of <linux/prctl.h>."""
 _SPENT = 75
 """Exit code of a worker that ended itself after a file took all its memory."""
 
@@ -188,7 +186,7 @@ def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
     """Run a worker: handle the files whose indices arrive, until None arrives, and end without return."""
     if parent_end is not None:
         parent_end.close()
-    _die_with(job.parent)
+    die_with(job.parent)
     _harden(job.limits.memory)
     handler = job.make_handler()
     with contextlib.suppress(EOFError, OSError):
@@ -203,14 +201,6 @@ def _work(pipe: Connection, parent_end: Connection | None, job: _Job) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send((index, result))
     os._exit(0)
-
-
-def _die_with(parent: int) -> None:
-    """End this process when its parent dies, however it dies, also in the midst of a file (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _harden(memory: int) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numerics.record.switch import LEVEL, NAMES, OUT, STEPS
 from numerics.schema import Level
 from numerics.store import open_capture
 from numerics.thresholds.reading import MAX_REPLAYER_LINE
+from tracekit.child_processes import run_command
 from tracekit.errors import InputError, UsageError
 
 STATE: Final = "bisect.json"
@@ -87,16 +87,14 @@ class Commands:
         log = run.with_suffix(".log")
         try:
             with log.open("wb") as file:
-                done = subprocess.run(  # noqa: S603 - the user's own command, started by no shell
-                    command, env={**os.environ, **chosen}, stdout=file, stderr=subprocess.STDOUT, check=False
-                )
+                code = run_command(command, {**os.environ, **chosen}, file)
         except OSError as error:
             raise UsageError(
                 f"--{role}: {command[0]} cannot be started ({error.strerror or error})"
             ) from error
-        if done.returncode:
+        if code:
             last = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
             raise InputError(
-                f"{log}: the {role} command ended with exit code {done.returncode} ({last[:MAX_REPLAYER_LINE]}); "
+                f"{log}: the {role} command ended with exit code {code} ({last[:MAX_REPLAYER_LINE]}); "
                 "mend it and start the same bisection again: finished runs are kept"
             )

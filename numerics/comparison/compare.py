@@ -134,7 +134,7 @@ def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> Co
     decision = decide_locally(case, proof)
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     wrong = first_wrong(proof)
-    if wrong is None:
+    if wrong is None or decision.proof == "invariant":
         return finding
     return replace(
         finding,

@@ -17,13 +17,13 @@ from numerics.comparison.broken import Broken
 from numerics.comparison.flipped_bits import flipped_bit
 from numerics.comparison.linear_invariants import linear_invariants
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
-from numerics.schema import COLLECTIVES
+from numerics.schema import COLLECTIVES, PHASES
 from numerics.thresholds.report import RANKS_IN_SENTENCE
 
 
 def broken_invariants(run: Columns) -> list[Broken]:
-    """Return all broken invariants of a run, the earliest first within each kind."""
-    found = [
+    """Return all broken invariants of a run, by step and phase, the earliest first within each kind."""
+    broken = [
         *_copies(run),
         *_same_result(run),
         *_messages(run),
@@ -33,6 +33,9 @@ def broken_invariants(run: Columns) -> list[Broken]:
         *_pairs(run, "save_load", ("step", "save"), "the saved {tensor} is not what the step left"),
         *linear_invariants(run),
     ]
+    found = sorted(
+        broken, key=lambda one: (int(run["step"][one.row]), PHASES.index(run.name("phase", one.row)))
+    )
     return [_with_bit(run, one) for one in found[:1]] + found[1:]
 
 

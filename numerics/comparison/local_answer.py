@@ -14,6 +14,7 @@ from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
+from numerics.schema import PHASES
 from numerics.thresholds.comparison import LEAST_FITTED
 from numerics.thresholds.local import NEARLY_WHOLE
 
@@ -25,11 +26,14 @@ _RIGHT = {
 }
 """By phase, in the order in which data flow: what a recorded tensor ought to be."""
 
+_KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": ("step",)}
+"""What is proved, by the phases of its checks."""
+
 
 def decide_locally(case: Case, proof: LocalProof) -> Decision:
     """Return the decision on a comparable case by its local proof."""
     wrong = first_wrong(proof)
-    if wrong is not None:
+    if wrong is not None and not _broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
         return Decision("precision_policy" if narrow else "bug", "local", _reason(wrong))
     kinds = baseline_kinds(case)
@@ -44,6 +48,15 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     return _sound(case, proof)
 
 
+def _broken_before(case: Case, wrong: LocalCheck) -> bool:
+    """Return whether the run contradicts itself before the first check that is beyond its bound."""
+    if not case.broken:
+        return False
+    row, phases = case.broken[0].row, list(PHASES)
+    phase = phases.index(case.run.name("phase", row))
+    return (int(case.run["step"][row]), phase) < (wrong.step, phases.index(wrong.check.phase))
+
+
 def _sound(case: Case, proof: LocalProof) -> Decision:
     """Decide a case in which nothing is wrong: proved, or not all of it was seen."""
     judged = [(c.check, c.check.judged) for c in proof.checks]
@@ -54,16 +67,29 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     checked = [(c, j) for c, j in judged if j.standing != Standing.UNCHECKED]
     if not any(c.phase == "forward" for c, _ in checked):
         return Decision("undecided", "none", "no module's output could be checked", case.decide)
+    seen = {
+        c.check.phase for c in proof.checks if not c.rows and c.check.judged.standing != Standing.UNCHECKED
+    }
+    kinds = [word for word, phases in _KINDS.items() if seen & set(phases)]
+    if "gradient" not in kinds and "update" not in kinds:
+        return Decision(
+            "undecided",
+            "none",
+            "every module is what its recorded inputs give, but no reduced gradient and no update was recorded: the "
+            "optimizer that `watch` was given steps none of the model's parameters, or every update was skipped",
+            case.decide,
+        )
+    every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
     equal = sum(j.standing == Standing.EQUAL for _, j in checked)
     if equal < len(checked):
         use = max(j.use or 0.0 for _, j in checked)
         return Decision(
             "rounding",
             "bound",
-            f"every module, gradient and update is what its recorded inputs give: {equal} of {len(checked)} tensors in "
+            f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
             f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)",
         )
-    given = "every module, gradient and update is bit for bit what its recorded inputs give"
+    given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given)
     return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ")
@@ -126,7 +152,7 @@ def divergence_of(run: Columns, wrong: LocalCheck, proof: LocalProof) -> Diverge
         tensor=check.tensor,
         collective=None,
         axis=_axis(run, wrong),
-        ranks=tuple(sorted(set(run["rank"][rows].tolist()))),
+        ranks=wrong.ranks or tuple(sorted(set(run["rank"][rows].tolist()))),
         evidence=told if place is not None and bad else "",
     )
 

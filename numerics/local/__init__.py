@@ -3,6 +3,20 @@
 The modules named here hold the rules of bounded tensors; importing them registers the rules.
 """
 
-from numerics.local import arithmetic_rules, attention_bound, function_bounds, move_rules, random_rules
+from numerics.local import (
+    arithmetic_rules,
+    attention_bound,
+    convolution_bound,
+    function_bounds,
+    move_rules,
+    random_rules,
+)
 
-__all__ = ["arithmetic_rules", "attention_bound", "function_bounds", "move_rules", "random_rules"]
+__all__ = [
+    "arithmetic_rules",
+    "attention_bound",
+    "convolution_bound",
+    "function_bounds",
+    "move_rules",
+    "random_rules",
+]

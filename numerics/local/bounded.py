@@ -77,7 +77,7 @@ class Bounded(torch.Tensor):
         """Return a tensor without a gradient."""
         make: Any = torch.Tensor._make_wrapper_subclass  # noqa: SLF001 - torch documents no other way
         made: Self = make(cls, value.shape, strides=value.stride(), dtype=dtype, device=value.device)
-        made.value, made.error = value.double(), error.double()
+        made.value, made.error = value.double(), _laid_out_as(value, error.double())
         return made
 
     def __repr__(self) -> str:  # type: ignore[override] # torch passes a keyword that only it uses
@@ -111,6 +111,13 @@ class Bounded(torch.Tensor):
             return decomposition_table[func](*args, **named)
         made = func.decompose(*args, **named)
         return _unknown(func, args, named) if made is NotImplemented else made
+
+
+def _laid_out_as(value: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
+    """Return the error in its value's memory layout, so that views of both mean the same elements."""
+    if error.stride() == value.stride() or error.shape != value.shape or 0 in value.stride():
+        return error
+    return torch.empty_strided(value.shape, value.stride(), dtype=error.dtype).copy_(error)
 
 
 PLAIN: Final[set[Any]] = {

@@ -13,9 +13,9 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.forced_pass import Check
-from numerics.local.judgement import Judged, Standing, lone_element, within
+from numerics.local.judgement import Judged, Standing, lone_element, moved, within
 from numerics.local.learned_orders import LearnedOrders
-from numerics.local.recorded import RecordedRun, same_bits
+from numerics.local.recorded import RecordedRun
 from numerics.local.repairs import repair, sum_of
 from numerics.local.sum_orders import Adder
 from numerics.schema import COLLECTIVES
@@ -116,12 +116,13 @@ def _one(
 
 
 def _moved(right: torch.Tensor, out: torch.Tensor) -> Judged:
-    """Judge what nothing rounds: equal in every bit, or wrong."""
-    if right.shape == out.shape and same_bits(right, out):
-        return Judged(Standing.EQUAL, elements=out.numel())
-    count = out.numel()
-    differ = int((right != out).sum()) if right.shape == out.shape else count
-    return Judged(Standing.BEYOND, None, differ, count, how="it is not what its ranks put in")
+    """Judge what nothing rounds."""
+    judged = moved(right, out)
+    return (
+        judged
+        if judged.standing == Standing.EQUAL
+        else replace(judged, how="it is not what its ranks put in")
+    )
 
 
 def _summed(

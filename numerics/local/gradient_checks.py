@@ -7,10 +7,11 @@ import torch
 
 from numerics.local.bounded import known
 from numerics.local.forced_pass import Check
+from numerics.local.gradient_copies import judge_copies
 from numerics.local.judgement import Judged, Standing, judge
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
-from numerics.local.parameter_gradients import Scale, Sum, judge_gradient, solve_scale
+from numerics.local.parameter_gradients import Scale, Sum, in_format, judge_gradient, solve_scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.comparison import LEAST_FITTED
@@ -72,18 +73,31 @@ def check_gradients(
     places = state.recorded.places(state.step)
     dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
     sizes = {"dp": dp, "micro-batches": micro, "dp times micro-batches": dp * micro}
-    scale = solve_scale(sums, recorded, {n: s for n, s in sizes.items() if s > 1})
+    common = {n: g for n, g in recorded.items() if not state.of_expert(n)} or recorded
+    scale = solve_scale(sums, common, {n: s for n, s in sizes.items() if s > 1})
     scales[state.step] = scale
     found: list[LocalCheck] = []
     tried = 0
     for name, grad in recorded.items():
-        judged = judge_gradient(grad, sums[name], scale, learned)
-        if judged.standing == Standing.BEYOND and tried < NAMES_TRIED:
+        judged, ranks = _judged(state, name, grad, sums[name], scale, learned)
+        if judged.standing == Standing.BEYOND and tried < NAMES_TRIED and not (ranks or judged.format):
             tried += 1
             judged = replace(judged, relation=_another(grad, name, sums, scale))
         check = Check(f"{name}.grad", name.rpartition(".")[0], "reduce", judged)
-        found.append(LocalCheck(state.step, None, check))
+        found.append(LocalCheck(state.step, None, check, ranks=ranks))
     return found
+
+
+def _judged(
+    state: RecordedStep, name: str, grad: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders
+) -> tuple[Judged, tuple[int, ...]]:
+    """Return how one reduced gradient stands, and the ranks whose copies are wrong where copies are unequal."""
+    copies = state.gradient_copies(f"{name}.grad", tuple(grad.shape))
+    if copies:
+        return judge_copies(copies, total, scale, learned)
+    judged = judge_gradient(grad, total, scale, learned)
+    narrow = state.narrow_format if judged.standing == Standing.BEYOND else None
+    return (judged if narrow is None else in_format(judged, grad, total, scale, narrow)), ()
 
 
 def _another(grad: torch.Tensor, name: str, sums: Mapping[str, Sum], scale: Scale) -> str:

@@ -78,6 +78,15 @@ def _stand(computed: torch.Tensor, recorded: torch.Tensor) -> Judged:
     )
 
 
+def moved(right: torch.Tensor, recorded: torch.Tensor) -> Judged:
+    """Return how a recorded tensor stands to one of which it is a copy: equal in every bit, or wrong."""
+    if right.shape == recorded.shape and same_bits(right, recorded):
+        return Judged(Standing.EQUAL, elements=recorded.numel())
+    count = recorded.numel()
+    differ = int((right != recorded).sum()) if right.shape == recorded.shape else count
+    return Judged(Standing.BEYOND, None, differ, count)
+
+
 def lone_element(recorded: torch.Tensor, value: torch.Tensor) -> str:
     """Return in words that one element of many differs alone, by more than a rounding that turned over; else "".
 

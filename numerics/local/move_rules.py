@@ -25,7 +25,6 @@ _MOVES: Final = (
         "expand",
         "expand_as",
         "broadcast_in_dim",
-        "as_strided",
     ),
     *(
         "transpose",
@@ -75,6 +74,15 @@ def _move(func: Any, *args: Any, **named: Any) -> Any:
     if isinstance(values, torch.Tensor):
         return Bounded(values, errors, dtype)
     return type(values)(Bounded(v, e, dtype) for v, e in zip(values, errors, strict=True))
+
+
+@rule("as_strided")
+def _strided(func: Any, x: Bounded, *args: Any, **named: Any) -> Any:
+    """Read both in memory of their own from element 0 on, as a bounded tensor's views count it."""
+    value, error = (
+        torch.empty_strided(x.shape, x.stride(), dtype=torch.float64).copy_(t) for t in (x.value, x.error)
+    )
+    return Bounded(func(value, *args, **named), func(error, *args, **named), x.dtype)
 
 
 @rule(*_FILLS)

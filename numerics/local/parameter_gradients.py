@@ -16,7 +16,7 @@ from numerics.local.learned_orders import LearnedOrders
 from numerics.local.recorded_step import Place
 from numerics.local.sum_orders import Adder
 from numerics.thresholds.comparison import LEAST_FITTED
-from numerics.thresholds.local import ADDEND_MISFIT, FUNCTION_ROUNDINGS, SCALE_TOLERANCE
+from numerics.thresholds.local import ADDEND_MISFIT, FUNCTION_ROUNDINGS, SCALE_TOLERANCE, SUM_ROUNDINGS
 
 
 @dataclass
@@ -92,10 +92,22 @@ def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
     return judged
 
 
+def in_format(judged: Judged, recorded: torch.Tensor, total: Sum, scale: Scale, dtype: torch.dtype) -> Judged:
+    """Return the judgement with the name of a narrower format where a sum reduced in it explains the gradient."""
+    ranks = len({place[0] for place in total.value})
+    adding = (ranks + SUM_ROUNDINGS) * unit(dtype) * total.size
+    error = abs(scale.factor) * (torch.stack(list(total.error.values())).sum(0) + adding)
+    if within(scale.factor * total.total, error, recorded).standing == Standing.BEYOND:
+        return judged
+    name = str(dtype).removeprefix("torch.")
+    told = f"the gradients were reduced in {name}"
+    return replace(judged, how=told, scaled=False, format=name)
+
+
 def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> bool:
     """Return whether an order of micro-batches and ranks gives the recorded gradient in every bit."""
-    ranks = total.by_rank
     out = recorded.reshape(-1)
+    ranks = _widened(total.by_rank, out.dtype)
     if not ranks or scale.factor == 0 or any(g.dtype != out.dtype for own in ranks for g in own):
         return False
     for words, made in _ways(ranks).items():
@@ -106,9 +118,17 @@ def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
     return False
 
 
+def _widened(ranks: list[list[torch.Tensor]] | None, dtype: torch.dtype) -> list[list[torch.Tensor]] | None:
+    """Return gradients in the wider format that they are reduced in (FSDP2's `reduce_dtype`), which changes none."""
+    if ranks is None or any(torch.promote_types(g.dtype, dtype) != dtype for own in ranks for g in own):
+        return ranks
+    return [[g.to(dtype) for g in own] for own in ranks]
+
+
 def _alone(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> str:
     """Return in words that one element alone is not what the learned order gives; empty where it is not alone."""
-    ranks, out = total.by_rank, recorded.reshape(-1)
+    out = recorded.reshape(-1)
+    ranks = _widened(total.by_rank, out.dtype)
     if not ranks or scale.factor == 0:
         return ""
     for words, made in _ways(ranks).items():
@@ -143,13 +163,29 @@ def _ways(ranks: Sequence[Sequence[torch.Tensor]]) -> dict[str, Callable[[Adder]
     }
 
 
+def _shares(total: Sum) -> tuple[dict[Place, torch.Tensor], dict[Place, torch.Tensor]]:
+    """Return the shares of a sum by data-parallel rank, and by rank and micro-batch."""
+    by_rank: dict[Place, torch.Tensor] = {}
+    for rank, number in sorted(total.value):
+        by_rank[rank, -1] = by_rank.get((rank, -1), 0.0) + total.value[rank, number]
+    return by_rank, {place: total.value[place] for place in sorted(total.value)}
+
+
+def share_held(recorded: torch.Tensor, total: Sum, scale: Scale) -> int | None:
+    """Return the data-parallel rank whose share alone a gradient holds, however scaled; None where it holds others."""
+    by_rank, _ = _shares(total)
+    weights = _weights(recorded, list(by_rank.values()), scale)
+    if weights is None or len(by_rank) == 1:
+        return None
+    largest = max(map(abs, weights))
+    held = [place[0] for place, w in zip(by_rank, weights, strict=True) if abs(w) > ADDEND_MISFIT * largest]
+    return held[0] if len(held) == 1 else None
+
+
 def _addends(recorded: torch.Tensor, total: Sum, scale: Scale) -> str:
     """Return which ranks' or micro-batches' gradients are missing or doubled; empty where no such relation holds."""
-    places = sorted(total.value)
-    by_rank: dict[Place, torch.Tensor] = {}
-    for rank, number in places:
-        by_rank[rank, -1] = by_rank.get((rank, -1), 0.0) + total.value[rank, number]
-    for shares in (by_rank, total.value) if len(places) > len(by_rank) else (by_rank,):
+    by_rank, by_place = _shares(total)
+    for shares in (by_rank, by_place) if len(by_place) > len(by_rank) else (by_rank,):
         weights = _weights(recorded, list(shares.values()), scale)
         if weights is not None and len(shares) > 1:
             return _in_words(list(zip(shares, weights, strict=True)))
@@ -170,11 +206,26 @@ def _weights(recorded: torch.Tensor, shares: Sequence[torch.Tensor], scale: Scal
 
 
 def _in_words(weights: Sequence[tuple[Place, float]]) -> str:
-    """Say which shares count otherwise than once."""
-    held = [f"{w:.4g} times the share of {_place(p)}" for p, w in weights if abs(w) > ADDEND_MISFIT]
-    none = [_place(p) for p, w in weights if abs(w) <= ADDEND_MISFIT]
-    lacks = f", and nothing of {'; '.join(none)}" if none else ""
-    return f"holds {', '.join(held) or 'no share'}{lacks}, where each share is due once"
+    """Say which shares count otherwise than once.
+
+    Where most shares that count do so alike, that is once: the factor common to all gradients may be solved from wrong
+    ones.
+    """
+    held = sorted(w for _, w in weights if abs(w) > ADDEND_MISFIT)
+    middle = held[len(held) // 2] if held else 0.0
+    alike = sum(abs(w / middle - 1) <= ADDEND_MISFIT for w in held)
+    once = middle if 2 * alike > len(held) and len(weights) > 1 else 1.0
+    other = [
+        f"{w / once:.4g} times the share of {_place(p)}"
+        for p, w in weights
+        if abs(w) > ADDEND_MISFIT and abs(w / once - 1) > ADDEND_MISFIT
+    ]
+    none = [f"nothing of {_place(p)}" for p, w in weights if abs(w) <= ADDEND_MISFIT]
+    if len(none) == len(weights) - 1 and not other:
+        alone = next(p for p, w in weights if abs(w) > ADDEND_MISFIT)
+        return f"holds the share of {_place(alone)} alone, where each share is due once"
+    told = ", ".join([*other, *none])
+    return f"holds {told}, where each share is due once" if told else ""
 
 
 def _place(place: Place) -> str:

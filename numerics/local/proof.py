@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.bounded import carrying, known
+from numerics.local.bounded import Bounded, carrying, known
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.gradient_checks import check_added, check_gradients
-from numerics.local.judgement import Judged, Standing
+from numerics.local.judgement import Judged, Standing, moved
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.lone import without_lone_ranks
@@ -28,6 +28,7 @@ from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.schema import LEARNING_RATE
+from numerics.thresholds.local import ERROR_SHOWN
 from tracekit.errors import InputError
 
 
@@ -77,7 +78,7 @@ def prove(
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
-        state = RecordedStep(recorded, model, step, _state_before(recorded, step, steps[0]))
+        state = RecordedStep(recorded, model, step)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         found, sums = _modules(state, unseen)
         if loss is not None:
@@ -86,9 +87,7 @@ def prove(
         checks += check_gradients(state, sums, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
     checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
-    grads = _gradients_of(
-        RecordedStep(recorded, model, steps[0], _state_before(recorded, steps[0], steps[0]))
-    )
+    grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     return LocalProof(
@@ -102,30 +101,25 @@ def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
     return {name: g for name, shape in shapes.items() if (g := state.gradient(name, shape)) is not None}
 
 
-def _state_before(recorded: RecordedRun, step: int, first: int) -> tuple[int, str]:
-    """Return the (step, phase) of the state that a step starts from: after the one before, else the initial values."""
-    after = recorded.names(step - 1, "step", "param")
-    return (-1, "init") if step == first and not after else (step - 1, "step")
-
-
 def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
-    held: dict[str, torch.Tensor] = {}
-    for name, p in state.model.named_parameters():
-        value = state.parameter(name, tuple(p.shape))
-        if value is None:
-            raise InputError(
-                f"{state.recorded.run.capture.folder}: {name} of shape {tuple(p.shape)} was not recorded before step "
-                f"{state.step}; is this the model that was trained, and was it captured with --level tensors?"
-            )
-        held[name] = value
+    held, checks = _weights(state)
+    if state.experts:
+        unseen.add(
+            f"inside of {state.experts[0]} and other modules of some data-parallel ranks, where tokens of all meet"
+        )
     sums: dict[str, Sum] = {}
-    checks: list[LocalCheck] = []
     for place in state.recorded.places(state.step):
         drawn = state.random_state(place)
-        exact, plain = _passed(state, place, held, drawn, bounds=False)
-        with carrying(state.parts, draws=drawn is not None) as carried:
-            bounds, grads = _passed(state, place, held, drawn, bounds=True)
+        exact, plain = _plainly(state, place, held, drawn)
+        try:
+            with carrying(state.parts, draws=drawn is not None) as carried:
+                bounds, grads = _passed(state, place, held, drawn, bounds=True)
+        except Exception as error:  # noqa: BLE001 - the model ran on plain tensors: the bounds cannot follow it
+            unseen.add(
+                f"rounding: no bound follows this model ({type(error).__name__}: {str(error)[:ERROR_SHOWN]})"
+            )
+            bounds, grads = _without_bounds(exact, plain)
         unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
         best = (
             [_related(_better(a, b), a) for a, b in zip(exact, bounds, strict=True)]
@@ -135,6 +129,43 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
         checks += [LocalCheck(state.step, place, c) for c in best]
         checks += check_added(state, place, plain, grads, sums)
     return checks, sums
+
+
+def _without_bounds(
+    exact: list[Check], plain: dict[str, torch.Tensor]
+) -> tuple[list[Check], dict[str, torch.Tensor]]:
+    """Return checks and gradients of which no bound is known: what is not equal in bits may be rounding or not."""
+    why = "no bound of its rounding is known"
+    judged = [
+        replace(c, judged=replace(c.judged, standing=Standing.UNCHECKED, why=why))
+        if c.judged.standing == Standing.BEYOND
+        else c
+        for c in exact
+    ]
+    return judged, {
+        name: Bounded(g, torch.full_like(g.double(), torch.inf), g.dtype) for name, g in plain.items()
+    }
+
+
+def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCheck]]:
+    """Return the weights that a step computes with, by name, and checks of those that were gathered for it."""
+    held: dict[str, torch.Tensor] = {}
+    checks: list[LocalCheck] = []
+    for name, p in state.model.named_parameters():
+        value = state.parameter(name, tuple(p.shape))
+        if value is None:
+            raise InputError(
+                f"{state.recorded.run.capture.folder}: {name} of shape {tuple(p.shape)} was not recorded before step "
+                f"{state.step}; is this the model that was trained, and was it captured with --level tensors?"
+            )
+        gathered = state.gathered(name, tuple(p.shape))
+        held[name] = value if gathered is None else gathered
+        if gathered is not None:
+            judged = moved(value.to(gathered.dtype), gathered)
+            checks.append(
+                LocalCheck(state.step, None, Check(name, name.rpartition(".")[0], "forward", judged))
+            )
+    return held, checks
 
 
 def _better(exact: Check, bound: Check) -> Check:
@@ -174,13 +205,29 @@ def _passed(
         bounds=bounds,
     )
     args, kwargs = state.inputs(place)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), state.casting(place):
         if drawn is not None:
             torch.set_rng_state(drawn)
         walk.run(state.model, values, args, kwargs)
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     return checks, grads
+
+
+def _plainly(
+    state: RecordedStep, place: Place, held: dict[str, torch.Tensor], drawn: torch.Tensor | None
+) -> tuple[list[Check], dict[str, torch.Tensor]]:
+    """Run one place in the run's formats. InputError where the model cannot run on what was recorded."""
+    try:
+        return _passed(state, place, held, drawn, bounds=False)
+    except InputError:
+        raise
+    except Exception as error:  # the user's model may raise anything
+        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+        raise InputError(
+            f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
+            f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
+        ) from error
 
 
 def _update(

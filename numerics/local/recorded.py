@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,20 @@ class RecordedRun:
         )
         pairs = zip(self.run["dp"][here].tolist(), self.run["micro_batch"][here].tolist(), strict=True)
         return sorted(set(pairs))
+
+    def owners(self, parameter: str) -> set[int]:
+        """Return the data-parallel indices whose ranks hold a parameter."""
+        return self._owners.get(parameter, set())
+
+    @cached_property
+    def _owners(self) -> dict[str, set[int]]:
+        held = self.run.named("kind", "param")
+        found: dict[str, set[int]] = {}
+        for tensor, dp in set(
+            zip(self.run["tensor"][held].tolist(), self.run["dp"][held].tolist(), strict=True)
+        ):
+            found.setdefault(self.run.names.text(tensor), set()).add(dp)
+        return found
 
     def rows(self, step: int, phase: str, kind: str, tensor: str) -> list[int]:
         """Return the rows that record a tensor, by rank and order."""

@@ -1,14 +1,19 @@
 """One step of a captured run: what its modules got and gave, and the state around it, put together over the ranks."""
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun
-from numerics.schema import RANDOM
+from numerics.schema import AUTOCAST, RANDOM
 from tracekit.errors import InputError
+
+_NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Place = tuple[int, int]
 """Data-parallel index and micro-batch."""
@@ -17,23 +22,51 @@ Place = tuple[int, int]
 class RecordedStep:
     """A step of a run; `before` is the (step, phase) that recorded the parameters it starts from.
 
-    `parts` counts the ranks that share a data-parallel index: so many parts may a product be cut into.
+    `parts` counts the ranks that share a data-parallel index: so many parts may a product be cut into. `experts` are
+    modules whose parameters only some data-parallel ranks hold: what is recorded of them belongs to the tokens of all.
     """
 
-    def __init__(self, recorded: RecordedRun, model: nn.Module, step: int, before: tuple[int, str]) -> None:
-        self.recorded, self.model, self.step, self.before = recorded, model, step, before
+    def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
+        self.recorded, self.model, self.step = recorded, model, step
+        self.before = state_before(recorded, step)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
+        self.experts = expert_modules(recorded, model)
 
     def parameter(
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
     ) -> torch.Tensor | None:
         """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
-        step, phase = at or self.before
         for kind in ("param", "optimizer"):
+            step, phase = at or (self.before if kind == "param" else self._last_update())
             found = self.recorded.whole(self.recorded.rows(step, phase, kind, name), shape, batch=False)
             if found:
                 return found[0].tensor
         return None
+
+    def _last_update(self) -> tuple[int, str]:
+        """Return the (step, phase) of the last update before this step: a trainer may skip some."""
+        steps = range(self.step - 1, -1, -1)
+        done = (s for s in steps if self.recorded.names(s, "step", "optimizer"))
+        return next(done, -1), "step"
+
+    def gathered(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Return a weight as it was gathered for the forward; None where nobody gathered it, or did not record it."""
+        rows = self.recorded.rows(self.step, "forward", "param", name)
+        found = self.recorded.whole(rows, shape, batch=False)
+        return found[0].tensor if found else None
+
+    @contextmanager
+    def casting(self, place: Place) -> Iterator[None]:
+        """Cast by itself for a while, as the run's forward did."""
+        with ExitStack() as stack:
+            for name in self.recorded.names(self.step, "forward", "input"):
+                if not name.startswith(AUTOCAST):
+                    continue
+                rows = self.recorded.of_place(self._rows("forward", "input", name), place)
+                dtype = getattr(torch, name.rpartition(".")[2], None)
+                if rows and isinstance(dtype, torch.dtype):
+                    stack.enter_context(torch.autocast("cpu", dtype))
+            yield
 
     def gradient(self, name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
         """Return a parameter's gradient as the optimiser saw it."""
@@ -41,8 +74,29 @@ class RecordedStep:
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 
+    def gradient_copies(
+        self, name: str, shape: tuple[int, ...]
+    ) -> list[tuple[tuple[int, ...], torch.Tensor]]:
+        """Return the unequal copies of a gradient, whole, with the ranks that hold each; none where all are equal."""
+        rows = self.recorded.rows(self.step, "reduce", "param_grad", name)
+        run = self.recorded.run
+        if (
+            len({int(run["boxes"][row]) for row in rows}) != 1
+            or len({int(run["partial"][row]) for row in rows}) != 1
+        ):
+            return []
+        held: dict[int, list[int]] = {}
+        for row in rows:
+            held.setdefault(int(run.digest[row]), []).append(row)
+        whole = [(own, self.recorded.whole(own, shape, batch=False)) for own in held.values()]
+        if len(held) == 1 or not all(found for _, found in whole):
+            return []
+        return [(tuple(int(run["rank"][r]) for r in own), found[0].tensor) for own, found in whole]
+
     def added_gradient(self, place: Place, name: str, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of what a place's backward added to a parameter's gradient."""
+        if self.of_expert(name):
+            return []
         rows = self.recorded.rows(self.step, "backward", "param_grad_local", name)
         return self.recorded.whole(self.recorded.of_place(rows, place), shape, batch=False)
 
@@ -61,6 +115,8 @@ class RecordedStep:
 
     def activation(self, place: Place, name: str, call: int, _: int, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of a module's output, of its call number `call` in the forward."""
+        if self.of_expert(name):
+            return []
         rows = self._rows("forward", "activation", name)
         return self.recorded.whole(self.recorded.of_place(rows, place, call), shape, batch=True)
 
@@ -72,6 +128,8 @@ class RecordedStep:
         Gradients come in the opposite order. Where the run called a module more often than the model does, all its
         gradients belong to the one output.
         """
+        if self.of_expert(name):
+            return []
         rows = self._rows("backward", "activation_grad", name)
         recorded = self.recorded.calls(rows, place)
         if calls != 1 or recorded <= 1:
@@ -86,6 +144,34 @@ class RecordedStep:
             return []
         total = torch.stack([readings[0].tensor.double() for readings in each]).sum(0)
         return [Reading(total.to(each[0][0].tensor.dtype), f"the sum over {recorded} calls")]
+
+    @property
+    def narrow_format(self) -> torch.dtype | None:
+        """The 16-bit format that the gradients were reduced in: sums in it cover them all, or they hold its numbers."""
+        run = self.recorded.run
+        here = (run["step"] == self.step) & (run["rank"] == run["rank"].min())
+        grads = (
+            here
+            & run.named("phase", "reduce")
+            & run.named("kind", "param_grad")
+            & ~run.named("dtype", *_NARROW)
+        )
+        if not grads.any():
+            return None
+        for name, dtype in _NARROW.items():
+            sent = np.flatnonzero(
+                here & run.named("kind", "collective_in") & run.named("dtype", name)
+            ).tolist()
+            summed = sum(
+                int(run["numel"][row]) for row in sent if run.name("label", row).endswith((".sum", ".avg"))
+            )
+            if summed >= int(run["numel"][grads].sum()):
+                return dtype
+        return torch.bfloat16 if bool(run.lowbits[grads].all()) else None
+
+    def of_expert(self, tensor: str) -> bool:
+        """Return whether a tensor is one of a module that only some data-parallel ranks hold, or of a part of it."""
+        return any(tensor.startswith(f"{name}.") for name in self.experts)
 
     def _rows(self, phase: str, kind: str, name: str) -> list[int]:
         """Return the rows of a tensor; each stage of a pipeline calls a model of its own, and the last one's counts."""
@@ -116,3 +202,24 @@ class RecordedStep:
             )
         args = [by_name[n] for n in sorted((n for n in by_name if n.isdigit()), key=int)]
         return args, {n: value for n, value in by_name.items() if not n.isdigit()}
+
+
+def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
+    """Return the (step, phase) of the weights a step starts from: after the one before, else at its own start."""
+    if recorded.names(step - 1, "step", "param"):
+        return step - 1, "step"
+    return (step, "init") if recorded.names(step, "init", "param") else (-1, "init")
+
+
+def expert_modules(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
+    """Return the modules all of whose parameters are held by some data-parallel ranks and not by others."""
+    every = set(recorded.run["dp"].tolist())
+    part = {name: 0 < len(recorded.owners(name)) < len(every) for name, _ in model.named_parameters()}
+    if not any(part.values()):
+        return ()
+    found = []
+    for name, _ in model.named_modules():
+        own = [one for parameter, one in part.items() if parameter.startswith(f"{name}.")]
+        if name and own and all(own):
+            found.append(name)
+    return tuple(found)

@@ -5,10 +5,12 @@ run as `python -m MODULE RUN --out DIR [--level L] [--variant NAME=FORMAT] [--st
 writes a run folder with the same capture rows as RUN and its declared order plan. The trainer is never imported here.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from numerics.schema import FOLDER
 from numerics.store import open_capture
 from numerics.thresholds.reading import MAX_REPLAYER_LINE, REPLAYER_LINES
+from tracekit.child_processes import die_with
 from tracekit.errors import InputError
 from tracekit.own_files import of_a_run, remove_own, strangers
 
@@ -110,7 +113,12 @@ def _start(command: Sequence[str], run: Path, progress: Callable[[str], None] | 
     """Run the replayer. Its lines are progress; where it fails, the last one is the reason (InputError)."""
     talk: list[str] = []
     with subprocess.Popen(  # noqa: S603 - the installed trainer's module, started as arguments, by no shell
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        preexec_fn=partial(die_with, os.getpid()),  # noqa: PLW1509 - it takes no lock
     ) as process:
         try:
             for line in process.stderr or ():

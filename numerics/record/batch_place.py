@@ -43,6 +43,11 @@ class Layout:
         partial = self._unplaced if self._cut and tensor.dim() else None
         return replace(at, replica=self.dp[0], partial=partial)
 
+    def addend(self, grad: torch.Tensor) -> Placed:
+        """Return the place of what one backward of this data-parallel rank adds to a parameter's gradient."""
+        at, own = self.shared(grad), f"dp={self.dp[0]}"
+        return replace(at, partial=own if at.partial is None else f"{at.partial},{own}")
+
     @property
     def _cut(self) -> bool:
         """Whether several ranks share a data-parallel index, so that a plain tensor may be a copy or a part."""

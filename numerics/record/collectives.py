@@ -175,9 +175,21 @@ class _Waited:
     def wait(self, *arguments: Any, **named: Any) -> Any:
         """Wait, then tell once."""
         made = self._work.wait(*arguments, **named)
+        self._tell()
+        return made
+
+    def get_future(self) -> Any:
+        """Return the call's future, which tells before what a communication hook of DDP appends to it."""
+        return self._work.get_future().then(self._passed)
+
+    def _passed(self, future: Any) -> Any:
+        found = future.value()
+        self._tell()
+        return found
+
+    def _tell(self) -> None:
         done, self._done = self._done, lambda: None
         done()
-        return made
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)

@@ -1,7 +1,6 @@
-"""What a watched trainer holds around a step, tensor by tensor: parameters, gradients, moments, random numbers."""
+"""What a watched trainer holds around a step: parameters, gradients, moments, random numbers, casts by itself."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import nn
 from numerics.record.batch_place import Layout
 from numerics.record.placement import Placed
 from numerics.record.wrapped_models import clean_name
+from numerics.schema import AUTOCAST, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
@@ -43,8 +43,7 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
 
     def hook_of(name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
-            at, own = layout.shared(grad), f"dp={layout.dp[0]}"
-            tell(name, replace(at, partial=own if at.partial is None else f"{at.partial},{own}"))
+            tell(name, layout.addend(grad))
 
         return hook
 
@@ -55,8 +54,29 @@ def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Pl
     ]
 
 
-def random_states() -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's."""
-    yield "cpu", torch.get_rng_state()
+def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what a forward depends on beside its arguments, as inputs.
+
+    The states of this process's generators of random numbers, (bytes,) uint8: the CPU's and its device's; and a one for
+    each device on which autocast is on.
+    """
+    yield f"{RANDOM}cpu", torch.get_rng_state()
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        yield "cuda", torch.cuda.get_rng_state()
+        yield f"{RANDOM}cuda", torch.cuda.get_rng_state()
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            yield f"{AUTOCAST}{device}.{dtype}", torch.ones(())
+
+
+def holds_gradients(model: nn.Module) -> bool:
+    """Return whether any gradient is left on the model, other than zeros."""
+    found = (p.grad for p in model.parameters())
+    local = (getattr(grad, "_local_tensor", grad) for grad in found if grad is not None)
+    return any(bool(grad.any()) for grad in local)
+
+
+def steps_any(optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+    """Return whether an optimiser steps parameters of a model, not shards or copies that a trainer keeps."""
+    own = {id(p) for p in model.parameters()}
+    return any(id(p) in own for group in optimizer.param_groups for p in group["params"])

@@ -65,3 +65,6 @@ NO_ROUNDING: Final = 0.25
 PROBED_STEPS: Final = 8
 """Steps that a round of a bisection records: a ninth of the steps is left after it, so that a thousand need four rounds
 of two runs, while a capture of eight steps costs far less than the runs themselves."""
+
+ERROR_SHOWN: Final = 160
+"""Characters of a user's error that a refusal repeats: its first sentence, without a traceback."""

@@ -29,15 +29,18 @@ def load(path: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> RunCo
     try:
         return _merged(tables, overrides)
     except ConfigError as error:
-        if path is None or not _stands_in(error.field, tables):
+        if path is None or _refused({}, overrides) == str(error):
             raise
         raise ConfigError(f"{path}: {error.field}", error.problem, error.remedy) from error
 
 
-def _stands_in(field: str, tables: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a field, or a table, is one of those that a file sets."""
-    table, _, name = field.partition(".")
-    return table in tables and (not name or name in tables[table])
+def _refused(tables: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return why tables and overrides make no configuration, or nothing where they make one."""
+    try:
+        _merged(tables, overrides)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _merged(tables: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> RunConfig:
@@ -94,7 +97,8 @@ def _typed(
     table: str, kind: Any, values: Mapping[str, Any], skip: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
     """Check names and types of one table's values; lists become tuples, whole numbers become floats."""
-    hints = {f.name: get_type_hints(kind)[f.name] for f in fields(kind) if f.name not in skip}
+    known = get_type_hints(kind)
+    hints = {f.name: known[f.name] for f in fields(kind) if f.name not in skip}
     for name in values:
         if name not in hints:
             raise ConfigError(f"{table}.{name}", "is no field", f"did you mean {_meant(name, list(hints))}?")

@@ -23,6 +23,7 @@ from reftrain.model.flops import flops_per_token
 from reftrain.plan.lower_bounds import memory_bound, time_bound
 from reftrain.plan.meshes import Mesh, Workload, all_meshes, impossible
 from reftrain.plan.projection import Projection, project
+from reftrain.plan.steady import figures
 from reftrain.thresholds import HORIZON, MOST_IN_FLIGHT, TIE
 from tracekit.axes import AXES
 
@@ -187,7 +188,7 @@ class Planner:
         return search
 
     def _examine(self, job: Job, search: _Search) -> None:
-        needed = MemoryModel(job).peak()
+        (needed,) = figures(job, lambda some: [MemoryModel(some).peak()]).tolist()
         if search.too_large(job, needed):
             return
         search.fits.add(alike(job))

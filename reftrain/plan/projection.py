@@ -11,8 +11,9 @@ from reftrain.cost.cost_model import CostModel
 from reftrain.cost.hardware import Hardware
 from reftrain.cost.job import Job, cost_model_of
 from reftrain.cost.kernels import Operation, Phase
+from reftrain.plan.steady import figures
 from reftrain.plan.step_time import Durations, time_step
-from reftrain.schedule.actions import Kind
+from reftrain.schedule.actions import Kind, Schedule
 
 
 def stage_time(costs: CostModel, operations: Sequence[Operation]) -> float:
@@ -88,16 +89,29 @@ class Projection:
 def project(job: Job, hardware: Hardware, pairs: float | None = None) -> Projection:
     """Return the projected step of a job; `pairs` as in `CostModel`."""
     costs = cost_model_of(job, hardware, pairs)
-    times = durations(job, costs)
-    schedule = job.lowered
-    whole = time_step(schedule, times)
+    one_round = durations(replace(job, micro_batches=min(job.micro_batches, job.mesh.pp)), costs)
+    work = sum(one_round.forward) + sum(one_round.backward)
+    moved = sum((*one_round.gather, *one_round.reduce, *one_round.replicas))
+    timed = figures(job, lambda some: _timed(some, costs), moved / work)
+    whole, without_dp, without_messages, idle, busy, reductions = timed.tolist()
+    shares = {axis: _axis_seconds(job, costs, axis) / whole for axis in ("tp", "cp")}
+    shares["pp"] = (without_dp - without_messages) / whole
+    shares["dp"] = (whole - without_dp) / whole
+    return Projection(whole, idle / busy, shares, network_bytes(job, costs, reductions))
+
+
+def _timed(job: Job, costs: CostModel) -> tuple[float, ...]:
+    """Seconds of a step, without data parallelism, and without messages too, then idle and busy; its reductions."""
+    times, schedule = durations(job, costs), job.lowered
     alone = replace(times, gather=(), reduce=(), replicas=())
-    without_dp = time_step(schedule, alone)
-    without_messages = time_step(schedule, replace(alone, message=0.0))
-    shares = {axis: _axis_seconds(job, costs, axis) / whole.seconds for axis in ("tp", "cp")}
-    shares["pp"] = (without_dp.seconds - without_messages.seconds) / whole.seconds
-    shares["dp"] = (whole.seconds - without_dp.seconds) / whole.seconds
-    return Projection(whole.seconds, without_messages.bubble, shares, network_bytes(job, costs))
+    bare = time_step(schedule, replace(alone, message=0.0))
+    steps = time_step(schedule, times).seconds, time_step(schedule, alone).seconds, bare.seconds
+    return *steps, bare.idle, sum(bare.busy), reductions_in(schedule)
+
+
+def reductions_in(schedule: Schedule) -> int:
+    """Reductions of gradients in a step, all pipeline ranks together."""
+    return sum(a.kind is Kind.REDUCE_GRADIENT for actions in schedule.actions for a in actions)
 
 
 def _operations(job: Job, costs: CostModel) -> list[tuple[float, Operation]]:
@@ -117,10 +131,11 @@ def _axis_seconds(job: Job, costs: CostModel, axis: str) -> float:
     return sum(times * o.seconds for times, o in _operations(job, costs) if o.axis == axis)
 
 
-def network_bytes(job: Job, costs: CostModel) -> float:
+def network_bytes(job: Job, costs: CostModel, reductions: float) -> float:
     """Bytes that a rank sends through its network port in a step, mean of the pipeline ranks.
 
-    A ring passes (n-1)/n of the buffer; of a group with g members in each node every port carries 1/g.
+    A ring passes (n-1)/n of the buffer; of a group with g members in each node every port carries 1/g. `reductions`
+    as `reductions_in` counts them.
     """
     total = 0.0
     for axis in ("tp", "cp"):
@@ -137,14 +152,13 @@ def network_bytes(job: Job, costs: CostModel) -> float:
     if links.size > 1 and not links.in_node:
         share = (links.size - 1) / links.size / links.inside
         parameters = sum(job.stage_parameters(s) for s in range(len(job.stages))) / job.mesh.pp
-        total += parameters * share * _parameter_traffic(job)
+        total += parameters * share * _parameter_traffic(job, reductions)
     return total
 
 
-def _parameter_traffic(job: Job) -> float:
+def _parameter_traffic(job: Job, reductions: float) -> float:
     """Bytes a parameter costs on the data axis in a step: gathers and reductions, as often as they run."""
     if not job.mesh.zero:
         return 2 * job.reduce_bytes
-    reductions = sum(a.kind is Kind.REDUCE_GRADIENT for actions in job.lowered.actions for a in actions)
     gathers = 2 * job.micro_batches if job.mesh.shards_parameters else 1
     return gathers * job.compute_bytes + reductions / len(job.stages) * job.reduce_bytes

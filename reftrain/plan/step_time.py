@@ -71,11 +71,14 @@ class StepTime:
     busy: tuple[Seconds, ...]
 
     @property
+    def idle(self) -> float:
+        """Seconds in which ranks do not compute, before the last one ends, all ranks together."""
+        return float(max(self.ends) * len(self.busy) - sum(self.busy))
+
+    @property
     def bubble(self) -> float:
         """Idle over computing time, mean of the ranks ("Scaling Llama 3 Training", section 3.1)."""
-        last = max(self.ends)
-        computing: float = sum(self.busy)
-        return float((last * len(self.busy) - computing) / computing)
+        return self.idle / float(sum(self.busy))
 
 
 @dataclass

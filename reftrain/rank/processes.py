@@ -4,7 +4,6 @@
 is named by its signal; the others are then ended.
 """
 
-import ctypes
 import errno
 import os
 import re
@@ -20,8 +19,8 @@ from typing import NoReturn
 
 from reftrain.errors import ConfigError, MachineError, RankDiedError, ReftrainError, StuckError
 from reftrain.thresholds import DEATH_GRACE_S, END_S, GONE_S, LARGEST_REPORT, WATCH_S
+from tracekit.child_processes import die_with
 
-PR_SET_PDEATHSIG = 1
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """What ends the parent, which then ends the ranks."""
 REFUSALS = {
@@ -195,14 +194,6 @@ def start_helper(parent: int) -> None:
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
     die_with(parent)
-
-
-def die_with(parent: int) -> None:
-    """End this process when the parent dies, however it dies (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
 
 
 def refusal(error: OSError) -> str:

@@ -182,7 +182,7 @@ MACHINES = [
     ("{} is missing; add it", HARDWARE.replace("node_size", "#"), HARDWARE),
     ("is no count; give a number of devices", HARDWARE.replace("node_size = 8", "node_size = 0"), HARDWARE),
     ("device.reserved_gib leaves no memory", HARDWARE.replace("reserved_gib = ", "reserved_gib = 9999"), HARDWARE),
-    ("must be above 0; give what the machine has", HARDWARE.replace("peak_tflops = ", "peak_tflops = 0 #"), HARDWARE),
+    ("is below {}; give what the machine has", HARDWARE.replace("peak_tflops = ", "peak_tflops = 0 #"), HARDWARE),
     ("{}.{} is below 0; give 0 or more", HARDWARE.replace("reserved_gib = ", "reserved_gib = -"), HARDWARE),
     ("{}.{} {} is no number; give a number", HARDWARE.replace("reserved_gib = ", "reserved_gib = true #"), HARDWARE),
     ("is no table; write [{}]", "device = 1\n" + HARDWARE.replace("[device]", "[operations]"), HARDWARE),

@@ -283,6 +283,19 @@ def _(folder, _patch):
     return proven(folder / "a", "weights"), proven(folder / "b", "weights", "inputs")
 
 
+class Wider(torch.nn.Linear):
+    """A model that takes another argument than the one that was trained."""
+
+    def forward(self, words):
+        return super().forward(words)
+
+
+@case("the built model cannot run on what step {} recorded")
+def _(folder, _patch):
+    run = recorded(folder / "a", ("weights", "inputs"))
+    return (lambda: prove(run, Wider(2, 2), None)), (lambda: prove(run, torch.nn.Linear(2, 2), None))  # type: ignore[arg-type]
+
+
 ORDER = OrderPlan(source="recorded", world_size=1, mesh={"dp": 1}, reductions=())
 
 

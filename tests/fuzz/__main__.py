@@ -24,10 +24,11 @@ from tracekit.workers import Limits, do_all
 
 READERS = {**TRACEKIT, **OTHERS}
 SHARE = {
-    "job": 1, "capture": 4, "run.json": 8, "trace": 32, "dumps": 32, "operation table": 32, "TOML of a machine": 32,
-    "run folder": 80,
+    "job": 4, "run.json": 40, "capture": 60, "operation table": 80, "trace": 100, "dumps": 100,
+    "TOML of a machine": 100, "run folder": 120,
 }  # fmt: skip
-"""Parts of all inputs that a reader gets, by what one costs; those that are not named get 240."""
+"""Parts of all inputs that a reader gets, by what one costs; those that are not named get `MOST`."""
+MOST = 130
 FINE = ("answered", "refused")
 LIMITS = Limits(20.0, 4 << 30, 25, "hang", "memory", "crash")
 
@@ -64,7 +65,7 @@ def play(reader: str, seed: int, folder: Path) -> str:
 
 def fuzz(inputs: int, seed: int, jobs: int, readers: list[str]) -> dict[str, Counter[str]]:
     """Counts of ends by reader, and on stderr the first seeds of every fault."""
-    weights = [SHARE.get(r, 240) for r in readers]
+    weights = [SHARE.get(r, MOST) for r in readers]
     tasks = []
     for reader, weight in zip(readers, weights, strict=True):
         tasks += [(reader, seed * 10_000_000 + n) for n in range(-(-inputs * weight // sum(weights)))]

@@ -26,6 +26,7 @@ from reftrain.schedule.lower import lower
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.text_form import to_text
 from tests.fuzz.mutate import BOUNDS, damaged, in_document, in_text, put_table
+from tests.fuzz.outcome import KEPT
 from tests.fuzz.readers import Damage, Input
 
 TABLES = {
@@ -69,7 +70,7 @@ def _captured() -> Path:
     """Two runs of a made-up trainer, each with a capture."""
     from tests.numerics.synthetic import Plan, write
 
-    folder = Path(mkdtemp(prefix="fuzzcapture", dir="/tmp"))
+    folder = Path(mkdtemp(prefix="fuzzcapture", dir=KEPT))
     for name, tp in (("a", 2), ("b", 1)):
         write(folder / name, Plan(tp=tp, micro_batches=1, steps=1, level="tensors"))
     return folder
@@ -97,7 +98,7 @@ def capture(rng: Random, folder: Path) -> Input:
 
 @cache
 def _plans() -> Path:
-    folder = Path(mkdtemp(prefix="fuzzplan", dir="/tmp"))
+    folder = Path(mkdtemp(prefix="fuzzplan", dir=KEPT))
     write_plan(folder, declared_plan(load(None, {"mesh": {"tp": 2, "dp": 2}}), None))
     return folder
 

@@ -15,6 +15,8 @@ from tracekit_cli import exit_codes
 from tracekit_cli.program import _sentence
 
 DOCUMENTED = {exit_codes.OK, exit_codes.FAILED_ON, exit_codes.USAGE, exit_codes.INPUT, exit_codes.UNDECIDED}
+KEPT = tempfile.gettempdir()
+"""Folder of what inputs are made from: a temporary folder outside those of single inputs, on the same disk."""
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 

@@ -20,6 +20,7 @@ from tracekit_cli.hang import hang
 from tracekit_cli.slowrank import slowrank
 
 from tests.fuzz.mutate import damaged, in_document, in_text, put_table, strange
+from tests.fuzz.outcome import KEPT
 from tests.generator import generate
 from tests.generator.mesh import Mesh
 from tests.hang.simulate import make
@@ -106,7 +107,7 @@ def _job(seed: int) -> tuple[Path, dict[str, Any], int, int]:
         steps=3,
         ragged=False,
     )
-    folder = Path(mkdtemp(prefix="fuzzjob", dir="/tmp"))
+    folder = Path(mkdtemp(prefix="fuzzjob", dir=KEPT))
     case.write(folder)
     (culprit,) = case.truth.suspects
     for path in folder.iterdir():
@@ -148,7 +149,7 @@ def read_once(source: Source, out: Path, progress: Callable[[int], None] | None 
     if found.st_nlink == 1:
         return _read_file(source, out, progress)
     if key not in _READ:
-        kept = Path(mkdtemp(prefix="fuzzread", dir="/tmp")) / "table"
+        kept = Path(mkdtemp(prefix="fuzzread", dir=KEPT)) / "table"
         _READ[key] = _read_file(source, kept, progress)
     result = _READ[key]
     (table,) = result.tables
@@ -227,7 +228,7 @@ def _kept() -> Path:
     with TemporaryDirectory() as folder:
         for rank in range(2):
             (Path(folder) / f"rank{rank}.json").write_text(json.dumps(_short(rank)))
-        out = Path(mkdtemp(prefix="fuzzrun", dir="/tmp")) / "run"
+        out = Path(mkdtemp(prefix="fuzzrun", dir=KEPT)) / "run"
         load([folder], out=out)
     return out
 

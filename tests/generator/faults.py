@@ -144,7 +144,7 @@ def nobodys(rng: np.random.Generator, kind: str, job: Job, captured: tuple[int, 
     """What makes one captured step long and is nobody's fault; severity as a share of a step.
 
     A profiler starts on one rank in the first step; all ranks write a checkpoint at one time; one rank works longer
-    throughout a step, or in one operation.
+    throughout a step (nobody's fault only if it does not in three others), or in one operation.
     """
     rank = int(rng.integers(job.mesh.world))
     later = int(rng.choice(captured[1:]))

@@ -73,6 +73,15 @@ class Slow:
 with reported("reftrain"):
     in_parallel(Slow(), range(64), 2, lambda rank: rank)
 """
+CAPTURE = """
+import signal, sys
+from tracekit_cli.numerics import main
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+trains = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+sys.argv = ["numerics", "capture", "--out", sys.argv[1] + "-run", "--", sys.executable, "-c", trains, sys.argv[1]]
+main()
+"""
 SECONDS = 20.0
 
 
@@ -121,6 +130,12 @@ def test_a_signal_ends_all_ranks(tmp_path, number):
 @pytest.mark.parametrize("script", [TRAIN, WRITE], ids=["ranks", "writers"])
 def test_a_killed_trainer_leaves_no_process(tmp_path, script):
     ended(script, [tmp_path / "a", tmp_path / "b"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_captured_command_ends_with_numerics(tmp_path, number):
+    code, said = ended(CAPTURE, [tmp_path / "a"], number)
+    assert (code, said.strip()) in [(130, "numerics: interrupted"), (-signal.SIGKILL, "")]
 
 
 def test_interrupted_writers_end_at_once(tmp_path):

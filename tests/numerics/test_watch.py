@@ -133,7 +133,9 @@ def test_fsdp_and_tensor_parallel_runs_meet_the_plain_one(runs):
 
 
 def test_shards_of_uneven_rows_and_copies_are_placed(runs):
-    shards = {r["boxes"] for rank in range(3) for r in rows(runs["fsdp"], rank) if r["tensor"] == "0.weight"}
+    held = [r for rank in range(3) for r in rows(runs["fsdp"], rank) if r["tensor"] == "0.weight"]
+    assert {r["boxes"] for r in held if r["phase"] == "forward"} == {"0+10,0+6"}  # gathered
+    shards = {r["boxes"] for r in held if r["phase"] != "forward"}
     assert shards == {"0+4,0+6", "4+4,0+6", "8+2,0+6"}
     both = {
         r["rank"]: r["boxes"]

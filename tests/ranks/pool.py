@@ -22,6 +22,7 @@ from tests.ranks.program import Program, reftrain, script
 PRELOAD = [
     "tests.reftrain.workers",
     "tests.numerics.local.trainers",
+    "tests.numerics.local.outsiders",
     "reftrain.job.launcher",
     "reftrain.faults.bugs",
     "tracekit_cli.reftrain",

@@ -26,8 +26,8 @@ def test_a_start_up_needs_two_other_steps():
 
 
 @pytest.mark.parametrize("steps", [2, 3])
-def test_one_long_step_among_few_leaves_it_open(steps):
-    case = generate(2, kind="long_step", world=8, steps=steps)
+def test_one_long_operation_among_few_steps_leaves_it_open(steps):
+    case = generate(3, kind="long_operation", world=8, steps=steps)
     finding = answer_case(case)
     assert (finding.verdict, finding.suspects) == ("inconclusive", ())
     (candidate,) = finding.candidates

@@ -7,32 +7,15 @@ learnt from kernels at the same place of a step that share the device for differ
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.store import Run
-from tracekit.tables.compute import communicates
-from tracekit.tables.compute_time import windows_of
-from tracekit.tables.event_columns import ints, strings
-from tracekit.tables.intervals import I64, covered_until, union
 from tracekit.tables.match import Operations
+from tracekit.tables.step_kernels import StepKernels, kernels_in_steps
 from tracekit.tables.steps import F64, Steps
-from tracekit.thresholds.tables import HOST_GAP_NS, LIKE_SHARE, MOST_STRETCHED
-
-_COLUMNS = ["ts", "dur", "cat", "name", "stream", "collective"]
-
-
-@dataclass(frozen=True)
-class _Kernels:
-    """Kernels of the busiest compute stream of one rank in its steps, in order; times in ns."""
-
-    column: I64  # of Steps
-    name: npt.NDArray[np.object_]
-    lasted: F64
-    shared: F64  # for how long communication ran at the same time
-    counts: npt.NDArray[np.bool_]  # had it been shorter, the next operation would have begun earlier
+from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
 
 
 def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F64:
@@ -41,7 +24,7 @@ def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F
     `rows` do the same work. 0 where kernels at the same place share the device alike on all of them, so that nothing
     tells by how much it makes them longer.
     """
-    read = [_kernels(run, ops, steps, row) for row in rows]
+    read = [kernels_in_steps(run, ops, steps, row) for row in rows]
     places = _places(read)
     speed = np.array([_speed(places, i) for i in range(len(read))])
     share = {name: _share(table, speed) for name, table in places.items()}
@@ -52,50 +35,7 @@ def stretched(run: Run, ops: Operations, steps: Steps, rows: Sequence[int]) -> F
     return result
 
 
-def _kernels(run: Run, ops: Operations, steps: Steps, row: int) -> _Kernels:
-    """The kernels of the rank in `row`."""
-    rank = steps.ranks[row]
-    events = run.events(rank, _COLUMNS)
-    start = ints(events, "ts", 0)
-    end = start + ints(events, "dur", 0)
-    kernel = np.array([c == "kernel" for c in strings(events.column("cat"))], bool)
-    comm = communicates(events, kernel, on_gpu=True)
-    talking = union(start[comm], end[comm])
-    mine = np.flatnonzero(kernel & ~comm)
-    streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
-    mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
-    mine = mine[np.argsort(start[mine], kind="stable")]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    begins, ends = windows_of(ops, steps, rank, columns)
-    at = np.searchsorted(begins, start[mine], side="right") - 1
-    inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
-    mine, at = mine[inside], at[inside]
-    shared = covered_until(talking, end[mine]) - covered_until(talking, start[mine])
-    names = np.array(strings(events.column("name").take(mine)), object)
-    return _Kernels(
-        np.array(columns, np.int64)[at], names, (end - start)[mine].astype(np.float64), shared.astype(np.float64),
-        _counts(start[mine], end[mine], ops.progress[rank].exposed),
-    )  # fmt: skip
-
-
-def _counts(start: I64, end: I64, exposed: tuple[I64, I64]) -> npt.NDArray[np.bool_]:
-    """Whether a shorter kernel would have let the rank go on earlier: not where the next one waited for its host.
-
-    A kernel that ends before the device stands still for its host, and all before it back to the last gap, cost
-    nothing. `exposed` is when the device stood still for communication.
-    """
-    if not len(start):
-        return np.zeros(0, bool)
-    gap = np.append(start[1:] - end[:-1], 0)
-    waited = np.append(covered_until(exposed, start[1:]) - covered_until(exposed, end[:-1]), 0)
-    on_host, on_others = gap - waited > HOST_GAP_NS, waited > 0
-    closes = on_host | on_others
-    closes[-1] = True
-    last = np.searchsorted(np.flatnonzero(closes), np.arange(len(start)), side="left")
-    return np.asarray(~(on_host & ~on_others)[np.flatnonzero(closes)[last]], bool)
-
-
-def _places(read: Sequence[_Kernels]) -> dict[str, F64]:
+def _places(read: Sequence[StepKernels]) -> dict[str, F64]:
     """Kernel name → (length, shared time), ranks × places × 2, median over steps; only names that all run as often."""
     found: dict[str, list[F64]] = defaultdict(list)
     for kernels in read:
@@ -121,13 +61,14 @@ def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
 
 
 def _speed(places: dict[str, F64], rank: int) -> float:
-    """How much longer kernels of a rank take than the usual ones that share the device as they do; 1 if none does."""
+    """How much longer kernels of a rank take than the usual ones that share the device as they do; 1 if none tells."""
     ratio, weight = [np.zeros(0)], [np.zeros(0)]
     for table in places.values():
         usual, like = _like(table)
         ratio.append(table[rank, like[rank], 0] / np.maximum(usual[like[rank], 0], 1.0))
         weight.append(usual[like[rank], 0])
-    return _weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    told = _weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    return told or 1.0  # kernels of a damaged trace may take no time
 
 
 def _share(table: F64, speed: F64) -> float:

@@ -95,10 +95,18 @@ RECURRING_SHARE: Final = 0.25
 """Share of its mean that an excess keeps without its longest step if it recurs: one that strikes twice keeps half."""
 
 OTHER_STEPS: Final = 3
-"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure."""
+"""Steps in which a rank must be as quick as its peers before one long step counts as an accident for sure.
+
+In fewer steps an intermittent fault may show once; in more it would have shown again."""
 
 OTHER_STEPS_OF_FIRST: Final = 2
 """The same where the long step is the first one captured: there a profiler starts."""
+
+THROTTLED_SHARE: Final = 0.75
+"""Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
+
+THROTTLED_KERNELS: Final = 8
+"""Kernels that must be longer for a device to be slow throughout a step: an accident lengthens one or two."""
 
 STAGE_TELLING_PEERS: Final = 3
 """Ranks a stage from which they tell a long stage from a slow rank: of fewer, all may be slow, or one short of work."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from reftrain.config.fields import setting
 from reftrain.errors import ConfigError
-from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_NUMBER
+from reftrain.thresholds import LARGEST_HARDWARE_FILE, LARGEST_INTEGER, LARGEST_NUMBER, SMALLEST_CONSTANT
 
 GIB: Final = 1 << 30
 
@@ -195,9 +195,10 @@ def parse_hardware(text: str, where: str) -> Hardware:
         if key not in data:
             raise ConfigError("--hardware", f"{where}: {key!r} is missing", "add it")
     size = data["node_size"]
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if type(size) is not int or not 0 < size < LARGEST_INTEGER:
+        shown = str(size)[:40]
         raise ConfigError(
-            "--hardware", f"{where}: node_size {size!r} is no count", "give a number of devices"
+            "--hardware", f"{where}: node_size {shown!r} is no count", "give a number of devices"
         )
     parts = {table: _table(data.get(table, {}), table, kind, where) for table, kind in TABLES.items()}
     hardware = Hardware(str(data["name"]), str(data["source"]), size, **parts)
@@ -233,7 +234,9 @@ def _check(hardware: Hardware, where: str) -> None:
     positive += ["network.gb_s", "network.efficiency"]
     numbers = dict(_numbers(hardware))
     for name in positive:
-        if numbers[name] <= 0:
-            raise ConfigError("--hardware", f"{where}: {name} must be above 0", "give what the machine has")
+        if numbers[name] < SMALLEST_CONSTANT:
+            raise ConfigError(
+                "--hardware", f"{where}: {name} is below {SMALLEST_CONSTANT:g}", "give what the machine has"
+            )
     if hardware.usable_bytes <= 0:
         raise ConfigError("--hardware", f"{where}: device.reserved_gib leaves no memory", "reserve less")

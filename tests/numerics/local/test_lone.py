@@ -109,9 +109,9 @@ def test_one_element_of_a_gradient_is_no_rounding():
 def test_missing_terms_are_told_by_rank_and_micro_batch():
     drawn = torch.Generator().manual_seed(4)
     parts = [torch.randn(200, generator=drawn) for _ in range(6)]
-    assert summed(lambda total: total - parts[3]).how.endswith(
-        "and nothing of dp rank 1, micro-batch 1, where each share is due once"
+    assert summed(lambda total: total - parts[3]).how == (
+        "holds nothing of dp rank 1, micro-batch 1, where each share is due once"
     )
-    assert summed(lambda total: total - parts[2] - parts[3]).how.endswith(
-        "and nothing of dp rank 1, where each share is due once"
+    assert summed(lambda total: total - parts[2] - parts[3]).how == (
+        "holds nothing of dp rank 1, where each share is due once"
     )

@@ -54,6 +54,8 @@ def test_few_elements_have_no_relation():
 
 
 class Gradients:
+    narrow_format = None
+
     """A recorded step of one place that holds these gradients."""
 
     def __init__(self, held):
@@ -64,6 +66,12 @@ class Gradients:
 
     def places(self, _step):
         return [(0, 0)]
+
+    def of_expert(self, _name):
+        return False
+
+    def gradient_copies(self, _name, _shape):
+        return []
 
 
 def test_swapped_gradients_are_named():

@@ -3,12 +3,15 @@
 Peers of a rank are the ranks that do the same work: same pipeline stage, any data, context or tensor index.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom, norm
 
 from tracekit.analysis.slowrank.measured import Measured, Rows
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
+from tracekit.analysis.slowrank.throttled import throttled
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -33,7 +36,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     """Own-time excess of every rank over its peers; its significance over steps, or over collectives of one step.
 
     `own` are own times (ranks × steps, ns), less what not all ranks met alike. An excess that one operation or one step
-    alone explains is an accident and not a slow rank: its z is 0.
+    alone explains is an accident and not a slow rank, unless the device was slow throughout that step: its z is 0.
     """
     steps = run.steps
     found = excess(own, run.stages, NOISE_FLOOR * float(np.nanmedian(steps.wall)))
@@ -41,14 +44,15 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     if many > 1:
         rest = (found.mean * many - _longest_single(run)) / (many - 1)
         lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
-        return Excess(
-            found.value, found.mean, found.sigma, np.where(lasting, found.z, np.minimum(found.z, 0.0))
-        )
+        once = throttled(run, found, lasting)
+        lasting[list(once)] = True
+        return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
     often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
-    return Excess(
-        found.value, found.mean, found.sigma, z, float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
-    )
+    limit = float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
+    once = throttled(run, found, z > limit)
+    z[list(once)] = found.z[list(once)]
+    return replace(found, z=z, limit=limit, throughout=once)
 
 
 def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:

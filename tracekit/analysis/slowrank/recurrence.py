@@ -1,7 +1,7 @@
 """Whether slowness recurs: what one step alone shows is an accident, and no slow rank or long stage.
 
 A profiler that starts on one rank, a checkpoint, or a pause of one host makes one step long. A fault shows in every
-step, an intermittent one in some.
+step, an intermittent one in some; a device that was slow throughout its one step is told in `throttled`.
 """
 
 from dataclasses import dataclass
@@ -41,6 +41,8 @@ def in_one_step(case: Case) -> OneStep | None:
     for row in np.flatnonzero(
         np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     ).tolist():
+        if row in case.found.throughout:
+            continue
         rows = np.array([row])
         gain = saved_ns(case, rows, typical_without(case, rows))
         if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):

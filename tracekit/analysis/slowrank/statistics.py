@@ -23,6 +23,9 @@ class Excess:
     sigma: float  # robust standard deviation of one entry around its rank's own level
     z: F64  # per rank: significance of the mean, in standard errors
     limit: float = Z_LIMIT  # from which z counts
+    throughout: frozenset[int] = (
+        frozenset()
+    )  # rows that are long in one step alone, but throughout it: no accident
 
 
 def median_of_others(values: F64, groups: list[npt.NDArray[np.int64]]) -> F64:

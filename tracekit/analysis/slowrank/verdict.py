@@ -60,7 +60,7 @@ def decide(case: Case) -> Answer:
         )
         return Answer("inconclusive", "unknown", reason)
     ranks = slow_ranks(case)
-    if ranks and not costs_in_others(case, np.array(ranks.rows), ranks.gain):
+    if ranks and not _no_accident(case, ranks):
         ranks = None
     stage = long_stage(case)
     link = slow_link(case)
@@ -86,6 +86,11 @@ def decide(case: Case) -> Answer:
     if ranks.gain < case.residual_ns and not proven_pinned(case, np.array(ranks.rows)):
         return unproven_answer(case, ranks.gain)
     return _proven(case, ranks)
+
+
+def _no_accident(case: Case, found: Hypothesis) -> bool:
+    """Whether slowness of ranks costs something in several steps, or filled the one step in which it was seen."""
+    return found.rows[0] in case.found.throughout or costs_in_others(case, np.array(found.rows), found.gain)
 
 
 def _shown(case: Case, found: LongStage | SlowLink) -> bool:
@@ -165,12 +170,19 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"rank {first.rank}{others} {did} in step {listed(first.steps)}, and the others waited: "
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
+    if found.rows[0] in case.found.throughout:
+        reason += (
+            f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: {_KERNELS}"
+        )
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+_KERNELS = "nearly all kernels of the device took longer"
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
@@ -201,7 +213,8 @@ def _stage_answer(case: Case, found: LongStage) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)

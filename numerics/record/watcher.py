@@ -1,0 +1,261 @@
+"""The hooks that record one rank of a trainer; `numerics.record.watch` makes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from numerics.errors import CaptureError
+from numerics.record.batch_place import Batch, Layout, Place
+from numerics.record.collectives import Call, Collectives
+from numerics.record.gathered_weights import GatheredWeights
+from numerics.record.placement import Placed, placed
+from numerics.record.recorder import Recorder
+from numerics.record.shape_inference import ShapeInference
+from numerics.record.training_state import (
+    gradients,
+    holds_gradients,
+    moments,
+    on_added_gradients,
+    parameters,
+    steps_any,
+    surroundings,
+)
+from numerics.record.wrapped_models import clean_name, first_tensor
+from numerics.schema import LEARNING_RATE, TARGET, Kind, Phase
+
+
+class Watcher:
+    """The hooks of one rank; `close` removes them and finishes the capture."""
+
+    def __init__(
+        self,
+        recorder: Recorder | None,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dp: tuple[int, int],
+        micro_batches: int,
+        batch: Batch | None,
+        place: Place | None = None,
+        *,
+        collectives: bool = False,
+    ) -> None:
+        self._to = recorder
+        self._model, self._optimizer = model, optimizer
+        self._micro_batches, self._batch = micro_batches, batch
+        self._layout = None if recorder is None else Layout(recorder, dp, micro_batches, batch, place)
+        self._step, self._micro_batch, self._in_forward = 0, -1, False
+        self._going_back = -1  # micro-batch whose backward runs: pipelines run it later than its forward
+        self._handles: list[Any] = []
+        self._collectives = Collectives(self._collective) if recorder is not None and collectives else None
+        self._gathered: GatheredWeights | None = None
+        self._shapes = ShapeInference()
+        # a trainer that steps shards or copies of its own writes parameters, and reduces gradients, where no hook is
+        self._steps_own = steps_any(optimizer, model)
+        if recorder is not None:
+            self._parameters("init", -1)
+            self._attach()
+
+    def _attach(self) -> None:
+        # before FSDP gathers: the parameters as they stand at the start of a step
+        self._handles.append(self._model.register_forward_pre_hook(self._starts, prepend=True))
+        self._handles.append(self._model.register_forward_pre_hook(self._next_micro_batch, with_kwargs=True))
+        innermost = {
+            clean_name(name): module for name, module in self._model.named_modules()
+        }  # without wrappers
+        for clean, module in innermost.items():
+            # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
+            self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
+        if self._collectives is not None and self._layout is not None:
+            self._handles += on_added_gradients(self._model, self._layout, self._added)
+            self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
+        self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
+        self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+
+    def _collective(self, call: Call) -> None:
+        if self._to is None or call.value.is_complex():
+            return
+        phase: Phase = "backward" if _in_backward() else "forward" if self._in_forward else "reduce"
+        self._to.record(
+            call.label,
+            call.value,
+            step=self._step,
+            phase=phase,
+            kind="collective_in" if call.kind == "collective_in" else "collective_out",
+            axis="group",
+            op=call.op,
+            label=call.label,
+            group=call.group,
+            global_shape=(call.size,),
+            boxes=[call.box],
+            partial=f"rank={self._to.rank}",
+        )
+
+    def _weight(self, name: str, at: Placed) -> None:
+        """Record a gathered weight, once a step; a copy, for FSDP2 frees the memory that it was gathered into."""
+        if not self._micro_batch and torch.is_grad_enabled() and not _in_backward():
+            copied = replace(at, local=at.local.detach().clone())
+            self._record(name, copied, "forward", "param", _module(name), -1)
+
+    def _added(self, name: str, at: Placed) -> None:
+        """Record what a backward adds to a parameter's gradient."""
+        self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
+
+    def _starts(self, *_: object) -> None:
+        went_back = self._going_back >= 0 and torch.is_grad_enabled()
+        if went_back and self._micro_batch == self._micro_batches - 1 and not holds_gradients(self._model):
+            self._next_step()  # the trainer skipped the update, as loss scaling does after an overflow
+        if self._step and self._micro_batch < 0 and torch.is_grad_enabled():
+            self._parameters("init", self._step)
+
+    def _next_micro_batch(
+        self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
+        given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
+        if not torch.is_grad_enabled() or self._shapes.asks(*given.values()):
+            return
+        self._in_forward = True
+        self._micro_batch += 1
+        if self._micro_batch == self._micro_batches and self._batch is None:
+            raise CaptureError(
+                f"numerics.watch: a step makes more than micro_batches={self._micro_batches} forwards; say how many"
+            )
+        for name, value in given.items():
+            if isinstance(value, torch.Tensor):
+                self._value(f"in.{name}", value, "forward", "input", "", self._micro_batch)
+        for name, state in surroundings():
+            partial = f"rank={0 if self._to is None else self._to.rank}"
+            more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
+            self.record(name, state, partial=partial, **more)
+
+    def _output_hook(self, name: str) -> Callable[..., None]:
+        tensor = f"{name}.out" if name else "out"
+
+        def hook(_module: nn.Module, _given: object, output: object) -> None:
+            self._in_forward = self._in_forward and bool(name)
+            found = first_tensor(output)
+            if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
+                return
+            backward = _in_backward()
+            phase: Phase = "backward" if backward else "forward"
+            micro_batch = self._micro_batch
+            self._value(tensor, found, phase, "activation", name, micro_batch)
+            if found.requires_grad and not backward:
+
+                def grad_hook(grad: torch.Tensor) -> None:
+                    self._going_back = micro_batch
+                    self._value(f"{tensor}.grad", grad, "backward", "activation_grad", name, micro_batch)
+
+                found.register_hook(grad_hook)  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _value(
+        self, tensor: str, value: torch.Tensor, phase: Phase, kind: Kind, module: str, micro_batch: int
+    ) -> None:
+        if self._layout is not None:
+            self._record(
+                tensor, self._layout.activation(tensor, value, micro_batch), phase, kind, module, micro_batch
+            )
+
+    def _record(
+        self,
+        tensor: str,
+        at: Placed,
+        phase: Phase,
+        kind: Kind,
+        module: str,
+        micro_batch: int,
+        step: int | None = None,
+    ) -> None:
+        """Record a placed tensor, at the current step if none is given."""
+        if self._to is not None:
+            self._to.record(
+                tensor,
+                at.local,
+                step=self._step if step is None else step,
+                phase=phase,
+                kind=kind,
+                module=module,
+                micro_batch=micro_batch,
+                global_shape=at.shape,
+                boxes=at.boxes,
+                replica=at.replica,
+                partial=at.partial,
+            )
+
+    def _parameters(self, phase: Phase, step: int) -> None:
+        if self._layout is None:
+            return
+        for name, at in parameters(self._model, self._layout):
+            self._record(name, at, phase, "param", _module(name), -1, step)
+
+    def _before_step(self, *_: object) -> None:
+        if self._layout is None:
+            return
+        for name, at in gradients(self._model, self._layout) if self._steps_own else ():
+            self._record(f"{name}.grad", at, "reduce", "param_grad", _module(name), -1)
+        for number, group in enumerate(self._optimizer.param_groups):
+            rate = torch.as_tensor(group["lr"], dtype=torch.float64)
+            self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
+
+    def _after_step(self, *_: object) -> None:
+        if self._layout is None:
+            return
+        if self._steps_own:
+            self._parameters("step", self._step)
+        for name, key, at in moments(self._model, self._optimizer, self._layout):
+            self._record(f"{name}.{key}", at, "step", "optimizer", _module(name), -1)
+        self._next_step()
+
+    def _next_step(self) -> None:
+        self._step += 1
+        self._micro_batch = self._going_back = -1
+        if self._collectives is not None:
+            self._collectives.restart()
+
+    def targets(self, *tensors: torch.Tensor) -> None:
+        """Record what the loss function reads beside the model's output; call it where the loss is computed."""
+        for number, value in enumerate(tensors):
+            self._value(f"{TARGET}{number}", value, "forward", "input", "", self._micro_batch)
+
+    def record(self, tensor: str, value: torch.Tensor, **more: Any) -> None:
+        """Record a tensor of your own (a loss, a clip coefficient) at this step; see `Recorder.record`."""
+        if self._to is not None:
+            at = placed(value)
+            given = {
+                "phase": "forward",
+                "kind": "scalar",
+                "global_shape": at.shape,
+                "boxes": at.boxes,
+                "replica": at.replica,
+                "partial": at.partial,
+                **more,
+            }
+            self._to.record(tensor, at.local, step=self._step, **given)
+
+    def close(self) -> None:
+        """Remove the hooks and finish the capture. Call it after the last step."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._gathered is not None:
+            self._gathered.close()
+        self._shapes.close()
+        if self._collectives is not None:
+            self._collectives.close()
+        if self._to is not None:
+            self._to.close()
+            self._to = None
+
+
+def _module(parameter: str) -> str:
+    """Return the name of the module that holds a parameter."""
+    return parameter.rpartition(".")[0]
+
+
+def _in_backward() -> bool:
+    """Return whether autograd runs a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask

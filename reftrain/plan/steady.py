@@ -1,0 +1,43 @@
+"""Measures long steps by short ones: once the pipeline is full, each round of micro-batches adds the same.
+
+A table of 2 048 micro-batches takes seconds to lay out, check and time, and the planner asks for dozens of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reftrain.cost.job import Job
+from reftrain.thresholds import FULL_ROUNDS, SAME_GROWTH
+
+Figures = NDArray[np.float64]
+ONE_WAY = frozenset({"1f1b", "flexible"})
+"""Schedules whose ranks hold no more micro-batches in a longer step."""
+SAMPLES = (2, 3, 4)
+"""Lengths of the shorter steps, in halves of a full pipeline's rounds."""
+
+
+def figures(job: Job, measure: Callable[[Job], Any], rounds: float = 0.0) -> Figures:
+    """Return the figures that `measure` gives of a job's step; of a long one they are drawn from three shorter ones.
+
+    The shorter steps leave out whole rounds of micro-batches and have at least `rounds` of them. Their figures have
+    to lie on a line; where they do not, longer steps are tried, at last the whole one.
+    """
+    count, period = job.micro_batches, math.lcm(job.mesh.pp, job.consecutive)
+    half = math.ceil(max(FULL_ROUNDS, rounds) / SAMPLES[0])
+    while job.given is None and job.schedule in ONE_WAY and 2 * SAMPLES[-1] * half * period <= count:
+        counts = [n * half * period + count % period for n in SAMPLES]
+        first, second, third = (_of(replace(job, micro_batches=n), measure) for n in counts)
+        growth = third - second
+        if np.all(np.abs(growth - (second - first)) <= SAME_GROWTH * np.abs(third)):
+            return third + growth * ((count - counts[2]) / (half * period))
+        half *= 2
+    return _of(job, measure)
+
+
+def _of(job: Job, measure: Callable[[Job], Any]) -> Figures:
+    return np.asarray(measure(job), dtype=np.float64)

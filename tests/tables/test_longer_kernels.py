@@ -1,0 +1,69 @@
+"""An excess of one step is spread over most kernels of a rank, or lies in few."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tracekit.tables.longer_kernels import longer_kernels
+from tracekit.tables.step_kernels import StepKernels
+
+PLACES, STEPS = 10, 3
+
+
+def rank(gemm=1.0, attention=1.0, *, first=1.0, column=1, less=0):
+    """A gemm of 200 ns and an attention of 100 ns, ten times in each of three steps; factors in the step `column`.
+
+    `first` is the factor of the first gemm; `less` kernels are missing there.
+    """
+    lasted = np.tile([200.0, 100.0], (STEPS, PLACES))
+    lasted[column] *= np.tile([gemm, attention], PLACES)
+    lasted[column, 0] *= first
+    kept = np.ones(lasted.shape, bool)
+    kept[column, 2 * PLACES - less :] = False
+    at = np.repeat(np.arange(STEPS), 2 * PLACES).reshape(lasted.shape)
+    name = np.tile(np.array(["gemm", "attention"], object), (STEPS, PLACES))
+    n = int(kept.sum())
+    return StepKernels(at[kept], name[kept], lasted[kept], np.zeros(n), np.ones(n, bool))
+
+
+@pytest.mark.parametrize(
+    ("mine", "ns", "share", "count"),
+    [
+        (rank(1.2, 1.2), 600.0, 1.0, 20),
+        (rank(attention=1.5), 500.0, 1 / 3, 10),
+        (rank(first=4.0), 600.0, 1 / 15, 1),
+        (rank(0.9, 0.9), 0.0, 0.0, 0),
+        (
+            rank(1.2, 1.2, less=1),
+            400.0,
+            1.0,
+            10,
+        ),  # one attention less: nothing tells which kernels do the same
+    ],
+)
+def test_an_excess_is_spread_as_planted(mine, ns, share, count):
+    found = longer_kernels(mine, [rank(), rank(), rank()], 1)
+    assert (found.ns, found.share, found.count) == (pytest.approx(ns), pytest.approx(share), count)
+
+
+def test_what_peers_met_as_well_is_usual():
+    assert longer_kernels(rank(1.2, 1.2), [rank(1.2, 1.2)] * 3, 1).ns == pytest.approx(0.0)
+
+
+def test_what_recurs_in_the_own_steps_is_usual():
+    always = StepKernels(
+        *(getattr(rank(), f) for f in ("column", "name")), rank().lasted * 1.2, *[rank().shared] * 2
+    )
+    assert longer_kernels(always, [rank()] * 3, 1).ns == pytest.approx(0.0)
+
+
+def test_without_peers_nothing_is_told():
+    assert longer_kernels(rank(1.2, 1.2), [], 1).count == 0
+
+
+def test_what_communication_beside_it_lengthens_is_not_longer():
+    """Kernels that share the device for half of their time where their peers do not."""
+    beside = rank(1.2, 1.2)
+    beside = replace(beside, shared=beside.lasted * np.where(beside.column == 1, 0.5, 0.0))
+    assert longer_kernels(beside, [rank()] * 3, 1).count == 0

@@ -1,0 +1,71 @@
+"""The compute kernels of one rank in its steps, in order: by them ranks and steps that do the same are compared."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.store import Run
+from tracekit.tables.compute import communicates
+from tracekit.tables.compute_time import windows_of
+from tracekit.tables.event_columns import ints, strings
+from tracekit.tables.intervals import I64, covered_until, union
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import F64, Steps
+from tracekit.thresholds.tables import HOST_GAP_NS
+
+_COLUMNS = ["ts", "dur", "cat", "name", "stream", "collective"]
+
+
+@dataclass(frozen=True)
+class StepKernels:
+    """Kernels of the busiest compute stream of one rank in its steps, in order; times in ns."""
+
+    column: I64  # of Steps
+    name: npt.NDArray[np.object_]
+    lasted: F64
+    shared: F64  # for how long communication ran at the same time
+    counts: npt.NDArray[np.bool_]  # had it been shorter, the next operation would have begun earlier
+
+
+def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
+    """The kernels of the rank in `row`."""
+    rank = steps.ranks[row]
+    events = run.events(rank, _COLUMNS)
+    start = ints(events, "ts", 0)
+    end = start + ints(events, "dur", 0)
+    kernel = np.array([c == "kernel" for c in strings(events.column("cat"))], bool)
+    comm = communicates(events, kernel, on_gpu=True)
+    talking = union(start[comm], end[comm])
+    mine = np.flatnonzero(kernel & ~comm)
+    streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
+    mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
+    mine = mine[np.argsort(start[mine], kind="stable")]
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    begins, ends = windows_of(ops, steps, rank, columns)
+    at = np.searchsorted(begins, start[mine], side="right") - 1
+    inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
+    mine, at = mine[inside], at[inside]
+    shared = covered_until(talking, end[mine]) - covered_until(talking, start[mine])
+    names = np.array(strings(events.column("name").take(mine)), object)
+    return StepKernels(
+        np.array(columns, np.int64)[at], names, (end - start)[mine].astype(np.float64), shared.astype(np.float64),
+        _counts(start[mine], end[mine], ops.progress[rank].exposed),
+    )  # fmt: skip
+
+
+def _counts(start: I64, end: I64, exposed: tuple[I64, I64]) -> npt.NDArray[np.bool_]:
+    """Whether a shorter kernel would have let the rank go on earlier: not where the next one waited for its host.
+
+    A kernel that ends before the device stands still for its host, and all before it back to the last gap, cost
+    nothing. `exposed` is when the device stood still for communication.
+    """
+    if not len(start):
+        return np.zeros(0, bool)
+    gap = np.append(start[1:] - end[:-1], 0)
+    waited = np.append(covered_until(exposed, start[1:]) - covered_until(exposed, end[:-1]), 0)
+    on_host, on_others = gap - waited > HOST_GAP_NS, waited > 0
+    closes = on_host | on_others
+    closes[-1] = True
+    last = np.searchsorted(np.flatnonzero(closes), np.arange(len(start)), side="left")
+    return np.asarray(~(on_host & ~on_others)[np.flatnonzero(closes)[last]], bool)
