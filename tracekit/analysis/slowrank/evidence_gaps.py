@@ -16,7 +16,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import EXPLAINED_ERRORS, LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,23 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
-    model = case.pinned_model
-    return max(model.recorded_ns - cured_ns(case, model, rows), 0.0)
+    """The least that a step saves if `rows` work like their peers, ns.
+
+    It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
+    a wait for somebody unknown that the model gives without him has none to wait for.
+    """
+    explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
+    return max(_pinned_ns(case, rows), explained, 0.0)
+
+
+def explained_from(case: Case) -> float:
+    """The saving from which the step model explains the recording by it, ns: what it misses may be another's doing."""
+    return EXPLAINED_ERRORS * case.residual_ns
+
+
+def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
@@ -83,7 +97,7 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
+    return _pinned_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
 
 
 def undecided(case: Case) -> Undecided | None:
