@@ -186,6 +186,16 @@ def test_shards_and_replicas_are_parts_of_one_axis():
     assert contradiction(mesh, [GroupUse((0, 14), (), 5), GroupUse((0, 99), (), 5)]).ranks == (0, 99)
 
 
+def test_shards_over_context_and_data_fit_their_axes():
+    """FSDP shards over both axes and is called after data parallelism; over tensor parallelism it never does."""
+    mesh = from_sizes({"tp": 2, "cp": 2, "pp": 1, "dp": 4}, ("tp", "cp", "pp", "dp"))
+    replicas = [GroupUse((at, at + 8), ("mesh_dp_replicate",), 5) for at in range(8)]
+    shards = [GroupUse(tuple(range(at, at + 8, 2)), ("mesh_dp_shard",), 5) for at in (0, 1, 8, 9)]
+    assert contradiction(mesh, [*shards, *replicas]) is None
+    across = [GroupUse((0, 1, 4, 5), ("mesh_dp_shard",), 5), *replicas]
+    assert contradiction(mesh, across) is across[0]
+
+
 def test_a_named_pipeline_carries_its_messages():
     pairs = Counter({(8, 10): 4, (12, 14): 4, (0, 2): 4, (2, 4): 4, (4, 6): 4})
     lines = [(0, 2, 4, 6), (8, 10, 12, 14)]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 
@@ -14,7 +15,28 @@ def test_a_device_slow_throughout_a_step_is_named(tmp_path, steps):
     assert (found.verdict, found.cause) == ("slow_rank", "gpu_compute")
     assert [(s.rank, s.steps) for s in found.suspects] == [(5, (1,))]
     assert found.suspects[0].lost_ms_per_step == pytest.approx(12 * 0.3 / steps, rel=0.1)
-    assert f"the only one of {steps} recorded steps" in found.reason
+    assert f"of {steps} recorded it is the only such step" in found.reason
+
+
+def reduced_once(folder, *, slow=(), factor=1.0, ranks=8):
+    """One step of ten kernels and one all-reduce; the kernels of `slow` take `factor` times as long."""
+    lines = [Timeline(rank) for rank in range(ranks)]
+    for line in lines:
+        for kernel in range(10):
+            noise = 1 + 0.002 * ((line.rank * 7 + kernel * 3) % 11 / 5 - 1)
+            line.compute(1000 * noise * (factor if line.rank in slow else 1))
+    handles = {line.rank: line.post(0) for line in lines}
+    end = max(line.at for line in lines) + 50
+    for line in lines:
+        line.finish(handles[line.rank], end)
+        line.step(0, 0)
+    return write_run(folder, lines, {0: tuple(range(ranks))}, {0: "mesh_dp"}, ranks)
+
+
+def test_a_device_slow_throughout_the_only_step_is_named(tmp_path):
+    found = analyse(reduced_once(tmp_path, slow={3}, factor=1.1))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
+    assert found.suspects[0].lost_ms_per_step == pytest.approx(1.0, rel=0.1)
 
 
 def test_one_long_kernel_leaves_it_open(tmp_path):

@@ -76,6 +76,34 @@ def test_a_collective_that_counts_everybody_is_the_worlds(tmp_path):
     assert all({members[int(n)] for n in rank.group} == {tuple(range(8))} for rank in named)
 
 
+def graphs(calls, shift):
+    """A few collectives of eight ranks that name no group; those of odd ranks end ever later by `shift` ns."""
+    return [
+        recorded(
+            r,
+            *[
+                comm(1000.0 * n + 10 * r, 90 - 10 * r + (shift * n * n if r % 2 else 0), None, stream=20)
+                for n in range(calls)
+            ],
+        )
+        for r in range(8)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "calls", "shift", "named"),
+    [((8,), 2, 0, True), ((8, 4), 2, 0, False), ((8,), 5, 40, False)],
+)
+def test_the_only_listed_group_takes_what_names_none(tmp_path, sizes, calls, shift, named):
+    """Unless a file lists another group, or members leave one by one."""
+    listed = tuple(Group(n, tuple(range(size)), (), ()) for n, size in enumerate(sizes))
+    run = job(tmp_path, grid(dp=8))
+    records = tuple(replace(r, groups=tuple(range(len(listed)))) for r in run.ranks)
+    run = replace(run, groups=listed, ranks=records)
+    _, found = with_groups_of_streams(run, graphs(calls, shift), None, None)
+    assert all((rank.group == 0).all() == named for rank in found)
+
+
 def test_a_stream_of_several_groups_is_told_apart(tmp_path):
     """On the caller's stream run all kinds; those that lost their arguments in a graph end with their group's."""
     rng = np.random.default_rng(5)

@@ -1,5 +1,7 @@
 """An excess of one step is spread over most kernels of a rank, or lies in few."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,10 @@ def test_what_recurs_in_the_own_steps_is_usual():
 
 def test_without_peers_nothing_is_told():
     assert longer_kernels(rank(1.2, 1.2), [], 1).count == 0
+
+
+def test_what_communication_beside_it_lengthens_is_not_longer():
+    """Kernels that share the device for half of their time where their peers do not."""
+    beside = rank(1.2, 1.2)
+    beside = replace(beside, shared=beside.lasted * np.where(beside.column == 1, 0.5, 0.0))
+    assert longer_kernels(beside, [rank()] * 3, 1).count == 0

@@ -39,6 +39,7 @@ class Arguments:
     size: I32  # ranks in the group, as the trace counts them; -1 unknown
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
     taken: I64  # elements that the rank received; -1 unknown
+    place: I64  # of a message's peer in a group that is not named; -1 unknown
 
 
 def read_arguments(
@@ -59,13 +60,14 @@ def read_arguments(
     nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
     group = ints(taken, "group", -1)
     src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
+    place = np.full(len(kinds), -1)
     titles = CollectiveTitles(events, cat, host, rows)
     for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
     peers = Peers(rank, events, cat, host, rows, groups)
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
-        kinds[entry], src[entry], dst[entry], group[entry], way[entry] = ends
+        kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry] = ends
     token = tuple(
         f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}"
         for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
@@ -73,7 +75,7 @@ def read_arguments(
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
-        ints(taken, "out_nelems", -1),
+        ints(taken, "out_nelems", -1), place,
     )  # fmt: skip
 
 

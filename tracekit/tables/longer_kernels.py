@@ -11,7 +11,7 @@ import numpy as np
 
 from tracekit.tables.step_kernels import StepKernels
 from tracekit.tables.steps import F64
-from tracekit.thresholds.tables import LONGER_PART
+from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 
     Usual is the longer one of two medians of the kernel at the same place (the k-th one of its name): that of `peers`,
     which do the same work, in the same step, and that of the rank's own other steps. Only names that run equally often
-    in all these are compared, because else nothing tells which kernels do the same.
+    in all these are compared, because else nothing tells which kernels do the same. A kernel that shares the device
+    with communication for more of its time than is usual may be longer for that, and counts as no longer.
     """
-    took, usual = [np.zeros(0)], [np.zeros(0)]
+    took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name in np.unique(mine.name.astype(str)).tolist():
         own = _by_step(mine, name)
         beside = [found[column] for found in (_by_step(k, name) for k in peers) if column in found]
-        elsewhen = [lasted for c, lasted in own.items() if c != column]
+        elsewhen = [kernels for c, kernels in own.items() if c != column]
         if column not in own or not beside or len({len(v) for v in (*own.values(), *beside)}) > 1:
             continue
         took.append(own[column])
@@ -44,15 +45,18 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 
 
 def _by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
-    """Column of Steps → lengths of the kernels of that name in order, ns."""
+    """Column of Steps → (length, part beside communication) of the kernels of that name in order; ns, share."""
     where = kernels.name == name
-    return {c: kernels.lasted[where & (kernels.column == c)] for c in np.unique(kernels.column).tolist()}
+    part = kernels.shared / np.maximum(kernels.lasted, 1.0)
+    both = np.stack([kernels.lasted, part], axis=1)
+    return {c: both[where & (kernels.column == c)] for c in np.unique(kernels.column).tolist()}
 
 
 def _compared(took: F64, usual: F64) -> LongerKernels:
-    """How the lengths `took` spread their excess over `usual`, both ns, one entry a kernel."""
-    whole, longer = float(usual.sum()), float((took - usual).sum())
+    """How kernels `took` spread their excess over `usual`, both as of `_by_step`."""
+    whole, longer = float(usual[:, 0].sum()), float((took - usual)[:, 0].sum())
     if longer <= 0 or whole <= 0:
         return LongerKernels(0.0, 0.0, 0)
-    fair = took - usual >= LONGER_PART * usual * (longer / whole)
-    return LongerKernels(longer, float(usual[fair].sum()) / whole, int(fair.sum()))
+    over, beside = (took - usual).T
+    fair = (over >= LONGER_PART * usual[:, 0] * (longer / whole)) & (beside <= LIKE_SHARE)
+    return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()))

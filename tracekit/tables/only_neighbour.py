@@ -4,36 +4,17 @@ torch up to 2.4 records that a message was sent or received, and not to whom. Be
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final, NamedTuple
 
 import numpy as np
 
 from tracekit.tables.clock import Clocks
+from tracekit.tables.directed_messages import Directed, directed_messages, with_peers
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import RECEIVES, SENDS
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.thresholds.tables import COMMON_END_NS
-
-_KINDS: Final = {SENDS: "send", RECEIVES: "recv"}
-
-
-class _Messages(NamedTuple):
-    """One rank's messages that name a direction and no peer, in order of issue; times in ns on its island's clock."""
-
-    rows: I64
-    way: I64
-    step: I64
-    nelems: I64
-    start: I64
-    end: I64
-    kernel: I64
-
-    def at(self, step: int, way: int) -> I64:
-        """The places of those of a step that go one way."""
-        return np.flatnonzero((self.step == step) & (self.way == way))
 
 
 def with_only_neighbours(
@@ -50,28 +31,17 @@ def with_only_neighbours(
     for line in sorted(lines):
         if len(line) != len((SENDS, RECEIVES)) or not set(line) <= set(told):
             continue
-        one, two = (_messages(told[r], clocks) for r in line)
+        one, two = (directed_messages(told[r], clocks) for r in line)
         same = clocks.island[line[0]] == clocks.island[line[1]]
         if not _fit(one, two, same_clock=same):
             continue
         for (own, peer), found in zip((line, line[::-1]), (one, two), strict=True):
-            told[own] = _told(told[own], found, peer)
+            told[own] = with_peers(told[own], found.rows.tolist(), [peer] * len(found.rows))
             count += len(found.rows)
     return [told[r] for r in ops.ranks], count
 
 
-def _messages(source: RankOps, clocks: Clocks) -> _Messages:
-    """The messages of a rank that name a direction and no peer."""
-    way = np.zeros(len(source.op), np.int64) if source.way is None else source.way
-    open_ = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0) & (way != 0)
-    rows = np.flatnonzero(open_)
-    rows = rows[np.argsort(source.issued[rows], kind="stable")]
-    start, end = (clocks.align(source.rank, t[rows]) for t in (source.start, source.end))
-    step = source.step[rows].astype(np.int64)
-    return _Messages(rows, way[rows], step, source.nelems[rows], start, end, source.kernel[rows])
-
-
-def _fit(one: _Messages, two: _Messages, *, same_clock: bool) -> bool:
+def _fit(one: Directed, two: Directed, *, same_clock: bool) -> bool:
     """Whether the messages of two ranks can be each other's, in all steps that both recorded."""
     steps = np.intersect1d(one.step[one.step != NO_STEP], two.step[two.step != NO_STEP]).tolist()
     there, back = [], []
@@ -97,22 +67,13 @@ def _as_large(a: I64, b: I64) -> bool:
     return bool(((a == b) | (a < 0) | (b < 0)).all())
 
 
-def _begun_by_one(one: _Messages, two: _Messages, step: int) -> bool:
+def _begun_by_one(one: Directed, two: Directed, step: int) -> bool:
     """Whether one rank sends with the first kernel of a step, and the other one only receives with its first."""
     mine, theirs = _first_ways(one, step), _first_ways(two, step)
     return (SENDS in mine and theirs == {RECEIVES}) or (SENDS in theirs and mine == {RECEIVES})
 
 
-def _first_ways(messages: _Messages, step: int) -> set[int]:
+def _first_ways(messages: Directed, step: int) -> set[int]:
     """The directions of the messages of a step's first kernel."""
     here = np.flatnonzero(messages.step == step)
     return set(messages.way[here[messages.kernel[here] == messages.kernel[here[0]]]].tolist())
-
-
-def _told(source: RankOps, found: _Messages, peer: int) -> RankOps:
-    """`source` whose messages `found` go to or come from `peer`."""
-    op, src, dst = list(source.op), source.src.copy(), source.dst.copy()
-    for row, way in zip(found.rows.tolist(), found.way.tolist(), strict=True):
-        op[row] = _KINDS[way]
-        src[row], dst[row] = (source.rank, peer) if way == SENDS else (peer, source.rank)
-    return replace(source, op=tuple(op), src=src, dst=dst)

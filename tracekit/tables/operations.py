@@ -58,6 +58,7 @@ class RankOps:
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
+    place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
@@ -108,7 +109,7 @@ def rank_ops(
         rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, ints(events, "stream", -1)[carriers], args.way, told_size=args.size, begins=tuple(begins),
-        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins),
+        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
     )  # fmt: skip
 
 

@@ -44,6 +44,9 @@ class Ends(NamedTuple):
     dst: int
     group: int  # index into Run.groups, -1 unknown
     way: int = 0  # SENDS, RECEIVES, or 0 where the trace does not tell
+    place: int = (
+        -1
+    )  # the peer's place in a group that the trace does not name, -1 where it does not tell that either
 
 
 class Peers:
@@ -97,7 +100,8 @@ class Peers:
         found += [m for m in members if len(members) == PAIR]
         peer = next((p for p in found if p not in {-1, self.rank}), -1)
         if peer < 0:
-            return Ends("send_recv", -1, -1, group, WAYS[op])
+            place = next(iter([title.peer] if title else local), -1) if group < 0 else -1
+            return Ends("send_recv", -1, -1, group, WAYS[op], place)
         ends = (self.rank, peer) if op == "send" else (peer, self.rank)
         return Ends(op, *ends, group, WAYS[op])
 

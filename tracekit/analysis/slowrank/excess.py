@@ -49,9 +49,10 @@ def rank_excess(run: Measured, own: F64) -> Excess:
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
     often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
-    return Excess(
-        found.value, found.mean, found.sigma, z, float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
-    )
+    limit = float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
+    once = throttled(run, found, z > limit)
+    z[list(once)] = found.z[list(once)]
+    return replace(found, z=z, limit=limit, throughout=once)
 
 
 def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:

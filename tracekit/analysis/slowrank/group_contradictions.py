@@ -85,5 +85,9 @@ def _part(mesh: Mesh, use: GroupUse, *, inferred: bool) -> tuple[str, list[int]]
         return "", []
     axis, values = partial[0]
     ends = values == [0, mesh.sizes[axis] - 1]
-    told = along == hints or (along == {axis} and (ends or (inferred and not hints)))
+    shards = {axis} == hints == {"dp"} and along == {
+        "dp",
+        "cp",
+    }  # FSDP shards over both and is called after one
+    told = along == hints or shards or (along == {axis} and (ends or (inferred and not hints)))
     return (axis, values) if told else ("", [])

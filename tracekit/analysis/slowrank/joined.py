@@ -19,6 +19,8 @@ from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
 from tracekit.tables.only_neighbour import with_only_neighbours
 from tracekit.tables.open_messages import open_kernels, with_links
+from tracekit.tables.pipeline_order import with_pipeline_order
+from tracekit.tables.told_places import with_told_places
 from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
 from tracekit.thresholds.tables import COMMON_END_NS
 
@@ -69,8 +71,9 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
     ops = rematch(ops, list(ops.per_rank.values()), run.groups)
     count = 0
     if sure:
-        told, count = with_only_neighbours(ops, align(ops), lines)
-        ops = rematch(ops, told, run.groups) if count else ops
+        ops, count = _by_order(
+            run, ops, [tuple(sorted(s, key=lambda r: mesh.coords(r)[axis])) for s in lines]
+        )
     told_by_one = half_known(ops)
     if told_by_one:
         ops = rematch(ops, set_aside(ops.per_rank.values(), told_by_one), run.groups)
@@ -90,6 +93,16 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
         doubt = CLOCK_DOUBTS * clocks.residual_ns
         ops = rematch(ops, filled(ops, clocks, COMMON_END_NS + doubt), run.groups)
     return _Linked(ops, lines, count, sure)
+
+
+def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> tuple[Operations, int]:
+    """`ops` with the peers that places and orders tell along the pipelines `stages`, and how many were told."""
+    count = 0
+    for learn in (with_told_places, with_only_neighbours, with_pipeline_order):
+        told, more = learn(ops, align(ops), stages)
+        ops = rematch(ops, told, run.groups) if more else ops
+        count += more
+    return ops, count
 
 
 def _candidates(

@@ -1,8 +1,8 @@
 """Devices that were slow throughout one step: that is no accident in one operation, though it has not recurred.
 
-Where few steps were recorded, an intermittent fault may show in one of them only. It lengthens nearly all kernels of
-that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the device waiting, an accident
-lengthens one kernel, and uneven data lengthens what follows the data.
+Where few steps were recorded, an intermittent fault may show in one of them only, and one step may be all there is. It
+lengthens nearly all kernels of that step by a common factor. A profiler that starts, a checkpoint or a pause keeps the
+device waiting, an accident lengthens one kernel, and uneven data lengthens what follows the data.
 """
 
 from collections.abc import Collection
@@ -35,7 +35,7 @@ def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) ->
     others = np.isfinite(found.value).sum(axis=1) - 1
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
-    rows = np.flatnonzero(once & (others > 0) & (others < OTHER_STEPS))
+    rows = np.flatnonzero(once & (others < OTHER_STEPS))
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
     slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
     kernels = cache(lambda row: kernels_in_steps(run.run, run.ops, run.steps, row))

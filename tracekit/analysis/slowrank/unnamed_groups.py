@@ -28,6 +28,7 @@ from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
+from tracekit.thresholds.slowrank import ENDS_WIDTH_NS
 
 COLLECTIVE: Final = "collective"
 """Kind of a collective whose kernel does not tell it."""
@@ -43,7 +44,7 @@ def with_groups_of_streams(
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
-    run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)))
+    run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks))
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
@@ -59,6 +60,21 @@ def with_groups_of_streams(
     if mesh is None:
         return run, ranks
     return _named(run, ranks, _by_mesh(stream_classes(ranks), mesh, {r.rank for r in ranks}))
+
+
+def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → everybody, where no file names another group of several ranks; empty where the ends contradict.
+
+    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these.
+    """
+    world = _world(run, ranks)
+    several = {g.group: g.ranks for g in run.groups if len(g.ranks) > 1}
+    listed = [{several[n] for n in record.groups if n in several} for record in run.ranks]
+    apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
+    if any(found != {world} for found in listed) or any(a is not None and a > ENDS_WIDTH_NS for a in apart):
+        return {}
+    open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
+    return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
 
 
 def _told(

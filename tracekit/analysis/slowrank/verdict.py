@@ -46,6 +46,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     RANKS_LISTED,
     ROLE_SHARE,
+    STAGE_GAIN,
     STAGE_TELLING_PEERS,
 )
 from tracekit.units import ms
@@ -68,6 +69,8 @@ def decide(case: Case) -> Answer:
         "stage": stage.gain if stage and not stage.idle else 0.0,
         "link": link.gain if link else 0.0,
     }
+    if prices["stage"] < STAGE_GAIN * prices["ranks"]:  # one slow rank explains as much
+        prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
     if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
@@ -168,14 +171,18 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         f"{ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step"
     )
     if found.rows[0] in case.found.throughout:
-        told = f"the only one of {len(case.steps.numbers)} recorded steps, but nearly all of its kernels took longer"
-        reason = f"{reason}; {told}"
+        reason += (
+            f"; of {len(case.steps.numbers)} recorded it is the only such step, but fills it: {_KERNELS}"
+        )
     path = descend(case, first.rank)
     on_host = all(CAUSES[s.cause].on_host for s in suspects)
     if on_host and found.gain < ROLE_SHARE * case.step_ns and by_role(case, found.rows):
         told = "by design, it seems: every rank of tensor index 0 does, on its host, and nobody else"
         return Answer("healthy", None, f"{reason}; {told}")
     return Answer("slow_rank", first.cause, reason, tuple(suspects), path, found.gain)
+
+
+_KERNELS = "nearly all kernels of the device took longer"
 
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
@@ -206,7 +213,8 @@ def _stage_answer(case: Case, found: LongStage) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
