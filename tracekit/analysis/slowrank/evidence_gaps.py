@@ -4,18 +4,19 @@ An operation that was matched with nobody may be a transfer or a wait. The step 
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import EXPLAINED_ERRORS, LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,23 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
-    model = case.pinned_model
-    return max(model.recorded_ns - cured_ns(case, model, rows), 0.0)
+    """The least that a step saves if `rows` work like their peers, ns.
+
+    It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
+    a wait for somebody unknown that the model gives without him has none to wait for.
+    """
+    explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
+    return max(_pinned_ns(case, rows), explained, 0.0)
+
+
+def explained_from(case: Case) -> float:
+    """The saving from which the step model explains the recording by it, ns: what it misses may be another's doing."""
+    return EXPLAINED_ERRORS * case.residual_ns
+
+
+def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
@@ -82,12 +97,24 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
+    return _pinned_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
 
 
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """Ranks with a significant excess whose price is below the threshold by less than the model's doubt; else None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    if may_cost_ns(price, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    return replace(found, high=tuple(may_cost_ns(price, float(case.found.mean[r])) for r in found.rows))
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:

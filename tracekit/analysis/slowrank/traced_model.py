@@ -5,13 +5,16 @@ import numpy as np
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import runs_of, timeline_of
+from tracekit.analysis.slowrank.stage_mates import with_mates
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.clock import aligned
 from tracekit.tables.steps import F64
 
 
-def model_of(run: Measured, *, free: bool = False) -> StepModel:
+def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> StepModel:
     """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+
+    If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
 
     With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
     do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
@@ -27,6 +30,10 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
     fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
+    instance, fixed, transfer = (
+        with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
+    )
+    before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
     runs = []
     for columns in runs_of(run):
         timelines = [timeline_of(run, queue, rank, columns) for rank in ops.ranks]
@@ -36,10 +43,10 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     return StepModel(
         run.steps.own,
         tuple(runs),
-        ops.instance.tolist(),
+        instance.tolist(),
         fixed.tolist(),
         transfer.tolist(),
-        queue.before.tolist(),
+        before.tolist(),
         _ends_later(run).tolist(),
     )
 

@@ -46,6 +46,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     RANKS_LISTED,
     ROLE_SHARE,
+    STAGE_GAIN,
     STAGE_TELLING_PEERS,
 )
 from tracekit.units import ms
@@ -68,6 +69,8 @@ def decide(case: Case) -> Answer:
         "stage": stage.gain if stage and not stage.idle else 0.0,
         "link": link.gain if link else 0.0,
     }
+    if prices["stage"] < STAGE_GAIN * prices["ranks"]:  # one slow rank explains as much
+        prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
     if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
@@ -210,7 +213,8 @@ def _stage_answer(case: Case, found: LongStage) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
