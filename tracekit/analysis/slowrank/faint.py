@@ -14,7 +14,8 @@ from tracekit.units import ms
 def faint_answer(case: Case) -> Answer | None:
     """Return the answer that names ranks whose excess chance hardly explains; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
-    hardly = np.array([confidence(v, len(z)) > FAINT_CONFIDENCE for v in z.tolist()], bool)
+    sure = np.array([confidence(v, len(z)) for v in z.tolist()])
+    hardly = (sure > FAINT_CONFIDENCE) & (z <= case.found.limit)
     longer = np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
     rows = np.flatnonzero(hardly & longer)
     if len(case.steps.numbers) == 1 or not len(rows) or most_ns(case, rows) < MIN_LOST_SHARE * case.step_ns:
