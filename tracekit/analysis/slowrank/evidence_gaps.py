@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
+from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.struck_steps import struck_ns
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,25 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The least that a step saves if `rows` work like their peers, ns: unmatched operations keep their length."""
+    """The least that a step saves if `rows` work like their peers, ns.
+
+    Unmatched operations keep their length, unless other steps show that they are shorter without the slowness.
+    """
     model = case.pinned_model
-    return max(model.recorded_ns - cured_ns(case, model, rows), 0.0)
+    saved = model.recorded_ns - cured_ns(case, model, rows)
+    return max(saved, 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows))
+
+
+def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
+    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched."""
+    rows = significant_rows(case, CANDIDATE_SHARE)
+    if not len(rows) or coverage(case).matched == 1:
+        return found
+    row = int(rows[np.argmax(case.found.mean[rows])])
+    least = struck_ns(case, case.found, np.array([row]))
+    if least <= (found.gain if found else 0.0):
+        return found
+    return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
 
 
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
