@@ -54,6 +54,6 @@ def test_a_rank_is_priced_by_steps_where_matches_are_missing(tmp_path, monkeypat
     monkeypatch.setattr(evidence_gaps, "coverage", lambda case: Coverage(0.2, {}))
     found = told_by_steps(case, None)
     assert found is not None
-    assert (found.rows, found.gain) == ((5,), pytest.approx(12 * 0.3e6 / 3, rel=0.1))
+    assert (found.rows, found.gain) == ((5,), pytest.approx(12 * 0.3e6 / 3, rel=0.15))
     dearer = replace(found, gain=2 * found.gain)
     assert told_by_steps(case, dearer) is dearer
