@@ -7,6 +7,7 @@ TORCH_INDEX ?=
 PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
+FUZZ_STAMP := $(VENV)/.installed-fuzz
 
 .PHONY: demo test test-traces test-training test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
@@ -19,6 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(HTA_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[hta]'
+	@touch $@
+
+$(FUZZ_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	@touch $@
 
 demo: $(STAMP)
@@ -56,9 +61,12 @@ sweep: $(STAMP)
 	@$(BIN)/python -m tests.schedule.execution
 
 # Damaged files through every reader, counted by how the command ends; FUZZ="--inputs 200000 --seed 7" for more.
+# Then bytes that reach new lines of a reader, found by atheris; GUIDED="--seconds 600 --seed 7" for more.
 FUZZ ?= --inputs 20000 --seed 1
-fuzz: $(STAMP)
+GUIDED ?= --seconds 60
+fuzz: $(FUZZ_STAMP)
 	@$(BIN)/python -m tests.fuzz $(FUZZ)
+	@$(BIN)/python -m tests.fuzz.guided $(GUIDED)
 
 bench: $(HTA_STAMP)
 	@$(BIN)/python -m tests.bench
@@ -72,4 +80,4 @@ bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run bench_numerics bench_localise.json build dist *.egg-info
+	rm -rf $(VENV) demo_run bench_numerics bench_localise.json fuzz_found build dist *.egg-info

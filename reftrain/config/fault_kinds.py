@@ -12,10 +12,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Field:
-    """One number of a fault: meaning with unit, default (None: it must be given), and least value."""
+    """One number of a fault: meaning with unit, default, and least value."""
 
     meaning: str
-    default: float | None
+    default: float
     least: float
     above: bool = False  # the value must exceed `least`, not only reach it
 

@@ -160,8 +160,6 @@ def _word(name: str, text: str, known: tuple[str, ...]) -> str:
 
 def _number(name: str, text: str | None, spec: Field) -> float:
     if text is None:
-        if spec.default is None:
-            raise ConfigError(f"fault.{name}", f"is missing ({spec.meaning})", f"add {name}=…")
         return spec.default
     try:
         value = float(text)

@@ -8,6 +8,7 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.tables import beside_communication
 from tracekit.tables.dealt_tokens import dealt_tokens
 
 RANKS, STEPS, LAYERS = 4, 4, 6
@@ -131,3 +132,8 @@ def test_slow_rank_is_named_beside_communication(tmp_path, rank):
     assert [s.rank for s in found.suspects] == [rank]
     if rank % 2:
         assert case.found.mean[rank] == pytest.approx(LAYERS * 500_000, rel=0.05)
+
+
+def test_kernels_without_length_tell_no_speed():
+    table = np.array([[[0.0, 0.0]], [[9.0, 0.0]], [[9.0, 0.0]]])
+    assert beside_communication._speed({"k": table}, 0) == 1.0

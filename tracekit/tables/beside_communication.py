@@ -61,13 +61,14 @@ def _like(table: F64) -> tuple[F64, npt.NDArray[np.bool_]]:
 
 
 def _speed(places: dict[str, F64], rank: int) -> float:
-    """How much longer kernels of a rank take than the usual ones that share the device as they do; 1 if none does."""
+    """How much longer kernels of a rank take than the usual ones that share the device as they do; 1 if none tells."""
     ratio, weight = [np.zeros(0)], [np.zeros(0)]
     for table in places.values():
         usual, like = _like(table)
         ratio.append(table[rank, like[rank], 0] / np.maximum(usual[like[rank], 0], 1.0))
         weight.append(usual[like[rank], 0])
-    return _weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    told = _weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    return told or 1.0  # kernels of a damaged trace may take no time
 
 
 def _share(table: F64, speed: F64) -> float:

@@ -213,7 +213,8 @@ def _stage_answer(case: Case, found: LongStage) -> Answer:
     """A pipeline stage has more work than the others."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
-    levels = {i: float(np.nanmean(case.steps.own[g])) for i, g in enumerate(case.stages) if len(g)}
+    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     others = float(np.median([v for i, v in levels.items() if i != stage]))
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
