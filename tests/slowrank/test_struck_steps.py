@@ -47,7 +47,7 @@ def test_recordings_of_no_other_rank_tell_nothing_more():
     assert struck_ns(run, SimpleNamespace(value=own - 50), np.array([0])) == pytest.approx(20 / 3)
 
 
-def test_a_rank_is_priced_by_steps_where_matches_are_missing(tmp_path, monkeypatch):
+def test_steps_price_a_rank_where_matches_are_missing(tmp_path, monkeypatch):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={5: 1.3}, slow_steps={1}, steps=3, layers=6), mesh)
     assert told_by_steps(case, None) is None  # all is matched: the model prices it
