@@ -23,10 +23,13 @@ def test_messages_without_a_peer_are_counted(tmp_path):
     assert "ms, waiting or not" in found["messages_without_peer"].detail
 
 
-def test_a_price_of_unmatched_waits_has_no_low_end(tmp_path):
-    """Without any group, all of the slow rank's excess may have been waited for, or nothing."""
+def test_a_price_of_unmatched_waits_has_no_low_end(tmp_path, monkeypatch):
+    """Without any group, all of the slow rank's excess may have been waited for, or nothing, if no stage tells."""
     mesh = grid(tp=2, dp=4)
-    case = prepared(unnamed(unnamed(job(tmp_path, mesh, slow={1: 1.3}, jitter=0), "dp"), "tp"), mesh)
+    run = unnamed(unnamed(job(tmp_path, mesh, slow={1: 1.3}, jitter=0), "dp"), "tp")
+    assert least_ns(prepared(run, mesh), np.array([1])) == pytest.approx(1.8e6, rel=0.1)
+    monkeypatch.setattr("tracekit.analysis.slowrank.case.JOINED_ERROR", 0)
+    case = prepared(run, mesh)
     assert least_ns(case, np.array([1])) == pytest.approx(0, abs=1e4)
     assert most_ns(case, np.array([1])) > 1e6
 

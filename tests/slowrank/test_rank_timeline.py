@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tests.tables.rows import comm, gemm, group, matched, recv, send, step
+from tests.tables.rows import comm, gemm, group, matched, step
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import measure_run
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _busiest, _really_needed
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _really_needed
 from tracekit.store import Run
 from tracekit.tables.steps import measure
 
@@ -68,24 +68,3 @@ def test_a_collective_queued_behind_lateness_was_ready_before():
     assert ops.at_start[mine].tolist() == [100 * US, 400 * US, 500 * US]
     assert second == pytest.approx(250 * US, rel=0.05)
     assert queue.ready[ops.of(1)].tolist() == ops.at_start[ops.of(1)].tolist()
-
-
-def test_the_busiest_channel_cuts_a_step():
-    rows = [comm(100.0 * i, 10, 0) for i in range(5)] + [comm(50.0 + 200 * i, 10, 1) for i in range(3)]
-    ops = matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1))
-    where = np.arange(len(ops.start))[ops.of(0)]
-    chosen = _busiest(ops, where)
-    assert len(chosen) == 5
-    assert len(set(ops.channel[chosen].tolist())) == 1
-
-
-def test_messages_both_ways_cut_a_step_together():
-    """A pause before a receive is cured there only if receives cut the step as well as sends."""
-    here = [send(100.0 * i, 10, 0, 1) for i in range(3)] + [recv(500.0 + 100 * i, 10, 1, 0) for i in range(3)]
-    there = [recv(100.0 * i, 10, 0, 1) for i in range(3)] + [
-        send(500.0 + 100 * i, 10, 1, 0) for i in range(3)
-    ]
-    calls = [comm(900.0 + 20 * i, 10, 0) for i in range(4)]
-    ops = matched({0: here + calls, 1: there + calls}, group(0, 0, 1))
-    chosen = _busiest(ops, np.arange(len(ops.start))[ops.of(0)])
-    assert ops.op[chosen].tolist() == ["send"] * 3 + ["recv"] * 3

@@ -120,7 +120,8 @@ def test_ranks_with_equally_many_operations_define_the_usual(tmp_path):
     """One step only: nothing but the number of its operations tells that a rank's recording is cut."""
     case = prepared(job(tmp_path, MESH, steps=1, jitter=0), MESH)
     ((columns, lines),) = case.model.runs
-    cut = replace(lines[1], posts=np.delete(lines[1].posts, -2))
+    (parts,) = lines[1].parts
+    cut = replace(lines[1], parts=(replace(parts, cuts=parts.cuts[:-1], order=parts.order[:-1]),))
     model = replace(case.model, runs=((columns, (lines[0], cut, *lines[2:])),))
     usual = model.usual({row: np.arange(4) for row in range(4)})
     assert set(usual) == {(0, 0), (0, 2), (0, 3)}

@@ -50,11 +50,22 @@ AXIS_RIVAL: Final = 0.6
 MIN_LOST_SHARE: Final = 0.02
 """Below 2 % of the step nobody is named (contract): diurnal clock variation alone moves steps by 1–2 %."""
 
+PRICE_DOUBT: Final = 2.0
+"""A price may be this much too low, as far as its cause lasts longer than its peers: of generated jobs at the threshold
+the model found half of the true cost and more, so only a price below half of the threshold is harmless."""
+
 COVERAGE_WHOLE: Final = 0.995
 """Share of exposed communication time from which all of it counts as matched: less than a percent moves no verdict."""
 
 LEAST_MATCHED: Final = 0.1
 """Matched share of the exposed communication below which nobody is called healthy: hardly any wait was seen."""
+
+EXPLAINED_ERRORS: Final = 2.0
+"""Errors of the step model that a saving loses before it is proven: one for the mean miss, one for the uneven rest."""
+
+JOINED_ERROR: Final = 0.005
+"""Share of the step that a model may miss in which ranks of a stage wait for each other in unknown groups: a wait that
+it gives so closely is no transfer."""
 
 CANDIDATE_SHARE: Final = 0.5 * MIN_LOST_SHARE
 """Excess of own time, as a share of the step, from which a rank is suspected: two of them may cost 2 % together."""
@@ -140,6 +151,9 @@ ATTENTION_VARIATION: Final = 2.0
 
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
+
+STAGE_GAIN: Final = 1.05
+"""A stage must cost this many times as much as its slow rank alone: what both explain alike is the rank's."""
 
 RANKS_SAMPLED: Final = 16
 """Ranks whose events are read to see whether an imbalance follows the data; reading all would take minutes."""

@@ -138,7 +138,7 @@ class StepEngine:
     def _step_ns(
         self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None
     ) -> float:
-        recorded = np.array(model.transfer, np.float64)
+        recorded = np.array(model.transfer[: len(fixed)], np.float64)
         return model.step_ns(own, self._transfers.typical(recorded, fixed).tolist(), usual)
 
     # -- what is fixed

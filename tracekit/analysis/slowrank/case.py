@@ -8,12 +8,14 @@ import numpy as np
 
 from tracekit.analysis.slowrank.like_with_like import Circumstances, alike_excess, circumstances
 from tracekit.analysis.slowrank.measured import Measured, StepRange, measure_run
+from tracekit.analysis.slowrank.stage_mates import mates
 from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.analysis.slowrank.table_model import TableModel, tabulated
 from tracekit.analysis.slowrank.what_if import StepModel, model_of
 from tracekit.mesh import Mesh
 from tracekit.store import Run
 from tracekit.tables.match import Operations
+from tracekit.thresholds.slowrank import JOINED_ERROR
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,27 @@ class Case(Measured):
             return model
         lonely = self.ops.instance < 0
         fixed = np.where(lonely, self.ops.end - self.ops.start, np.array(model.fixed, np.float64))
-        transfer = np.where(self.waits.complete, np.array(model.transfer, np.float64), self.waits.transfer)
+        transfer = np.array(model.transfer, np.float64)
+        known = transfer[
+            : len(self.waits.transfer)
+        ]  # those of unknown groups come behind, and keep their lengths
+        known[~self.waits.complete] = self.waits.transfer[~self.waits.complete]
         return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:
-    """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared."""
+    """The case of `run`; only the `wanted` steps, or all of them. Raises InputError where nothing can be compared.
+
+    Where groups are unknown, the model lets a stage wait for each other if that gives the recorded waits as well.
+    """
     measured = measure_run(run, ops, mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
     met = circumstances(m, of_table=isinstance(model, TableModel))
-    return Case(
+    case = Case(
         m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, met=met,
         found=alike_excess(m, met),
     )  # fmt: skip
+    if isinstance(model, TableModel) or not (mates(m) >= 0).any():
+        return case
+    joined = replace(case, model=model_of(m, joined=True))
+    return joined if joined.residual_ns < max(case.residual_ns, JOINED_ERROR * case.step_ns) else case

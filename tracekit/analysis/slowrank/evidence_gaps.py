@@ -4,19 +4,26 @@ An operation that was matched with nobody may be a transfer or a wait. The step 
 price from that model is a lower bound. Here every such operation may shrink to the shortest one of its message.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    EXPLAINED_ERRORS,
+    LEAST_MATCHED,
+    MAJORITY,
+    MIN_LOST_SHARE,
+)
 
 
 @dataclass(frozen=True)
@@ -75,20 +82,36 @@ def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
-    Unmatched operations keep their length, unless other steps show that they are shorter without the slowness.
+    It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
+    a wait for somebody unknown that the model gives without him has none to wait for; or what other steps show, in
+    which these ranks are quick.
     """
-    model = case.pinned_model
-    saved = model.recorded_ns - cured_ns(case, model, rows)
-    return max(saved, 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows))
+    explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
+    return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
+
+
+def explained_from(case: Case) -> float:
+    """The saving from which the step model explains the recording by it, ns: what it misses may be another's doing."""
+    return EXPLAINED_ERRORS * case.residual_ns
+
+
+def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What a step saves if `rows` work like their peers and unmatched operations keep their length, ns."""
+    return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
+
+
+def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What slowness of `rows` costs by the steps in which they are quick, ns; 0 where all is matched."""
+    return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
 
 
 def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
     """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched."""
     rows = significant_rows(case, CANDIDATE_SHARE)
-    if not len(rows) or coverage(case).matched == 1:
+    if not len(rows):
         return found
     row = int(rows[np.argmax(case.found.mean[rows])])
-    least = struck_ns(case, case.found, np.array([row]))
+    least = _by_steps_ns(case, np.array([row]))
     if least <= (found.gain if found else 0.0):
         return found
     return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
@@ -99,12 +122,26 @@ def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    return least_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
+    return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
+        MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
+    )
 
 
 def undecided(case: Case) -> Undecided | None:
     """Ranks with a significant excess that may cost more than the threshold; None where no such rank is left open."""
     return _left_open(case, significant_rows(case, MIN_LOST_SHARE))
+
+
+def nearly_costly(case: Case) -> Undecided | None:
+    """Ranks with a significant excess whose price is below the threshold by less than the model's doubt; else None."""
+    rows = significant_rows(case, MIN_LOST_SHARE)
+    if not len(rows):
+        return None
+    price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
+    if may_cost_ns(price, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+        return None
+    found = bounds_of(case, rows)
+    return replace(found, high=tuple(may_cost_ns(price, float(case.found.mean[r])) for r in found.rows))
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:

@@ -28,7 +28,8 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
         gain = model.recorded_ns - model.step_ns(own, transfer.tolist())
         return gain, gain, gain
     gain, low, high = (
-        model.recorded_ns - _cured(case, m, late).step_ns(own, np.minimum(m.transfer, transfer).tolist())
+        model.recorded_ns
+        - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer).tolist())
         for m in (model, pinned, free)
     )
     low += pinned.recorded_ns - model.recorded_ns

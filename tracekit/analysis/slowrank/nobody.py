@@ -8,10 +8,18 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
-from tracekit.analysis.slowrank.evidence_gaps import in_the_only_step, undecided, unread
+from tracekit.analysis.slowrank.evidence_gaps import (
+    Undecided,
+    in_the_only_step,
+    nearly_costly,
+    undecided,
+    unread,
+)
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
+from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
 from tracekit.analysis.slowrank.open_answers import (
+    candidates_of,
     contradicted_answer,
     idle_stage_answer,
     lopsided_answer,
@@ -28,6 +36,7 @@ from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded import Unseen
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -66,7 +75,22 @@ def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | Non
     if link is not None:
         return open_link_answer(case, link)
     alone = in_the_only_step(case)
-    return only_step_answer(case, alone) if alone is not None else None
+    if alone is not None:
+        return only_step_answer(case, alone)
+    near = nearly_costly(case)
+    return _near_answer(case, near) if near is not None else None
+
+
+def _near_answer(case: Case, found: Undecided) -> Answer:
+    """A rank works longer than its peers, and the price of that is too near the threshold to call it harmless."""
+    candidates = candidates_of(case, found)
+    longer = ms(float(case.found.mean[found.rows[0]]))
+    reason = (
+        f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
+        f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {NOT_EXACT}"
+    )
+    decide = "record a few steps with these ranks on other hosts, and compare the step times"
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
 def _not_seen(case: Case) -> Answer | None:

@@ -7,6 +7,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import Lopsided
+from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
@@ -46,7 +47,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     open_ = undecided(case)
     if open_ is not None:
         longer = float(case.found.mean[open_.rows[0]])
-        recorded = _candidates(case, open_)
+        recorded = candidates_of(case, open_)
         candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
         reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
@@ -75,7 +76,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
         f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
     )
     open_ = undecided(case)
-    candidates = _candidates(case, open_) if open_ is not None else ()
+    candidates = candidates_of(case, open_) if open_ is not None else ()
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
@@ -92,7 +93,7 @@ def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
 
 def open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     first, matched = candidates[0], coverage(case).matched
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
@@ -104,7 +105,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
 
 def open_tokens_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers behind all-to-alls alone, whose sizes were not recorded."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers, "
@@ -145,15 +146,17 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 def open_link_answer(case: Case, link: SlowLink) -> Answer:
     """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
     named = listed(link.ranks)
+    near = link.high < MIN_LOST_SHARE * case.step_ns
+    high = may_cost_ns(link.high, link.late) if near else link.high
     reason = (
         f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'; the others lose between "
-        f"{ms(link.low):.1f} and {ms(link.high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"{ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
-    reason += _BESIDE if beside else _why_open(matched)
-    decide = _WITHOUT_LINK if beside else what_would_decide(case)
-    candidates = link_suspects(case, link, ())
+    reason += NOT_EXACT if near else _BESIDE if beside else _why_open(matched)
+    decide = _WITHOUT_LINK if beside or near else what_would_decide(case)
+    candidates = link_suspects(case, replace(link, high=high), ())
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
@@ -266,7 +269,7 @@ def unread_answer(case: Case) -> Answer:
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers in the only step that it recorded whole."""
-    candidates = _candidates(case, found)
+    candidates = candidates_of(case, found)
     longer = ms(float(case.found.mean[found.rows[0]]))
     of, whole = ("of it ", " whole") if len(case.steps.numbers) > 1 else ("", "")
     reason = (
@@ -280,7 +283,7 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
-def _candidates(case: Case, found: Undecided) -> tuple[Suspect, ...]:
+def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:
     """The ranks that may cost more than the threshold, each with its interval."""
     made = []
     for row, low, high in zip(found.rows, found.low, found.high, strict=True):

@@ -1,6 +1,5 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +8,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.collective_queue import CollectiveQueue
 from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.own_parts import Parts, cut, parts_of
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
@@ -30,8 +30,9 @@ class RankTimeline:
     events: list[int]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
-    posts: F64  # the same, each step cut at each operation of the rank's busiest channel, or at its messages
-    starts: npt.NDArray[np.int64]  # where each step begins in `posts`
+    parts: tuple[
+        Parts, ...
+    ]  # the same, cut at operations that its peers run in the same order; the finest first
     start: float  # aligned wall time at the begin of the run
 
 
@@ -68,20 +69,17 @@ def timeline_of(
     begins = steps.begin[row, list(columns)]
     knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
     knots = np.maximum.accumulate(knots)
-    posts, every = (
-        [ops.at_start[r[labels[r - where.start] == steps.numbers[c]]] for c in columns]
-        for r in (_busiest(ops, rows), rows)
-    )
-    parts = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
+    numbers, mine = [steps.numbers[c] for c in columns], labels[rows - where.start]
+    every = [ops.at_start[rows[mine == n]] for n in numbers]
+    blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
     return RankTimeline(
         row,
         kind.tolist(),
         reading,
         event.tolist(),
         knots,
-        blocks=_cut(knots, parts),
-        posts=_cut(knots, posts),
-        starts=np.cumsum([0, *(len(p) + 1 for p in posts[:-1])]),
+        blocks=cut(knots, blocks),
+        parts=parts_of(ops, rows, numbers, mine, knots),
         start=_begin_wall(run, rank, rows, knots[0]),
     )
 
@@ -127,28 +125,6 @@ def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64)
         else:
             following = i
     return kept
-
-
-def _busiest(ops: Operations, rows: I64) -> I64:
-    """The operations among `rows` (of one rank) that the busiest channel carries: in the same order on every rank.
-
-    Across channels the order of starts differs from rank to rank where one of them runs behind compute. The messages of
-    a pipeline follow its schedule, which ranks of one stage share, so that all of them count as one channel.
-    """
-    messages = np.array([c.p2p for c in ops.channels] or [False])
-    channel = ops.channel[rows]
-    channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
-    known = channel[channel >= 0]
-    return rows[channel == np.argmax(np.bincount(known))] if len(known) else rows
-
-
-def _cut(knots: F64, cuts: Sequence[I64]) -> F64:
-    """`knots` with every step cut at its `cuts` as well."""
-    parts = [
-        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
-        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
-    ]
-    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
 
 
 def _begin_wall(run: Measured, rank: int, rows: I64, reading: float) -> float:

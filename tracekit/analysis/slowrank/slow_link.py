@@ -5,6 +5,7 @@ are peers. The ranks at the slow link are in slow groups on every axis that can 
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
 from tracekit.analysis.slowrank.link_cure import prices
+from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
@@ -39,6 +41,9 @@ class SlowLink:
     slow_ns: float  # median transfer on the slow channels
     peers_ns: float
     z: float
+    late: float = (
+        0.0  # by how much its messages came later than their peers', on the slowest channel, ns a step
+    )
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class _Slowness:
 
 
 def slow_link(case: Case) -> SlowLink | None:
-    """The slow links, and what the step would save without them; None where none is significant or all are free.
+    """The slow links, and what the step would save without them; None where none is significant or all are cheap.
 
     Channels along the same mesh axes that carry the same message are compared with each other.
     """
@@ -78,18 +83,24 @@ def slow_link(case: Case) -> SlowLink | None:
         return None
     for c, several in slow.items():
         rest = _not_compared(case, c, tested[c])
-        sound = max(
-            found.peers / found.here for found in several
-        )  # share of a transfer that a sound link takes
+        sound = max(f.peers / f.here for f in several)  # share of a transfer that a sound link takes
         late[rest] = np.maximum(late[rest], delivery[rest] * (1 - sound))
     gain, low, high = prices(case, late)
-    if high < MIN_LOST_SHARE * case.step_ns:
+    longest = _longest(case, slow, late)
+    if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:
         return None
-    worst = max(slow.values(), key=lambda v: max(s.z for s in v))
-    most = max(worst, key=lambda s: s.here - s.peers)
+    most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
     ranks = _at_the_link(case, set(slow), set(tested))
-    return SlowLink(ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z)
+    return SlowLink(
+        ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest
+    )
+
+
+def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
+    """By how much messages of one of the `slow` channels are `late` (ns, one an instance) in all, ns a step."""
+    channel = case.ops.channel[case.waits.first_row]
+    return max(float(late[channel == c].sum()) for c in slow) / len(case.steps.numbers)
 
 
 def _untimed(case: Case, channel: int, token: str) -> I64:

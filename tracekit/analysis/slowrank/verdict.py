@@ -47,6 +47,7 @@ from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     RANKS_LISTED,
     ROLE_SHARE,
+    STAGE_GAIN,
     STAGE_TELLING_PEERS,
 )
 from tracekit.units import ms
@@ -70,6 +71,8 @@ def decide(case: Case) -> Answer:
         "stage": stage.gain if stage and not stage.idle else 0.0,
         "link": link.gain if link else 0.0,
     }
+    if prices["stage"] < STAGE_GAIN * prices["ranks"]:  # one slow rank explains as much
+        prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
     if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):

@@ -16,10 +16,12 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline, runs_of, timeline_of
+from tracekit.analysis.slowrank.stage_mates import with_mates
 from tracekit.tables.steps import F64
+from tracekit.thresholds.slowrank import MAJORITY
 
-Usual = Mapping[tuple[int, int], F64]
-"""(run of steps, row) → own time of the row's peers in each part between its operations, ns."""
+Usual = Mapping[tuple[int, int], tuple[int, F64]]
+"""(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class StepModel:
     runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]  # (columns of Steps, timelines)
     instance: list[int]  # of each operation, -1 where it is matched with nobody
     fixed: list[float]  # duration of an operation that completes by itself, -1 where it is matched
-    transfer: list[float]  # per instance
+    transfer: list[float]  # per instance; those of unknown groups stand behind the matched ones
     before: list[int]  # per instance: the one before it on its channel, -1 where it starts when posted
 
     @cached_property
@@ -43,20 +45,23 @@ class StepModel:
     ) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
-        A rank in `usual` becomes shorter where it is longer than usual, any other rank in all parts alike.
+        Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
+        usual, any other rank in all parts alike.
         """
         total, count = 0.0, 0
+        lasts = [*(transfer or ()), *self.transfer[len(transfer or ()) :]]
         for n, (columns, timelines) in enumerate(self.runs):
             chosen = list(columns)
             gaps = []
             for line in timelines:
                 ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
-                parts = (usual or {}).get((n, line.row))
-                if parts is None:
+                which, typical = (usual or {}).get((n, line.row), (-1, None))
+                if typical is None:
                     gaps.append(_rescale(line, line.knots, ratio))
                 else:
-                    gaps.append(_rescale(line, line.posts, _trimmed(line, parts, ratio)))
-            total += self._span(timelines, gaps, transfer or self.transfer)
+                    parts = line.parts[which]
+                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(typical, ratio)))
+            total += self._span(timelines, gaps, lasts)
             count += len(columns)
         return total / max(count, 1)
 
@@ -71,19 +76,24 @@ class StepModel:
         return stood
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
-        """Median work before each operation over the `peers` of each row; only peers with as many operations count.
+        """Median work before each operation over the `peers` of each row; only peers with the same operations count.
 
-        A row without such a peer is left out.
+        The finest parts count that most peers have, else the coarsest. A row without such a peer is left out.
         """
-        found: dict[tuple[int, int], F64] = {}
+        found: dict[tuple[int, int], tuple[int, F64]] = {}
         for n, (_, timelines) in enumerate(self.runs):
             by_row = {line.row: line for line in timelines}
             for row, others in peers.items():
-                mine = by_row.get(row)
-                alike = [by_row[o] for o in others if o in by_row and o != row]
-                alike = [a for a in alike if mine is not None and _runs_alike(a, mine)]
-                if alike:
-                    found[n, row] = np.median([np.diff(a.posts) for a in alike], axis=0)
+                if row not in by_row:
+                    continue
+                mates = [by_row[o] for o in others if o in by_row and o != row]
+                for which, mine in enumerate(by_row[row].parts):
+                    same = [m.parts[which] for m in mates if which < len(m.parts)]
+                    same = [p for p in same if p.alike(mine)]
+                    last = mine is by_row[row].parts[-1]
+                    if len(same) > (0 if last else MAJORITY * len(mates)):
+                        found[n, row] = which, np.median([np.diff(p.cuts) for p in same], axis=0)
+                        break
         return found
 
     def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
@@ -199,34 +209,10 @@ class _Projection:
 _ENOUGH_POSTS = 1 << 40  # more than any instance has members
 
 
-def _runs_alike(line: RankTimeline, other: RankTimeline) -> bool:
-    """Whether both ranks run equally many operations in each step of a run, so that parts can be compared."""
-    return np.array_equal(line.starts, other.starts) and len(line.posts) == len(other.posts)
-
-
 def _ratio(own: F64, target: F64) -> F64:
     """The factor by which each part of a rank's own time becomes `target`; 1 where either is unknown."""
     known = np.isfinite(own) & (own > 0) & np.isfinite(target)
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
-
-
-def _trimmed(line: RankTimeline, usual: F64, ratio: F64) -> F64:
-    """The factor for each part between operations by which its step is stretched by `ratio`, one entry a step.
-
-    A shorter step first loses what its parts take beyond `usual`, in proportion; the rest is taken from all parts
-    alike. A pause that is cured in its place lets the others go on there; one that is spread over the step would not.
-    """
-    width = np.diff(line.posts)
-    step = np.repeat(np.arange(len(line.starts)), np.diff(np.append(line.starts, len(width))))
-    whole = np.bincount(step, width, len(line.starts))
-    over = np.maximum(width - usual, 0.0)
-    beyond = np.bincount(step, over, len(line.starts))
-    less = np.maximum(whole * (1.0 - ratio), 0.0)
-    share = np.minimum(less / np.where(beyond > 0, beyond, 1.0), 1.0)
-    left = whole - share * beyond
-    rest = whole * ratio / np.where(left > 0, left, 1.0)
-    shorter = (width - share[step] * over) * rest[step] / np.where(width > 0, width, 1.0)
-    return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
 
 
 def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
@@ -236,8 +222,10 @@ def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
     return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
 
 
-def model_of(run: Measured, *, free: bool = False) -> StepModel:
+def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> StepModel:
     """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
+
+    If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
 
     With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
     do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
@@ -253,6 +241,10 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     lasts = np.where(run.buffered.unsure, np.minimum(duration, usual), duration)
     fixed[alone] = (lasts - waits.held)[alone].clip(0.0)
     queue = queue_of(run, free=free)
+    instance, fixed, transfer = (
+        with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
+    )
+    before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
     runs = []
     for columns in runs_of(run):
         timelines = [timeline_of(run, queue, rank, columns) for rank in ops.ranks]
@@ -262,10 +254,10 @@ def model_of(run: Measured, *, free: bool = False) -> StepModel:
     return StepModel(
         run.steps.own,
         tuple(runs),
-        ops.instance.tolist(),
+        instance.tolist(),
         fixed.tolist(),
         transfer.tolist(),
-        queue.before.tolist(),
+        before.tolist(),
     )
 
 

@@ -1,0 +1,39 @@
+"""A price just below the threshold proves no health where its cause lasts longer than the threshold."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import evidence_gaps, slow_link
+from tracekit.analysis.slowrank.nobody import nobody
+from tracekit.analysis.slowrank.unrecorded import Unseen
+
+NOBODY = Unseen(0.0, 0.0, ())
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.015, "inconclusive"), (0.008, "healthy")])
+def test_a_slow_rank_of_doubtful_price_is_open(tmp_path, monkeypatch, share, verdict):
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
+    monkeypatch.setattr(evidence_gaps, "most_ns", lambda *_: share * case.step_ns)
+    answer = nobody(case, NOBODY, None, None)
+    assert answer.verdict == verdict
+    if verdict == "inconclusive":
+        (candidate,) = answer.candidates
+        assert candidate.rank == 3
+        assert candidate.lost_ms_high == pytest.approx(2 * share * case.step_ns / 1e6)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.015, "inconclusive"), (0.008, None)])
+def test_a_slow_link_of_doubtful_price_is_open(tmp_path, monkeypatch, share, verdict):
+    mesh = grid(tp=4, dp=2)
+    case = prepared(job(tmp_path, mesh, link={(1, 5): 12}), mesh)
+    monkeypatch.setattr(slow_link, "prices", lambda *_: (share * case.step_ns,) * 3)
+    link = slow_link.slow_link(case)
+    assert (link and nobody(case, NOBODY, None, link).verdict) == verdict
+
+
+def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
+    """The rank works 1.5 % longer, so no error of the model makes that 2 %."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, slow={3: 1.015}, jitter=0), mesh)
+    assert evidence_gaps.nearly_costly(case) is None

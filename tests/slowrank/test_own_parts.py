@@ -1,0 +1,60 @@
+"""A step is cut where peers run the same operations in the same order, and becomes shorter where it is longer."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import LARGE, comm, gemm, group, matched, recv, send, step
+from tracekit.analysis.slowrank.own_parts import Parts, parts_of
+
+PAIR, STAGE = (0, 1), group(0, 0, 2)
+
+
+def ops_of_one(turned):
+    """Rank 0 sends twice and reduces twice, in turn or (`turned`) the messages behind each other."""
+    calls = [send(10, 5, *PAIR), comm(20, 5, 0), send(30, 5, *PAIR), comm(40, 5, 0)]
+    if turned:
+        calls = [send(10, 5, *PAIR), send(20, 5, *PAIR), comm(30, 5, 0), comm(40, 5, 0)]
+    rows = [gemm(0, 10), *calls, gemm(15, 5), gemm(25, 5), gemm(35, 5), step(0, 0, 45)]
+    other = [recv(9, 20, *PAIR, nelems=LARGE), recv(30, 9, *PAIR, nelems=LARGE), step(0, 0, 45)]
+    mates = [gemm(0, 20), comm(20, 5, 0), gemm(25, 15), comm(40, 5, 0), step(0, 0, 45)]
+    return matched({0: rows, 1: [gemm(0, 9), *other], 2: mates}, STAGE)
+
+
+def parts(ops, until=30_000.0):
+    rows = np.arange(len(ops.per_rank[0].start))
+    return parts_of(ops, rows, [0], np.zeros(len(rows), np.int64), np.array([0.0, until]))
+
+
+def test_messages_cut_a_step_as_well():
+    finest, coarse = parts(ops_of_one(turned=False))
+    assert finest.order == ("send", "all_reduce", "send", "all_reduce")
+    assert len(coarse.order) == len(coarse.cuts) - 2 == 2
+
+
+def test_the_busiest_channel_cuts_a_step():
+    rows = [comm(100.0 * i, 10, 0) for i in range(5)] + [comm(50.0 + 200 * i, 10, 1) for i in range(3)]
+    (found,) = parts(matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1)), 500_000.0)
+    assert found.order == ("all_reduce",) * 5
+
+
+def test_messages_both_ways_cut_a_step_together():
+    """A pause before a receive is cured there only if receives cut the step as well as sends."""
+    here = [send(100.0 * i, 10, *PAIR) for i in range(3)] + [
+        recv(500.0 + 100 * i, 10, 1, 0) for i in range(3)
+    ]
+    there = [recv(100.0 * i, 10, *PAIR) for i in range(3)]
+    there += [send(500.0 + 100 * i, 10, 1, 0) for i in range(3)]
+    found = parts(matched({0: here, 1: there}), 900_000.0)
+    assert [p.order for p in found] == [("send",) * 3 + ("recv",) * 3]
+
+
+def test_another_order_is_not_alike():
+    one, other = parts(ops_of_one(turned=False)), parts(ops_of_one(turned=True))
+    assert not one[0].alike(other[0])
+    assert one[1].alike(other[1])
+
+
+def test_a_pause_is_cured_in_its_part():
+    found = Parts(np.array([0.0, 50, 60, 70]), np.array([0]), ("send", "send"))
+    shorter = found.trimmed(np.array([10.0, 10, 10]), np.array([30 / 70]))
+    assert np.diff(found.cuts) * shorter == pytest.approx([10, 10, 10])

@@ -1,0 +1,46 @@
+"""Collectives of unknown groups wait for their stage, where that gives the recorded waits."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tests.what_if.tables import unnamed
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.evidence_gaps import least_ns
+from tracekit.analysis.slowrank.stage_mates import mates
+from tracekit.thresholds.slowrank import JOINED_ERROR
+
+MESH = grid(tp=2, dp=4)
+
+
+@pytest.fixture
+def cases(tmp_path):
+    """The job of one slow rank with all groups named, and with those of dp unnamed."""
+    folders = tmp_path / "named", tmp_path / "unnamed"
+    for folder in folders:
+        folder.mkdir()
+    whole, part = (job(folder, MESH, slow={3: 1.3}) for folder in folders)
+    return prepared(whole, MESH), prepared(unnamed(part, "dp"), MESH)
+
+
+def test_one_place_of_all_ranks_shares_a_number(cases):
+    _, case = cases
+    number = mates(case)
+    assert ((number >= 0) == (case.ops.channel < 0)).all()
+    assert np.bincount(number[number >= 0]).tolist() == [len(case.ops.ranks)] * (int(number.max()) + 1)
+
+
+def test_unknown_waits_are_told_by_the_stage(cases):
+    whole, case = cases
+    assert case.residual_ns < JOINED_ERROR * case.step_ns
+    assert least_ns(case, np.array([3])) == pytest.approx(least_ns(whole, np.array([3])), rel=0.1)
+
+
+def test_waits_of_some_are_not_the_stages(tmp_path):
+    case = prepared(unnamed(job(tmp_path, MESH, link={(0, 2, 4, 6): 12}), "dp"), MESH)
+    assert len(case.model.transfer) == len(case.waits.transfer)
+
+
+def test_a_slow_rank_is_named_by_unknown_groups(tmp_path):
+    finding = analyse(unnamed(job(tmp_path, MESH, slow={3: 1.3}), "dp"), dict(MESH.sizes))
+    assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [3])

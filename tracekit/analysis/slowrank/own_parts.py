@@ -1,0 +1,81 @@
+"""A rank's own time in parts between its operations, and how much shorter each becomes when the rank works as usual.
+
+A pause that is cured in its place lets the others go on there; one that is spread over the step would not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import F64
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The steps of a run cut at some of a rank's operations; own-time readings, ns."""
+
+    cuts: F64  # begins of all parts, and the end of the last
+    starts: I64  # where each step begins in `cuts`
+    order: tuple[str, ...]  # the operations at which steps are cut
+
+    def alike(self, other: "Parts") -> bool:
+        """Whether both ranks run these operations in the same order in each step, so that parts can be compared."""
+        return np.array_equal(self.starts, other.starts) and self.order == other.order
+
+    def trimmed(self, usual: F64, ratio: F64) -> F64:
+        """The factor for each part by which its step is stretched by `ratio`, one entry a step.
+
+        A shorter step first loses what its parts take beyond `usual`, in proportion; the rest is taken from all parts
+        alike.
+        """
+        width = np.diff(self.cuts)
+        step = np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(width))))
+        whole = np.bincount(step, width, len(self.starts))
+        over = np.maximum(width - usual, 0.0)
+        beyond = np.bincount(step, over, len(self.starts))
+        less = np.maximum(whole * (1.0 - ratio), 0.0)
+        share = np.minimum(less / np.where(beyond > 0, beyond, 1.0), 1.0)
+        left = whole - share * beyond
+        rest = whole * ratio / np.where(left > 0, left, 1.0)
+        shorter = (width - share[step] * over) * rest[step] / np.where(width > 0, width, 1.0)
+        return np.asarray(np.where((width > 0) & (left > 0)[step], shorter, ratio[step]), np.float64)
+
+
+def parts_of(
+    ops: Operations, rows: I64, numbers: Sequence[int], labels: I64, knots: F64
+) -> tuple[Parts, ...]:
+    """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
+
+    Steps are cut at the operations of the busiest channel and at all messages, else at the former alone. Across other
+    channels the order differs from rank to rank where one of them runs behind compute. The messages of a pipeline
+    follow its schedule, which ranks of one stage share. `rows` are the rank's operations, `labels` their steps.
+    """
+    messages = np.array([c.p2p for c in ops.channels] or [False])
+    channel = ops.channel[rows]
+    channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
+    known = channel[channel >= 0]
+    busiest = channel == np.argmax(np.bincount(known)) if len(known) else np.ones(len(rows), bool)
+    finest = busiest | (channel == len(messages))
+    return tuple(
+        _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots)
+        for mask in ([finest] if (finest == busiest).all() else [finest, busiest])
+    )
+
+
+def _parts(ops: Operations, steps: Sequence[I64], knots: F64) -> Parts:
+    order = tuple(str(ops.op[row]) for found in steps for row in found.tolist())
+    starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
+    return Parts(cut(knots, [ops.at_start[found] for found in steps]), starts, order)
+
+
+def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64]]) -> F64:
+    """`knots` with every step cut at its `cuts` as well; ns."""
+    parts = [
+        np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])
+        for begin, end, inside in zip(knots[:-1], knots[1:], cuts, strict=True)
+    ]
+    return np.maximum.accumulate(np.concatenate([*parts, knots[-1:]]))
