@@ -4,10 +4,11 @@ All of it is additive over the parts of a global tensor: every rank computes it 
 communication, and the parts of any sharding add up to the same whole.
 """
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,9 +16,9 @@ import torch
 from numerics.errors import CaptureError
 from numerics.record.digest import KEYS, MASK, digest, digest_unsigned_zero
 from numerics.record.pieces import pieces
-from numerics.record.sketch import in_sketch_format, project
+from numerics.record.sketch import projection, sketch_format
 from numerics.schema import SKETCH, Box
-from numerics.thresholds.recording import LOW_BITS_SAMPLE, SCRATCH_ELEMENTS
+from numerics.thresholds.recording import HASH_CHUNK, LOW_BITS_SAMPLE, PASS_CHUNK, SCRATCH_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,8 @@ class Fingerprint:
     sketch: tuple[float, ...]
 
 
-class _Finite(NamedTuple):
-    """A flat tensor in float64 with 0 for what is not finite, and its least and greatest finite number."""
-
-    wide: torch.Tensor
-    non_finite: int
-    least: float
-    greatest: float
-
-
 class _Scratch(threading.local):
-    """Memory of each thread for the float64 copy of a tensor: fresh pages would cost more than the copy itself."""
+    """Memory of each thread for the float64 copy of a chunk: fresh pages would cost more than the copy itself."""
 
     def __init__(self) -> None:
         self._held = torch.empty(0, dtype=torch.float64)
@@ -64,15 +56,48 @@ class _Scratch(threading.local):
 _SCRATCH: Final = _Scratch()
 
 
-def _finite(flat: torch.Tensor) -> _Finite:
-    wide = _SCRATCH.wide(flat)
-    least, greatest = (float(v) for v in torch.stack(torch.aminmax(flat)).tolist())
-    if np.isfinite(least) and np.isfinite(greatest):
-        return _Finite(wide, 0, least, greatest)
-    finite = wide.isfinite()
-    kept = wide[finite]
-    least, greatest = (float(kept.min()), float(kept.max())) if len(kept) else (np.inf, -np.inf)
-    return _Finite(wide.where(finite, 0.0), int((~finite).sum()), least, greatest)
+class _Sums:
+    """Digest and statistics of a flat tensor, added up chunk by chunk, so that each is read from memory once."""
+
+    def __init__(self) -> None:
+        self.digest = self.digest_nz = self.bad = 0
+        self.low, self.high = math.inf, -math.inf
+        self.sums = np.zeros(2 + SKETCH)
+
+    def add(self, flat: torch.Tensor, shape: tuple[int, ...], box: Box) -> None:
+        """Add a flat piece that fills a box."""
+        keys = KEYS.of(shape, box, flat.device)
+        form = sketch_format(flat.dtype)
+        how = projection(shape, box, flat.device, form)
+        chunk = PASS_CHUNK if flat.device.type == "cpu" else HASH_CHUNK
+        size = max(chunk // how.columns, 1) * how.columns
+        total: torch.Tensor | None = None
+        for start in range(0, flat.numel(), size):
+            part = flat[start : start + size]
+            own = keys[start : start + size]
+            found = digest(part, own)
+            self.digest += found
+            self.digest_nz += digest_unsigned_zero(part, found, own)
+            wide = self._finite(part)
+            self.sums[0] += float(wide.sum())
+            self.sums[1] += float(torch.dot(wide, wide))
+            made = how.part(wide if form == torch.float64 else part.to(form), start)
+            total = made if total is None else total + made
+        if total is not None:
+            self.sums[2:] += how.sketch(total).cpu().numpy()
+
+    def _finite(self, part: torch.Tensor) -> torch.Tensor:
+        """Return a chunk in float64 with 0 for what is not finite, and take its extremes."""
+        wide = _SCRATCH.wide(part)
+        least, greatest = (float(value) for value in torch.aminmax(part))
+        if not (math.isfinite(least) and math.isfinite(greatest)):
+            finite = wide.isfinite()
+            kept = wide[finite]
+            self.bad += int((~finite).sum())
+            wide = wide.where(finite, 0.0)
+            least, greatest = (float(kept.min()), float(kept.max())) if len(kept) else (math.inf, -math.inf)
+        self.low, self.high = min(self.low, least), max(self.high, greatest)
+        return wide
 
 
 def _is_bfloat16(flat: torch.Tensor) -> bool:
@@ -87,12 +112,6 @@ def _is_bfloat16(flat: torch.Tensor) -> bool:
     return False
 
 
-def _sums(flat: torch.Tensor, wide: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor:
-    """Return sum, sum of squares and sketch on the CPU, (2 + SKETCH,) float64, in one transfer from a device."""
-    total, squares = wide.sum().reshape(1), torch.dot(wide, wide).reshape(1)
-    return torch.cat([total, squares, project(in_sketch_format(flat, wide), shape, box)]).cpu()
-
-
 @torch.no_grad()
 def fingerprint(value: torch.Tensor, shape: Sequence[int], boxes: Sequence[Box]) -> Fingerprint:
     """Return the fingerprint of a rank's tensor whose elements fill `boxes` of a global tensor of `shape`.
@@ -101,34 +120,25 @@ def fingerprint(value: torch.Tensor, shape: Sequence[int], boxes: Sequence[Box])
     """
     if value.is_complex() or value.is_sparse or value.is_quantized or value.layout != torch.strided:
         raise CaptureError(f"a tensor of type {value.dtype}, layout {value.layout} has no fingerprint")
-    found = found_nz = count = bad = 0
-    low, high, lowbits = np.inf, -np.inf, True
-    sums = torch.zeros(2 + SKETCH, dtype=torch.float64)
+    made, count, lowbits = _Sums(), 0, True
     for piece, box in zip(pieces(value.detach(), boxes), boxes, strict=True):
         if not piece.numel():
             continue
         flat = piece.reshape(-1)
-        keys = KEYS.of(tuple(shape), box, flat.device)
-        part = digest(flat, keys)
-        found += part
-        found_nz += digest_unsigned_zero(flat, part, keys)
+        made.add(flat, tuple(shape), box)
         count += flat.numel()
         lowbits = lowbits and _is_bfloat16(flat)
-        finite = _finite(flat)
-        bad += finite.non_finite
-        low, high = min(low, finite.least), max(high, finite.greatest)
-        sums += _sums(flat, finite.wide, shape, box)
-    some, (total, squares, *sketch) = low <= high, sums.tolist()
+    some, (total, squares, *sketch) = made.low <= made.high, made.sums.tolist()
     return Fingerprint(
-        digest=found & MASK,
-        digest_nz=found_nz & MASK,
+        digest=made.digest & MASK,
+        digest_nz=made.digest_nz & MASK,
         numel=count,
         sum=total,
         sum_squares=squares,
-        abs_max=max(abs(low), abs(high)) if some else None,
-        min=low if some else None,
-        max=high if some else None,
-        non_finite=bad,
+        abs_max=max(abs(made.low), abs(made.high)) if some else None,
+        min=made.low if some else None,
+        max=made.high if some else None,
+        non_finite=made.bad,
         lowbits=lowbits and value.is_floating_point(),
         sketch=tuple(sketch),
     )

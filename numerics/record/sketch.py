@@ -7,6 +7,7 @@ additive over the parts of a global tensor.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -40,35 +41,63 @@ def _block_signs(
     return found
 
 
-def project(piece: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor:
-    """Return the sketch of a float32 or float64 tensor that lies in `box` of a tensor of `shape`: (SKETCH,) float64.
+@dataclass(frozen=True)
+class Projection:
+    """How a box of a global tensor is sketched: signs of its outer and of its inner dimensions.
 
-    The dimensions are split into two groups, so that most of the work is one matrix product with few rows.
+    The dimensions are split into two groups, so that most of the work is one matrix product with few rows. `outer` is
+    (rows, SKETCH), `inner` (columns, SKETCH) float64; a vector has one column, a scalar neither.
     """
-    if not shape:
-        return piece.reshape(1).expand(SKETCH).to(torch.float64)
+
+    outer: torch.Tensor
+    inner: torch.Tensor | None
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row: chunks of a tensor are whole rows."""
+        return 1 if self.inner is None else len(self.inner)
+
+    def part(self, chunk: torch.Tensor, start: int) -> torch.Tensor:
+        """Return what elements from `start` on add to the sketch: (SKETCH, columns), or (SKETCH,) of a vector."""
+        if self.inner is None:
+            return chunk @ self.outer[start : start + len(chunk)].to(chunk.dtype)
+        rows = chunk.view(-1, self.columns)
+        first = start // self.columns
+        return self.outer[first : first + len(rows)].to(chunk.dtype).T @ rows
+
+    def sketch(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return the sketch, (SKETCH,) float64, of the sum of all parts."""
+        whole = parts.to(torch.float64)
+        return whole if self.inner is None else (whole * self.inner.T).sum(1)
+
+
+@lru_cache(maxsize=2048)
+def projection(shape: tuple[int, ...], box: Box, device: torch.device, dtype: torch.dtype) -> Projection:
+    """Return how tensors of a format that lie in `box` of a global tensor of `shape` are sketched."""
     dims = tuple((d, n, o, m) for d, (n, o, m) in enumerate(zip(shape, box.offsets, box.sizes, strict=True)))
-    if len(dims) == 1:
-        return _project_line(piece.reshape(-1), dims[0])
+    if not dims:
+        return Projection(torch.ones(1, SKETCH, dtype=dtype, device=device), None)
+    if len(dims) == 1:  # as bytes: signs of a long vector in its own format would take eight times its memory
+        number, whole_size, offset, size = dims[0]
+        return Projection(_signs(number, whole_size, device)[offset : offset + size], None)
     cut = min(range(1, len(dims)), key=lambda d: math.prod(box.sizes[:d]) + math.prod(box.sizes[d:]))
-    left = _block_signs(dims[:cut], piece.device, piece.dtype)
-    right = _block_signs(dims[cut:], piece.device, torch.float64)
-    rows = left.T @ piece.reshape(len(left), -1)  # (SKETCH, elements of the other dimensions)
-    return (rows.to(torch.float64) * right.T).sum(1)
+    return Projection(
+        _block_signs(dims[:cut], device, dtype), _block_signs(dims[cut:], device, torch.float64)
+    )
 
 
-def _project_line(flat: torch.Tensor, dim: tuple[int, int, int, int]) -> torch.Tensor:
-    """Return the sketch of a part of a vector, chunk by chunk: signs take eight times the vector's memory."""
-    number, whole_size, offset, _ = dim
-    signs = _signs(number, whole_size, flat.device)
-    total = torch.zeros(SKETCH, dtype=torch.float64, device=flat.device)
-    for start in range(0, len(flat), HASH_CHUNK):
-        part = flat[start : start + HASH_CHUNK]
-        own = signs[offset + start : offset + start + len(part)].to(flat.dtype)
-        total += (part @ own).to(torch.float64)
-    return total
+def project(piece: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor:
+    """Return the sketch of a float32 or float64 tensor that lies in `box` of a tensor of `shape`: (SKETCH,) float64."""
+    how = projection(tuple(shape), box, piece.device, piece.dtype)
+    flat = piece.reshape(-1)
+    size = max(HASH_CHUNK // how.columns, 1) * how.columns
+    total: torch.Tensor | None = None
+    for start in range(0, len(flat), size):
+        part = how.part(flat[start : start + size], start)
+        total = part.to(torch.float64) if total is None else total + part
+    return how.sketch(torch.zeros(SKETCH, device=flat.device) if total is None else total)
 
 
-def in_sketch_format(flat: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Return `wide` (float64) in the format of the projections: FP32 for 16-bit numbers, wide enough and quicker."""
-    return flat.to(torch.float32) if flat.is_floating_point() and flat.element_size() == 2 else wide
+def sketch_format(dtype: torch.dtype) -> torch.dtype:
+    """Return the format in which a tensor is projected: FP32 for 16-bit numbers, wide enough and quicker; else FP64."""
+    return torch.float32 if dtype in {torch.bfloat16, torch.float16} else torch.float64

@@ -11,6 +11,10 @@ KEY_CACHE_BYTES: Final = 256 << 20
 MIX_CHUNK: Final = 1 << 15
 """Elements mixed at a time on a CPU: their 256 KiB stay in its cache, and are memory that malloc has at hand."""
 
+PASS_CHUNK: Final = 1 << 18
+"""Elements fingerprinted at a time on a CPU: with keys and float64 copy 640 KiB, which its second cache holds while all
+sums are taken; a tensor larger than the caches would be read from memory for each of them."""
+
 SCRATCH_ELEMENTS: Final = 1 << 23
 """Elements up to which a thread keeps the memory (64 MiB) of a tensor's float64 copy for the next."""
 
