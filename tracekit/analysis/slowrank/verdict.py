@@ -75,7 +75,8 @@ def decide(case: Case) -> Answer:
         prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
-    if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
+    bound = unseen.undecided if unseen.awaited >= MIN_LOST_SHARE * case.step_ns else 0.0
+    if max(unseen.known, bound) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return nobody(case, unseen, stage, link)
