@@ -4,6 +4,7 @@ A program is data: its help, and one `Command` for each command with the line th
 module of a command is imported when the command is called, so that `--help` loads no library.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ import click
 from . import exit_codes
 
 DEBUG = "TRACEKIT_DEBUG"
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOTES = 10
 """Notes of an error that are shown, as files that were rejected."""
 
@@ -131,5 +133,6 @@ def _sentence(error: BaseException, code: int) -> str:
         return plain(f"a fault of ours, please report it: {told} ({DEBUG}=1 shows where)")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return plain(f"{where}{error.strerror or error}; name another file or folder")
+        remedy = "free space there, or name" if error.errno in FULL else "name"
+        return plain(f"{where}{error.strerror or error}; {remedy} another file or folder")
     return plain(str(error))

@@ -218,6 +218,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
             check=False,
         )
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "free space" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["none/a.json", "link.json", "folder"])
