@@ -12,6 +12,9 @@ from reftrain.layout.settings import WHOLE_BACKWARD
 from reftrain.thresholds import LARGEST_MANIFEST
 
 SCHEMA: Final = "reftrain.run/1"
+_KERNELS: Final = frozenset({"auto", "sdpa", "math", "flash", "documents"})
+"""Kernels of attention that the replay computes."""
+
 _PIPELINE: Final = ("schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced")
 
 
@@ -74,11 +77,13 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     """Why there is no matched baseline of a run; empty where there is one."""
     gpus = (manifest.get("fingerprint") or {}).get("gpus")
     if manifest.get("device") == "cuda" or (gpus and manifest.get("device") != "cpu"):
-        return "it summed over NCCL, whose order is not recorded"
+        return "it summed over NCCL, whose order is not recorded (run.device = cpu is replayed)"
     if manifest.get("resumed"):
-        return "it went on from a checkpoint"
+        return "it went on from a checkpoint (a run from its first step is replayed)"
     if config.pipeline.schedule not in WHOLE_BACKWARD:
-        return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here"
-    if config.numerics.attention not in {"auto", "sdpa", "math", "flash", "documents"}:
-        return f"its attention kernel {config.numerics.attention} has no counterpart here"
+        known = ", ".join(sorted(WHOLE_BACKWARD))
+        return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here ({known} have)"
+    if config.numerics.attention not in _KERNELS:
+        known = ", ".join(sorted(_KERNELS))
+        return f"its attention kernel {config.numerics.attention} has no counterpart here ({known} have)"
     return ""

@@ -4,6 +4,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank import evidence_gaps, slow_link
+from tracekit.analysis.slowrank import verdict as decided
 from tracekit.analysis.slowrank.nobody import nobody
 from tracekit.analysis.slowrank.unrecorded import Unseen
 
@@ -37,3 +38,15 @@ def test_nothing_costs_more_than_it_lasts(tmp_path, monkeypatch):
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.015}, jitter=0), mesh)
     assert evidence_gaps.nearly_costly(case) is None
+
+
+@pytest.mark.parametrize(("awaited", "verdict"), [(0.03, "inconclusive"), (0.0, "slow_rank")])
+def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, monkeypatch, awaited, verdict):
+    """The others surely wait for somebody unseen, who may come later than the rank that works longest."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
+    unseen = Unseen(0.0, 0.2 * case.step_ns, (7,), awaited * case.step_ns)
+    monkeypatch.setattr(decided, "waited_for_missing", lambda _: unseen)
+    answer = decided.decide(case)
+    assert answer.verdict == verdict
+    assert (answer.suspects or answer.candidates)[0].rank == 3

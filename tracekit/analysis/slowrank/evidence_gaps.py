@@ -9,14 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.candidates import cured_ns, significant_rows
+from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
+from tracekit.analysis.slowrank.struck_steps import struck_ns
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.thresholds.slowrank import EXPLAINED_ERRORS, LEAST_MATCHED, MAJORITY, MIN_LOST_SHARE
+from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
+    EXPLAINED_ERRORS,
+    LEAST_MATCHED,
+    MAJORITY,
+    MIN_LOST_SHARE,
+)
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,11 @@ def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     """The least that a step saves if `rows` work like their peers, ns.
 
     It is what is saved if unmatched operations keep their length, or what the model of the step saves beyond its error:
-    a wait for somebody unknown that the model gives without him has none to wait for.
+    a wait for somebody unknown that the model gives without him has none to wait for; or what other steps show, in
+    which these ranks are quick.
     """
     explained = case.model.recorded_ns - cured_ns(case, case.model, rows) - explained_from(case)
-    return max(_pinned_ns(case, rows), explained, 0.0)
+    return max(_pinned_ns(case, rows), explained, _by_steps_ns(case, rows), 0.0)
 
 
 def explained_from(case: Case) -> float:
@@ -92,12 +100,31 @@ def _pinned_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     return case.pinned_model.recorded_ns - cured_ns(case, case.pinned_model, rows)
 
 
+def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What slowness of `rows` costs by the steps in which they are quick, ns; 0 where all is matched."""
+    return 0.0 if coverage(case).matched == 1 else struck_ns(case, case.found, rows)
+
+
+def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
+    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched."""
+    rows = significant_rows(case, CANDIDATE_SHARE)
+    if not len(rows):
+        return found
+    row = int(rows[np.argmax(case.found.mean[rows])])
+    least = _by_steps_ns(case, np.array([row]))
+    if least <= (found.gain if found else 0.0):
+        return found
+    return Hypothesis((row,), (least,), least, (float(case.found.z[row]),))
+
+
 def proven_pinned(case: Case, rows: npt.NDArray[np.int64]) -> bool:
     """Whether the least that `rows` may cost is above the threshold, and above the error of the model that gives it.
 
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
-    return _pinned_ns(case, rows) >= max(MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns)
+    return max(_pinned_ns(case, rows), _by_steps_ns(case, rows)) >= max(
+        MIN_LOST_SHARE * case.step_ns, case.pinned_residual_ns
+    )
 
 
 def undecided(case: Case) -> Undecided | None:

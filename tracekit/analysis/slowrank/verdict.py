@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     most_ns,
     proven_pinned,
     tokens_may_explain,
+    told_by_steps,
 )
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
@@ -62,6 +63,7 @@ def decide(case: Case) -> Answer:
     ranks = slow_ranks(case)
     if ranks and not _no_accident(case, ranks):
         ranks = None
+    ranks = told_by_steps(case, ranks)
     stage = long_stage(case)
     link = slow_link(case)
     prices = {
@@ -73,7 +75,8 @@ def decide(case: Case) -> Answer:
         prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
-    if max(unseen.known, unseen.awaited) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
+    bound = unseen.undecided if unseen.awaited >= MIN_LOST_SHARE * case.step_ns else 0.0
+    if max(unseen.known, bound) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:
         return nobody(case, unseen, stage, link)
@@ -139,10 +142,11 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
     if uneven > LEVELLING_GAIN * found.gain:
         return uneven_answer(case, uneven)
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
-    rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
-    if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
-        return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
-    found = rest if len(kept) < len(found.rows) else found
+    if len(kept) < len(found.rows):
+        rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
+        if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
+            return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
+        found = rest
     rows = np.array(found.rows)
     least = least_ns(case, rows)
     if coverage(case).matched != 1 and least < MIN_LOST_SHARE * case.step_ns:
