@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: demo test test-traces test-training test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-traces test-training test-numerics test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -30,16 +30,20 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; two halves at once, seven to eight minutes on two cores.
-TRAINING := tests/bugs tests/demo tests/gpu tests/hang tests/numerics tests/ranks tests/record tests/reftrain tests/schedule
+# At least one test of every behaviour; three parts at once, six to seven minutes on two cores.
+NUMERICS := tests/bugs tests/numerics
+TRAINING := tests/demo tests/gpu tests/hang tests/ranks tests/record tests/reftrain tests/schedule
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-traces test-training
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-traces test-training test-numerics
 
 test-traces: $(STAMP)
-	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(TRAINING))
+	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(TRAINING) $(NUMERICS))
 
 test-training: $(STAMP)
-	@$(BIN)/python -m pytest $(TRAINING)
+	@$(BIN)/python -m pytest -p no:cacheprovider $(TRAINING)
+
+test-numerics: $(STAMP)
+	@$(BIN)/python -m pytest -p no:cacheprovider $(NUMERICS)
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)

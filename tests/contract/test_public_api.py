@@ -135,3 +135,9 @@ def test_readme_snippet_runs(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     exec(compile(snippet, "README.md", "exec"), {})
     assert capsys.readouterr().out.splitlines()[0] == "slow_rank [5]"
+
+
+def test_load_takes_one_path_or_several():
+    sample = ROOT / "sample_traces" / "demo_slow_tp" / "trace" / "rank0.json.gz"
+    runs = [tracekit.load(given) for given in (str(sample), sample, [sample], (str(sample),))]
+    assert [[r.rank for r in run.ranks] for run in runs] == [[0]] * 4

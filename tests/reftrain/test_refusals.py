@@ -258,7 +258,8 @@ def test_an_unwritable_file_and_an_internal_error(capsys, monkeypatch):
         command.main()
     said = capsys.readouterr().err
     assert (stop.value.code, said) == (
-        3, "reftrain: /proc/nowhere/faults.json: No such file or directory; name another file or folder\n"
+        3,
+        "reftrain: /proc/nowhere/faults.json: cannot be written (its folder does not exist); name another file\n",
     )  # fmt: skip
 
     def broken(**_):

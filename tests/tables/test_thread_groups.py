@@ -10,7 +10,7 @@ STEP, STEPS = 10_000, 3
 PAIRS = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
 
 
-def ranks(shift=(0, 0, 0, 0), swap=()):
+def ranks(shift=(0, 0, 0, 0), swap=(), apart=1500):
     """Four ranks: twice a step tensor groups meet, then replicas; rank 3 and then rank 0 come 900 us late.
 
     Threads 0 and 1 serve the replicas, 2 and 3 the tensor group; those in `swap` begin with the other thread.
@@ -24,7 +24,7 @@ def ranks(shift=(0, 0, 0, 0), swap=()):
                 met = begin + post + (900 if late in PAIRS[rank] else 0)
                 mine = begin + post + (900 if rank == late else 0)
                 rows.append(span(2 + (k + (rank in swap)) % 2, mine, met + 50 - mine))
-            met = begin + 4000 + (1500 if rank % 2 == n % 2 else 0)
+            met = begin + 4000 + (apart if rank % 2 == n % 2 else 0)
             rows.append(span(n % 2, met - 20 * rank, 100 + 20 * rank))
         found.append(recorded(rank, *shifted(rows, shift[rank])))
     return found
@@ -63,6 +63,13 @@ def test_a_missing_rank_leaves_the_others_their_groups():
     found = groups_of_threads([r for r in ranks() if r.rank != 2], grid())
     assert found[1, 202] == (0, 1)
     assert found[1, 200] == (1, 3)
+
+
+def test_what_all_choices_agree_about_is_told():
+    """Where all replicas meet at once they may be the world; the tensor groups are clear all the same."""
+    found = groups_of_threads(ranks(apart=0), grid())
+    assert set(found) == {(r, 202 + t) for r in range(4) for t in range(2)}
+    assert found[3, 202] == (2, 3)
 
 
 def test_groups_without_numbers_are_told_by_times():

@@ -6,6 +6,7 @@ leaves a collective before all members began it: that holds for some offset of a
 members of one group.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, islice, permutations
@@ -28,10 +29,10 @@ Queue = Mapping[int, tuple[tuple[str, ...], I64]]
 
 
 def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict[tuple[int, int], Members]:
-    """Return (rank, thread) → members of its group; without the ranks of which more than one choice is left.
+    """Return (rank, thread) → members of its group; without the threads that may still serve several.
 
     Threads are the `stream` of operations on a CPU trace. Of choices that contradict nothing, those with the fewest
-    queues are taken.
+    queues count.
     """
     choices = {r.rank: _choices(r, groups) for r in ranks if not r.on_gpu}
     search = _Search({r.rank: r for r in ranks}, {r: found for r, found in choices.items() if found})
@@ -40,8 +41,13 @@ def groups_of_threads(ranks: Sequence[RankOps], groups: Sequence[Group]) -> dict
         r: [c for c in found if len(c) == min(map(len, found))] for r, found in search.left.items()
     }
     search.narrow()
-    only = {r: found[0] for r, found in search.left.items() if len(found) == 1}
-    return {(r, t): members for r, c in only.items() for threads, members in c.items() for t in threads}
+    told: dict[tuple[int, int], set[Members]] = defaultdict(set)
+    for rank, found in search.left.items():
+        for choice in found:
+            for threads, members in choice.items():
+                for thread in threads:
+                    told[rank, thread].add(members)
+    return {key: groups.pop() for key, groups in told.items() if len(groups) == 1}
 
 
 def _choices(ops: RankOps, groups: Sequence[Group]) -> list[Choice]:

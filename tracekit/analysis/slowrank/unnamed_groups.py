@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.mesh_choice import group_uses, remedy, world_of
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
-from tracekit.store import InferredGroup, Run
+from tracekit.store import Group, InferredGroup, Run
 from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.lost_arguments import OTHER
@@ -61,6 +61,7 @@ def with_groups_of_streams(
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
         return run, ranks
+    run, ranks = _named(run, ranks, groups_of_threads(ranks, _possible(mesh)))
     return _named(run, ranks, _by_mesh(stream_classes(ranks), mesh, {r.rank for r in ranks}))
 
 
@@ -136,6 +137,12 @@ def _by_ends(classes: list[StreamClass]) -> dict[tuple[int, int], Members]:
             if streams.size in {-1, len(group)}:
                 found |= {(rank, streams.streams[rank]): group for rank in group}
     return found
+
+
+def _possible(mesh: Mesh) -> list[Group]:
+    """The groups of all ways in which `mesh` can be divided; nothing tells in which order they were created."""
+    members = [group for way in ways_of(mesh) if not way.part for group in way.groups]
+    return [Group(n, ranks, (), ()) for n, ranks in enumerate(members)]
 
 
 def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:

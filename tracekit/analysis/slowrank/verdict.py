@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, slow_ranks, those_that_cost
+from tracekit.analysis.slowrank.candidates import Hypothesis, significant_rows, slow_ranks, those_that_cost
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     proven_pinned,
     tokens_may_explain,
     told_by_steps,
+    undecided,
 )
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
@@ -120,6 +121,9 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
     alone = in_the_only_step(case)
     if alone is not None and alone.high[0] > stage.gain:
         return only_step_answer(case, alone)
+    rank = undecided(case)
+    if rank is not None and coverage(case).matched != 1 and rank.high[0] > stage.gain:
+        return open_answer(case, rank)  # its waits are unknown: it alone may be what makes the stage long
     uneven = uneven_data(case)
     if uneven > stage.gain:
         return uneven_answer(case, uneven)
@@ -228,7 +232,7 @@ def _stage_answer(case: Case, found: LongStage) -> Answer:
     )
     reason = (
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); {_beside_each_other(ranks)}"
+        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}"
     )
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
@@ -240,8 +244,11 @@ def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
     return replace(suspect, lost_ms_low=low, lost_ms_high=high)
 
 
-def _beside_each_other(ranks: Sequence[int]) -> str:
+def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
+    if slow:
+        return f"rank {listed(slow)} of it works longer than its peers besides"
     if len(ranks) >= STAGE_TELLING_PEERS:
         return "no rank of it is slower than its peers"
     if len(ranks) > 1:

@@ -1,0 +1,38 @@
+"""A stage is not called long where one of its ranks may be the cause, and nothing false is said of its ranks."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank.evidence_gaps import Undecided
+from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.findings import Coverage
+
+STAGES = grid(tp=4, pp=2)
+LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 1}
+
+
+@pytest.fixture
+def case(tmp_path):
+    return prepared(job(tmp_path, STAGES, slow=LONG), STAGES)
+
+
+@pytest.mark.parametrize(("share", "found"), [(1.5, "inconclusive"), (0.5, "imbalance")])
+def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, found):
+    stage = long_stage(case)
+    rival = Undecided((stage.rows[0],), (0.0,), (share * stage.gain,))
+    monkeypatch.setattr(verdict, "undecided", lambda _: rival)
+    monkeypatch.setattr(verdict, "coverage", lambda _: Coverage(0.5, {}))
+    assert verdict._long_stage(case, replace(stage, low=stage.gain)).verdict == found
+
+
+def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
+    slower = max(LONG)
+    case = prepared(job(tmp_path, STAGES, slow=LONG | {slower: 1.6}), STAGES)
+    rows = [case.steps.ranks.index(r) for r in LONG]
+    assert f"rank {slower} of it works longer" in verdict._beside_each_other(
+        case, [case.steps.ranks[r] for r in rows]
+    )
+    assert "no rank of it" in verdict._beside_each_other(case, [r for r in LONG if r != slower])
