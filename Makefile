@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: demo test test-traces test-training test-numerics test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-analysis test-numerics test-training test-rest test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -30,20 +30,25 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; three parts at once, six to seven minutes on two cores.
+# At least one test of every behaviour; four parts, three at once, six to seven minutes on two cores.
+ANALYSIS := tests/accuracy tests/bench tests/contract tests/localise tests/property tests/slowrank tests/tables tests/what_if
 NUMERICS := tests/bugs tests/numerics
 TRAINING := tests/demo tests/gpu tests/hang tests/ranks tests/record tests/reftrain tests/schedule
+PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-traces test-training test-numerics
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-analysis test-numerics test-training test-rest
 
-test-traces: $(STAMP)
-	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(TRAINING) $(NUMERICS))
-
-test-training: $(STAMP)
-	@$(BIN)/python -m pytest -p no:cacheprovider $(TRAINING)
+test-analysis: $(STAMP)
+	@$(PYTEST) $(ANALYSIS)
 
 test-numerics: $(STAMP)
-	@$(BIN)/python -m pytest -p no:cacheprovider $(NUMERICS)
+	@$(PYTEST) $(NUMERICS)
+
+test-training: $(STAMP)
+	@$(PYTEST) $(TRAINING)
+
+test-rest: $(STAMP)
+	@$(PYTEST) $(addprefix --ignore=,$(ANALYSIS) $(NUMERICS) $(TRAINING))
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)
