@@ -1,11 +1,14 @@
 """Work that one index of an axis does in every replica is the job's design, and no rank is slow."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.suspect_work import by_role
+from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)
@@ -38,3 +41,23 @@ def test_devices_of_that_index_that_are_slow_are_named(tmp_path):
     found = analyse(job(tmp_path, MESH, slow={0: 1.08, 2: 1.08, 4: 1.08}, jitter=0.001, layers=6))
     assert found.verdict == "slow_rank"
     assert {s.rank for s in found.suspects} == {0, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("turns", "shared", "dealt"), [(True, True, True), (False, True, False), (True, False, False)]
+)
+def test_documents_are_dealt_to_a_whole_replica(tmp_path, turns, shared, dealt):
+    """Both stages of a replica are longer in three steps, and shorter in one: no device is quicker in one step."""
+    mesh = grid(pp=2, dp=2)
+    case = prepared(job(tmp_path, mesh, jitter=0), mesh)
+    pattern = np.array([-10.0 if turns else 10.0, 11, 10, 12, 9]) * 1e5
+    value = np.zeros((4, 5))
+    for row, rank in enumerate(case.steps.ranks):
+        place = mesh.coords(rank)
+        sign = 1 if place["dp"] else -1
+        value[row] = sign * pattern * (1 if not place["pp"] else 0.5 if shared else 0.0)
+    case = replace(case, found=replace(case.found, value=value))
+    row = case.steps.ranks.index(
+        next(r for r in range(4) if mesh.coords(r)["dp"] and not mesh.coords(r)["pp"])
+    )
+    assert dealt_to_its_replica(case, row) == dealt

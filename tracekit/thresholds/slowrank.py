@@ -158,6 +158,9 @@ ATTENTION_NAMED: Final = 0.02
 ATTENTION_VARIATION: Final = 2.0
 """Attention must vary this many times as much as the other compute: a slow device slows both alike."""
 
+MATES_SHARE: Final = 0.33
+"""Documents make other stages longer by at least this share of what they make one: stages differ in layers."""
+
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
 

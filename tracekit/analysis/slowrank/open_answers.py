@@ -154,12 +154,14 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
-    reason += NOT_EXACT if near else _BESIDE if beside else _why_open(matched)
-    decide = _WITHOUT_LINK if beside or near else what_would_decide(case)
+    why = NOT_EXACT if near else _BESIDE if beside else _why_open(matched)
+    reason += _GUESSED if link.guessed else why
+    decide = _WITHOUT_LINK if beside or near or link.guessed else what_would_decide(case)
     candidates = link_suspects(case, replace(link, high=high), ())
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
+_GUESSED = "nothing tells the ends of its messages but when they ended"
 _BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
 _WITHOUT_LINK = (
     "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"

@@ -45,6 +45,9 @@ class SlowLink:
     late: float = (
         0.0  # by how much its messages came later than their peers', on the slowest channel, ns a step
     )
+    guessed: bool = (
+        False  # only messages show it whose ends were inferred, and only on clocks that they align
+    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def slow_link(case: Case) -> SlowLink | None:
     message, scale = message_of(case)
     brief = _briefest(case) / scale
     delivery = case.waits.delivery.astype(np.float64)
-    late, scheduled = np.zeros(len(delivery)), _thread_doubt(case)
+    late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
     for channels in _peers(case, message):
@@ -77,6 +80,7 @@ def slow_link(case: Case) -> SlowLink | None:
             if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
+            sure |= c in told or not _guessed(case, ops.channels[c].members)
             late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
             untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
             late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
@@ -94,8 +98,13 @@ def slow_link(case: Case) -> SlowLink | None:
     ratio = most.here / max(most.peers, 1.0)
     ranks = _at_the_link(case, set(slow), set(tested))
     return SlowLink(
-        ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest
+        ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
     )
+
+
+def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
+    """Whether nothing but when they ended told the ends of messages between two ranks, either way."""
+    return any(c.inferred and set(c.members) == set(ends) for c in case.ops.channels)
 
 
 def _longest(case: Case, slow: Iterable[int], late: F64) -> float:

@@ -10,11 +10,13 @@ from tracekit.tables.features import Features, read_features
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
     MAJORITY,
+    MATES_SHARE,
     PEERS_SAMPLED,
     PRODUCTS_STEADY,
     ROLE_EQUALITY,
     ROLE_RANKS,
 )
+from tracekit.thresholds.tables import ENOUGH_STEPS
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -43,6 +45,23 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
     share = attention / max(usual, 1.0)
     products_share = products / max(float(np.median([p.matmul for p in peers])), 1.0)
     return excess > 0 and attention >= ATTENTION_ALONE * excess and products_share < PRODUCTS_STEADY * share
+
+
+def dealt_to_its_replica(case: Case, row: int) -> bool:
+    """Whether all stages of a rank's replica work longer than their peers in the same steps, and shorter in others.
+
+    The same documents pass through all stages. A slow device has no faster step, and makes no other stage longer.
+    """
+    rank = case.steps.ranks[row]
+    line = set(case.mesh.line(rank, ("pp",))) - {rank}
+    mates = [i for i, r in enumerate(case.steps.ranks) if r in line]
+    values = case.found.value[[row, *mates]]
+    values = values[:, np.isfinite(values).all(axis=0)]
+    if not mates or values.shape[1] < ENOUGH_STEPS:
+        return False
+    mine, theirs = values[0], values[1:] * np.sign(values[0])
+    together = bool((theirs >= MATES_SHARE * np.abs(mine)).all())
+    return together and bool(mine.min() < -MATES_SHARE * np.abs(mine).mean())
 
 
 def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:

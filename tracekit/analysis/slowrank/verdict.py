@@ -37,7 +37,7 @@ from tracekit.analysis.slowrank.open_answers import (
 )
 from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
-from tracekit.analysis.slowrank.suspect_work import by_role, only_attention
+from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
 from tracekit.analysis.slowrank.unrecorded import waited_for_missing
 from tracekit.analysis.slowrank.wording import listed
@@ -103,6 +103,8 @@ def _shown(case: Case, found: LongStage | SlowLink) -> bool:
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
     least = MIN_LOST_SHARE * case.step_ns
+    if isinstance(found, SlowLink) and found.guessed:
+        return False
     if found.gain < case.residual_ns:
         return found.low >= max(least, case.pinned_residual_ns)
     return coverage(case).matched == 1 or found.low >= least
@@ -162,7 +164,7 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless only their attention is longer: that depends on the documents they were dealt."""
-    if only_attention(case, found.rows):
+    if only_attention(case, found.rows) or all(dealt_to_its_replica(case, row) for row in found.rows):
         return uneven_answer(case, found.gain)
     suspects = []
     for row, lost, z in zip(found.rows, found.lost, found.z, strict=True):
