@@ -8,11 +8,11 @@ from tests.localise.schedule import deepspeed, lowered, one_f_one_b
 from tests.localise.score import Outcome, kept
 from tests.marks import quick_first
 
-SEEDS = (1003, 1007, 1012, 1018, 1025, 1031)
+SEEDS = (1003, 1007, 1018, 1012, 1025, 1031)
 """Documents on graphs, two faults in ragged windows, slow hosts, a checkpoint: of 2.8 to 2.15, with eight ranks."""
 
 
-@pytest.mark.parametrize("seed", quick_first(3, SEEDS))
+@pytest.mark.parametrize("seed", quick_first(2, SEEDS))
 def test_case_is_answered(seed):
     outcome = one(seed, world=8)
     assert outcome.result == "right"

@@ -88,8 +88,7 @@ def slow_link(case: Case) -> SlowLink | None:
         return None
     for c, several in slow.items():
         rest = _not_compared(case, c, tested[c])
-        sound = max(f.peers / f.here for f in several)  # share of a transfer that a sound link takes
-        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - sound))
+        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
     gain, low, high = prices(case, late)
     longest = _longest(case, slow, late)
     if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:
@@ -121,7 +120,10 @@ def _untimed(case: Case, channel: int, token: str) -> I64:
 
 
 def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
-    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well."""
+    """Instances of a slow channel that carry what no other channel does, as tokens dealt to experts: slow as well.
+
+    A sound link would take the same share of the time as for what was compared.
+    """
     rows = case.waits.first_row
     usable = case.waits.complete & case.waits.timed & case.analysed[rows]
     return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
