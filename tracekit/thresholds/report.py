@@ -23,3 +23,18 @@ NUMBER_RUNS_SHOWN: Final = 12
 
 TIGHT_INTERVAL: Final = 0.1
 """Share by which the ends of a price may differ before the text shows both."""
+
+LEVEL_INDICES: Final = 64
+"""Indices of an axis whose spread a page draws: more boxes cannot be told apart on one screen."""
+
+TIMELINE_RANKS: Final = 8
+"""Ranks whose time lines a page shows beside each other."""
+
+TIMELINE_PARTS: Final = 1500
+"""Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
+
+MAP_CELLS: Final = 200_000
+"""Cells of one heat map in a page: 16 384 ranks × 12 steps; more steps are drawn in blocks, so that a page stays small."""
+
+STACK_RANKS_SHOWN: Final = 256
+"""Groups, culprits and frontiers of a hang that a page lists: it stays readable, and the rest is counted."""

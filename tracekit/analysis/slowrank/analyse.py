@@ -20,6 +20,7 @@ from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
+from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
@@ -28,6 +29,7 @@ from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
 from tracekit.findings import Quality, RankCoverage, SlowRankFinding, StepsFinding, WhatIf
+from tracekit.findings.picture import SlowRankPicture
 from tracekit.store import Run
 from tracekit.tables.common_part import common_part
 from tracekit.tables.lost_arguments import repaired
@@ -53,6 +55,29 @@ def analyse(
     mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input, MeshError where
     process groups do, InputError where nothing can be compared.
     """
+    return _finding(*_answered(run, mesh, order, steps, progress))
+
+
+def illustrated(
+    run: Run,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    steps: Sequence[StepRange] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[SlowRankFinding, SlowRankPicture]:
+    """The finding of `analyse`, and what a page draws beside it. Arguments and errors as there."""
+    case, choice, answer = _answered(run, mesh, order, steps, progress)
+    return _finding(case, choice, answer), picture_of(case, answer)
+
+
+def _answered(
+    run: Run,
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[Case, MeshChoice, Answer]:
+    """The case, its mesh, and the answer about it."""
     run, ranks = _read(run, mesh, progress)
     try:
         case, choice = _stepped(run, ranks, mesh, order, steps)
@@ -63,7 +88,7 @@ def analyse(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise _alone(run, error) from error.__cause__
-    return _finding(case, choice, _of_part(case, doubted(case, tempered(case, decide(case)))))
+    return case, choice, _of_part(case, doubted(case, tempered(case, decide(case))))
 
 
 def _alone(run: Run, error: InputError) -> InputError:

@@ -1,0 +1,70 @@
+"""The tests that an answer went through, with what was measured and the thresholds."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.findings.picture import Criterion
+from tracekit.thresholds.slowrank import LEAST_MATCHED, MIN_LOST_SHARE, PROVING_STEPS
+from tracekit.units import ms
+
+
+def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
+    """What decided: significance, length and price of the excess, the model's error, and how much was matched."""
+    named = [case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks]
+    rows = np.array(named or range(len(case.steps.ranks)), np.int64)
+    who = "the ranks named" if named else "all ranks"
+    step = case.step_ns
+    matched = coverage(case).matched
+    return (
+        Criterion(
+            f"Own time beyond the peers', the largest mean of {who}",
+            _ms(_most(case.found.mean[rows])),
+            f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
+            "Clocks of devices vary by 1 to 2 % by themselves.",
+        ),
+        Criterion(
+            "Significance of that, in standard errors",
+            _number(_most(case.found.z[rows])),
+            f"{case.found.limit:.1f}",
+            "With many ranks the largest of them is far out by chance; an excess of one step alone counts 0.",
+        ),
+        Criterion(
+            "What the step loses by it, by the model of the step",
+            _ms(step * answer.gain / case.base_ns) if answer.gain > 0 else "no price was asked for",
+            f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
+            "Work that nobody waits for costs nothing, and nobody is blamed for it.",
+        ),
+        Criterion(
+            "What the model misses of the recorded step",
+            _ms(case.residual_ns),
+            "no smaller price is proven",
+            "The model is played with nothing changed and compared with the recording.",
+        ),
+        Criterion(
+            "Exposed communication that was matched with all members",
+            "none was exposed" if matched is None else f"{matched:.1%}",
+            f"{LEAST_MATCHED:.0%}, below which nothing can be said",
+            "What is not matched may be a wait or a transfer: it widens the interval of the price.",
+        ),
+        Criterion(
+            "Steps recorded whole on enough ranks",
+            str(len(case.steps.numbers)),
+            f"{PROVING_STEPS} prove a faint excess",
+            "One step cannot tell a slow rank from an accident.",
+        ),
+    )
+
+
+def _most(values: np.typing.NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else float("nan")
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if np.isfinite(value) else "unknown"
+
+
+def _ms(ns: float) -> str:
+    return f"{ms(ns):.2f} ms" if np.isfinite(ns) else "unknown"

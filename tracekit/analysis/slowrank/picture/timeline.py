@@ -1,0 +1,74 @@
+"""One step of the suspect beside its peers, on aligned clocks."""
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.picture.kinds import COMPUTE, TRANSFER, WAIT, axes_of_channels
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.findings.picture import Timeline, TimelineRow
+from tracekit.tables.compute_time import windows_of
+from tracekit.tables.intervals import I64, union
+from tracekit.thresholds.report import TIMELINE_PARTS, TIMELINE_RANKS
+from tracekit.units import NS_PER_MS
+
+
+def timeline(case: Case, answer: Answer) -> Timeline | None:
+    """The step in which the first suspect, or else the rank with the most excess, is furthest beyond its peers."""
+    value = np.where(np.isfinite(case.found.value), case.found.value, -np.inf)
+    if not np.isfinite(value).any():
+        return None
+    named = [s.rank for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks]
+    named = [r for r in named if np.isfinite(value[case.steps.row(r)]).any()]
+    rank = named[0] if named else case.steps.ranks[int(np.argmax(value.max(axis=1)))]
+    column = int(np.argmax(value[case.steps.row(rank)]))
+    ranks = _beside(case, rank, named[1:], column)
+    windows = {r: windows_of(case.ops, case.steps, r, [column]) for r in ranks}
+    begins = [int(case.clocks.align(r, windows[r][0])[0]) for r in ranks]
+    ends = [int(case.clocks.align(r, windows[r][1])[0]) for r in ranks]
+    gap = max((max(ends) - min(begins)) // TIMELINE_PARTS, 1)
+    rows = [row for r in ranks for row in _rows(case, r, windows[r], min(begins), gap)]
+    linked = len({case.clocks.island.get(r) for r in ranks}) == 1
+    return Timeline(case.steps.numbers[column], tuple(ranks), tuple(rows), gap / NS_PER_MS, linked)
+
+
+def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
+    """`rank`, others named with it, and the ranks of its stage that stand next to it in the mesh."""
+    at = case.mesh.coords(rank)
+    stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
+    peers = [case.steps.ranks[r] for r in stage]
+    peers.sort(key=lambda r: (sum(at[d] != i for d, i in case.mesh.coords(r).items()), r))
+    known = [r for r in dict.fromkeys([rank, *named, *peers]) if np.isfinite(case.steps.own[case.steps.row(r), column])]
+    return known[:TIMELINE_RANKS]
+
+
+def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -> list[TimelineRow]:
+    """The stretches of each kind of time of `rank` in its step, ms from `zero`, gaps below `gap` ns closed."""
+    ops, waits = case.ops, case.waits
+    first, last = int(window[0][0]), int(window[1][0])
+    where = ops.of(rank)
+    mine = np.flatnonzero((ops.exposed[where] > 0) & (ops.end[where] > first) & (ops.start[where] < last))
+    mine += where.start
+    since = ops.end[mine] - ops.exposed[mine]
+    went = since + waits.exposed_wait[mine]
+    names = np.array(axes_of_channels(case), object).astype(str)[ops.channel[mine]]
+    stretches = {COMPUTE: case.ops.per_rank[rank].busy}
+    for name in sorted(set(names.tolist())):
+        of = names == name
+        stretches[f"{WAIT} {name}"] = (since[of], went[of])
+        stretches[f"{TRANSFER} {name}"] = (went[of], ops.end[mine][of])
+    rows = []
+    for kind, (starts, ends) in stretches.items():
+        starts, ends = np.clip(starts, first, last), np.clip(ends, first, last)
+        some = ends > starts
+        begin, end = union(starts[some], ends[some] + gap)
+        if len(begin):
+            shifted = case.clocks.align(rank, begin) - zero
+            rows.append(
+                TimelineRow(
+                    rank,
+                    kind,
+                    tuple((shifted / NS_PER_MS).tolist()),
+                    tuple(((end - gap - begin) / NS_PER_MS).tolist()),
+                )
+            )
+    return rows

@@ -1,0 +1,1 @@
+"""Findings as one offline HTML page: templates, style and script are the files beside these modules."""

@@ -1,0 +1,77 @@
+"""One HTML file that asks for nothing: style, script, chart library and data stand in it.
+
+Every text of a finding is untrusted. The templates escape it, the data block cannot end its element, and the page's own
+policy lets only the two scripts run whose hashes it names, and no request leave.
+"""
+
+import json
+from base64 import b64encode
+from hashlib import sha256
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import Any, Final
+
+from tracekit.errors import UsageError
+from tracekit.text import plain
+
+NEEDED: Final = ("jinja2", "plotly")
+"""Packages of the extra `report`; nothing else of tracekit imports them."""
+_IN_DATA: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def check_installed() -> None:
+    """Raise UsageError, with the remedy, where the extra `report` is not installed."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"--html needs {' and '.join(missing)}, not installed; pip install 'tracekit4d[report]'"
+        )
+
+
+def render(template: str, data: dict[str, Any], **values: Any) -> str:
+    """The page of a template in this folder; `data` goes to the script, `values` to the template.
+
+    The same arguments give the same bytes. Raises UsageError where the extra `report` is not installed.
+    """
+    check_installed()
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    scripts = [get_plotlyjs().replace("</script", "<\\/script"), _file("page.js")]
+    hashes = " ".join(f"'sha256-{b64encode(sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    environment = Environment(
+        autoescape=True,
+        loader=FunctionLoader(_file),
+        undefined=StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(
+        policy=_POLICY.format(scripts=hashes),
+        style=Markup(_file("page.css")),  # noqa: S704 - ours
+        scripts=[Markup(s) for s in scripts],  # noqa: S704 - ours and the library's; neither holds a finding
+        data=Markup(data_block(data)),  # noqa: S704 - escaped for its element
+        **values,
+    )
+
+
+_POLICY: Final = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def data_block(data: dict[str, Any]) -> str:
+    """`data` as JSON that no text in it can break out of a script element with. ValueError for NaN and infinity."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_IN_DATA)
+
+
+def _harmless(value: Any) -> Any:
+    """Text without control characters; what is no plain `str` stays as it is."""
+    return plain(value) if type(value) is str else value
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
