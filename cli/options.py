@@ -7,7 +7,7 @@ import click
 
 from tracekit.mesh import parse_mesh, parse_order
 
-from .output import JSON
+from .output import JSON, MARKDOWN
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
@@ -106,6 +106,7 @@ def output() -> Callable[[Command], Command]:
     """Decorate a command with the options of every command that answers."""
     options = [
         JSON,
+        MARKDOWN,
         click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
         click.option(
             "--jobs",
