@@ -40,7 +40,7 @@ def with_cut_step(ops: Operations, alike: Sequence[Sequence[int]]) -> tuple[Oper
 def _usual(ops: Operations, numbers: Sequence[int]) -> I64:
     """How many operations the fullest step of each rank has."""
     counts = [[int((ops.step[ops.of(r)] == n).sum()) for n in numbers] for r in ops.ranks]
-    return np.array(counts, np.int64).max(axis=1)
+    return np.asarray(np.array(counts, np.int64).max(axis=1), np.int64)
 
 
 @dataclass

@@ -99,10 +99,10 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
             continue  # messages of that channel are among those without a peer: the two ends may count differently
         rows = [row[r] for r in channel.members if r in row]
         if rows and len(numbers):
-            mine = counts[c, rows]
-            most = mine.max(axis=0)
-            cut = mine.min(axis=0) < most
-            lacking[rows] += np.where(cut, most.max(), most) - mine
+            have = counts[c, rows]
+            most = have.max(axis=0)
+            cut = have.min(axis=0) < most
+            lacking[rows] += np.where(cut, most.max(), most) - have
     if not len(numbers):
         return np.zeros(lacking.shape, bool)
     known, every = counts.sum(axis=0), _operations(ops, step, numbers)
