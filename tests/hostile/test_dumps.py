@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.hang.simulate import make
+from tests.hostile.job import DAMAGED
 from tests.marks import quick_first
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
@@ -221,6 +222,18 @@ def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed):
     del dumps[lone]["entries"]
     finding = answer(tmp_path / "x", dumps)
     assert {c.rank for c in finding.culprits} <= {found.culprit}
+    assert finding.verdict != "none"
+
+
+def test_a_damaged_status_is_paired_with_no_group(tmp_path):
+    """One row and another group's members are lost: what is left is as many of both, and no longer in order."""
+    found = case(0)
+    dumps = copy.deepcopy(found.dumps)
+    in_status("enqueued", lambda _: 10**200)(dumps[DAMAGED])
+    list(dumps[DAMAGED]["pg_config"].values())[2]["ranks"] = "9" * 5000
+    dumps[DAMAGED]["entries"] = "none"
+    finding = answer(tmp_path / "x", dumps)
+    assert {c.rank for c in finding.culprits} <= {found.culprit, DAMAGED}
     assert finding.verdict != "none"
 
 
