@@ -115,6 +115,11 @@ In fewer steps an intermittent fault may show once; in more it would have shown 
 OTHER_STEPS_OF_FIRST: Final = 2
 """The same where the long step is the first one captured: there a profiler starts."""
 
+OTHER_STEPS_OF_DEVICE: Final = 9
+"""The same where the device was slow throughout the long step, which no accident in an operation explains.
+
+A fault that strikes one step in four stays away from nine others once in thirteen jobs."""
+
 THROTTLED_SHARE: Final = 0.75
 """Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
 
