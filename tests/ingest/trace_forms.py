@@ -108,7 +108,7 @@ def _value(rng: Random, key: str, strange: float) -> str:
             else f"{rng.randrange(10**6)}.{rng.randrange(1000):03d}"
         )
     if key in ("cat", "name", "Collective name", "dtype", "Process Group Name", "Process Group Ranks"):
-        return rng.choice(TEXTS[:12]) if rng.random() > strange else rng.choice(TEXTS)
+        return rng.choice(TEXTS[:10]) if rng.random() > strange else rng.choice(TEXTS)
     if key == "Concrete Inputs":
         return rng.choice(('["", "a", "3", "0"]', "[]", '["", "[1]"]'))
     if key == "Comms Id":
