@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
-from tracekit_cli.numerics_capture import _check_writable
 
 from numerics.bisection.commands import Commands
 from numerics.bisection.search import bisect
@@ -37,7 +36,7 @@ from reftrain.schedule.timing import time_schedule
 from reftrain.simulate import pool
 from reftrain.simulate.runner import simulate
 from reftrain.train.checkpoint import STEP_KEY, Checkpointer, _check_same_model
-from tests.advice.cases import ingested
+from tests.advice.cases import ingested, traces
 from tests.advice.of_config import configured
 from tests.advice.of_numerics import rungs
 from tests.advice.register import Call, Case, calls, case
@@ -47,8 +46,8 @@ from tracekit.ingest import load
 
 @case("{}: cannot be written ({}: {}); name another folder")
 def _(folder, _patch):
-    (folder / "file").write_text("")
-    return lambda: _check_writable(folder / "file" / "run"), lambda: _check_writable(folder / "run")
+    given = traces(folder, 2)
+    return lambda: load([given], out=Path("/proc/run")), lambda: load([given], out=folder / "run")
 
 
 def bisection(folder: Path, parallel: str = "true") -> Commands:
