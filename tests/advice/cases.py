@@ -311,14 +311,6 @@ def _(folder, _patch):
     return lambda: load([given], out=out), lambda: (out.parent.mkdir(), load([given], out=out))
 
 
-@case("no permission to write in")
-def _(folder, patch):
-    given = traces(folder, 2)
-    (folder / "closed").mkdir()
-    patch.setattr("os.access", lambda path, _mode: Path(path).name != "closed")
-    return lambda: load([given], out=folder / "closed" / "run"), lambda: load([given], out=folder / "run")
-
-
 @case("which tracekit did not write")
 def _(folder, _patch):
     given, run = ingested(folder)
