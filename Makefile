@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 FUZZ_STAMP := $(VENV)/.installed-fuzz
 
-.PHONY: demo test test-analysis test-numerics test-training test-rest test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -30,25 +30,21 @@ demo: $(STAMP)
 	@$(BIN)/reftrain demo --out demo_run
 	@$(BIN)/tracekit slowrank demo_run
 
-# At least one test of every behaviour; four parts, three at once, six to seven minutes on two cores.
-ANALYSIS := tests/accuracy tests/property tests/slowrank
-NUMERICS := tests/bugs tests/numerics
-TRAINING := tests/demo tests/gpu tests/hang tests/ranks tests/record tests/reftrain tests/schedule
+# At least one test of every behaviour; three parts of about one length at once, six to seven minutes on two cores.
+PART_1 := tests/bugs tests/numerics tests/slowrank
+PART_2 := tests/accuracy tests/demo tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/schedule
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
-	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-numerics test-analysis test-training test-rest
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-1 test-2 test-3
 
-test-analysis: $(STAMP)
-	@$(PYTEST) $(ANALYSIS)
+test-1: $(STAMP)
+	@$(PYTEST) $(PART_1)
 
-test-numerics: $(STAMP)
-	@$(PYTEST) $(NUMERICS)
+test-2: $(STAMP)
+	@$(PYTEST) $(PART_2)
 
-test-training: $(STAMP)
-	@$(PYTEST) $(TRAINING)
-
-test-rest: $(STAMP)
-	@$(PYTEST) $(addprefix --ignore=,$(ANALYSIS) $(NUMERICS) $(TRAINING))
+test-3: $(STAMP)
+	@$(PYTEST) $(addprefix --ignore=,$(PART_1) $(PART_2))
 
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)

@@ -17,13 +17,14 @@ import tracekit
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "DumpSet", "HangFinding", "InputError", "MeshError", "Run", "SlowRankFinding", "TracekitError", "UsageError",
-    "WhatIfFinding", "findings", "hang", "load", "load_dumps", "slowrank", "whatif",
+    "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run", "SlowRankFinding", "TracekitError",
+    "UsageError", "WhatIfFinding", "findings", "hang", "load", "load_dumps", "places", "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
 }

@@ -53,6 +53,7 @@ def test_the_command_replays_into_the_run_by_default(copy):
     assert not [p for p in copy.iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_replay_takes_the_place_of_an_earlier_one(copy):
     first = make_replay(copy, steps=1)
     assert open_capture(first).table.column("step").to_pylist()[-1] == 0
@@ -90,7 +91,6 @@ def test_something_else_is_never_overwritten(copy):
     ("fields", "words"),
     [
         ({"device": "cuda"}, "NCCL"),
-        ({"resumed": "run/checkpoint"}, "a run from its first step is replayed"),
         ({"numerics": {"attention": "flex"}}, "attention kernel flex .*documents, flash"),
         ({"schedule": {"schedule": "zb_h1"}}, "schedule zb_h1 .*1f1b"),
     ],

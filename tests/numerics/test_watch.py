@@ -1,5 +1,6 @@
 """`watch` in trainers of others: plain, and FSDP2 + DTensor, meeting on the same global tensors."""
 
+import functools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from numerics.record.watch import watch
 from numerics.record.wrapped_models import clean_name
 from numerics.schema import Box
 from numerics.store import open_capture
+from tests.marks import quick_first
 
 TRAINER = """
 import os, sys
@@ -88,10 +90,14 @@ def trained(folder, kind, world):
     return out
 
 
+WORLDS = {"plain": 1, "fsdp": 3, "both": 4}
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """Function from a kind of run to its folder; each is made when first asked for."""
     folder = tmp_path_factory.mktemp("watch")
-    return {kind: trained(folder, kind, world) for kind, world in (("plain", 1), ("fsdp", 3), ("both", 4))}
+    return functools.cache(lambda kind: trained(folder, kind, WORLDS[kind]))
 
 
 def rows(run: Path, rank=0):
@@ -99,7 +105,7 @@ def rows(run: Path, rank=0):
 
 
 def test_a_plain_trainer_is_recorded_whole(runs):
-    found = rows(runs["plain"])
+    found = rows(runs("plain"))
     names = {(r["phase"], r["kind"], r["tensor"]) for r in found}
     assert {
         ("init", "param", "0.weight"),
@@ -119,36 +125,43 @@ def test_a_plain_trainer_is_recorded_whole(runs):
     assert [r["order"] for r in found] == list(range(len(found)))
 
 
-def test_fsdp_and_tensor_parallel_runs_meet_the_plain_one(runs):
+@pytest.mark.parametrize("kind", quick_first(1, ["fsdp", "both"]))
+def test_fsdp_and_tensor_parallel_runs_meet_the_plain_one(runs, kind):
     """Forward and initial values are equal in bits under FSDP; tensors of all runs align, whatever the mesh."""
-    for kind in ("fsdp", "both"):
-        finding = compare(runs[kind], runs["plain"])
-        assert finding.verdict in {"undecided", "identical"}
-        assert finding.tensors.compared > 60
-        same = {(c.step, c.phase): c.differ for c in finding.cells if c.module == "0"}
-        assert same[-1, "init"] == 0
-        assert kind != "fsdp" or same[0, "forward"] == 0  # sharded weights change no bit of it
-        assert all(w.rel < 1e-4 for w in finding.largest_differences)
-    assert compare(runs["fsdp"], runs["fsdp"]).verdict == "identical"
+    finding = compare(runs(kind), runs("plain"))
+    assert finding.verdict in {"undecided", "identical"}
+    assert finding.tensors.compared > 60
+    same = {(c.step, c.phase): c.differ for c in finding.cells if c.module == "0"}
+    assert same[-1, "init"] == 0
+    assert kind != "fsdp" or same[0, "forward"] == 0  # sharded weights change no bit of it
+    assert all(w.rel < 1e-4 for w in finding.largest_differences)
 
 
-def test_shards_of_uneven_rows_and_copies_are_placed(runs):
-    held = [r for rank in range(3) for r in rows(runs["fsdp"], rank) if r["tensor"] == "0.weight"]
+def test_a_run_equals_itself(runs):
+    assert compare(runs("fsdp"), runs("fsdp")).verdict == "identical"
+
+
+def test_shards_of_uneven_rows_are_placed(runs):
+    held = [r for rank in range(3) for r in rows(runs("fsdp"), rank) if r["tensor"] == "0.weight"]
     assert {r["boxes"] for r in held if r["phase"] == "forward"} == {"0+10,0+6"}  # gathered
     shards = {r["boxes"] for r in held if r["phase"] != "forward"}
     assert shards == {"0+4,0+6", "4+4,0+6", "8+2,0+6"}
+
+
+@pytest.mark.slow
+def test_shards_beside_tensor_parallel_are_placed(runs):
     both = {
         r["rank"]: r["boxes"]
         for rank in range(4)
-        for r in rows(runs["both"], rank)
+        for r in rows(runs("both"), rank)
         if r["tensor"] == "0.weight"
     }
     assert both == {0: "0+3,0+6", 1: "5+3,0+6", 2: "3+2,0+6", 3: "8+2,0+6"}
-    assert set(open_capture(runs["both"]).table.column("dp").to_pylist()) == {0, 1}
+    assert set(open_capture(runs("both")).table.column("dp").to_pylist()) == {0, 1}
 
 
 def test_collectives_are_recorded_with_what_they_take_and_give(runs):
-    found = [r for r in rows(runs["fsdp"]) if r["op"]]
+    found = [r for r in rows(runs("fsdp")) if r["op"]]
     assert {r["op"] for r in found} >= {"all_gather", "reduce_scatter"}
     reduced = [r for r in found if r["op"] == "reduce_scatter" and r["step"] == 1]
     assert {r["group"] for r in reduced} == {"0,1,2"}
@@ -159,7 +172,7 @@ def test_collectives_are_recorded_with_what_they_take_and_give(runs):
     both = [
         r
         for rank in range(3)
-        for r in rows(runs["fsdp"], rank)
+        for r in rows(runs("fsdp"), rank)
         if r["op"] == "reduce_scatter" and r["step"] == 1
     ]
     total = {k: sum(r["sum"] for r in both if r["kind"] == k) for k in ("collective_in", "collective_out")}
@@ -218,7 +231,7 @@ def test_strided_shards_become_several_boxes():
 
 
 def test_the_stamp_says_what_it_was_computed_on(runs):
-    stamp = json.loads((runs["fsdp"] / "capture" / "stamp.json").read_text())
+    stamp = json.loads((runs("fsdp") / "capture" / "stamp.json").read_text())
     assert stamp["world_size"] == 3
     environment = stamp["environment"]
     assert environment["torch"] == torch.__version__

@@ -92,7 +92,7 @@ def test_sixteen_bit_formats_stay_within_their_bounds(runs):
         pytest.param(
             "doubled_output", "layers.1.attention.wo.out", "tp", "2 (= tp) times", marks=pytest.mark.slow
         ),
-        ("skipped", "norm.weight.grad", "dp", "of dp rank"),
+        pytest.param("skipped", "norm.weight.grad", "dp", "of dp rank", marks=pytest.mark.slow),
         ("epsilon", "layers.1.ffn_norm.out", None, None),
         pytest.param(
             "scaled_gradient", "layers.1.ffn.w1.weight.grad", "tp", "2 (= tp) times", marks=pytest.mark.slow
@@ -129,6 +129,7 @@ def test_random_numbers_are_drawn_anew(runs):
     assert (found.verdict, found.proof) == ("identical", "local"), found.reason
 
 
+@pytest.mark.slow
 def test_wrong_average_shows_beside_the_baseline(runs):
     found = answered(runs("by_hand", "no_average"), runs("plain"))
     assert found.verdict == "bug"
