@@ -1,6 +1,5 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 import click
 
 from tracekit.errors import InputError, OutputError
+from tracekit.own_files import unwritable
 from tracekit.thresholds.ingest import FILES_NAMED
 
 Form = Callable[[], str]
@@ -54,8 +54,8 @@ def check_writable(path: Path) -> None:
         raise _refused(path, "it is a symbolic link")
     if not folder.is_dir():
         raise _refused(path, "its folder does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _refused(path, "no permission to write in its folder")
+    if why := unwritable(folder):
+        raise _refused(path, f"its folder refuses: {why}")
 
 
 def _replaced(path: Path, text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tracekit_cli import slowrank
 
 from numerics import watch
 from reftrain.config.fault_spec import parse_fault
@@ -25,6 +26,7 @@ from reftrain.rank.world import World
 from reftrain.simulate.conditions import HostCosts
 from reftrain.simulate.engine import Engine
 from reftrain.simulate.program import Builder, Kind
+from tests.advice.cases import command
 from tests.advice.of_config import configured
 from tests.advice.register import Call, case
 from tests.hang import simulate as dumps
@@ -42,6 +44,12 @@ from tracekit.ingest import load
 from tracekit.mesh import parse_mesh
 from tracekit.store import InferredGroup
 from tracekit.tables.match import match
+
+
+@case("is printed already; name a file for one of them")
+def _(folder, _patch):
+    given = f"{hostile.write(folder / 'traces', hostile.documents())} --quiet --json"
+    return command(slowrank.slowrank, f"{given} - --markdown -", f"{given} {folder / 'a.json'} --markdown -")
 
 
 @case("numerics.watch: a step makes more than micro_batches")

@@ -1,20 +1,17 @@
 """`tracekit mesh` as lines of text and as JSON (contract `tracekit.mesh/1`), from one finding."""
 
-from typing import Any
-
 from tracekit.findings.mesh import GroupsAlong, PlacesFinding
+from tracekit.report.documents import AlongDocument, PlacesDocument
 from tracekit.report.shared_text import Line, mesh_line, numbers, quality_lines, ranks_line, rejected_lines
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
 from tracekit.thresholds.report import ROWS_SHOWN
 
-MESH_SCHEMA = "tracekit.mesh/1"
 
-
-def mesh_document_of(finding: PlacesFinding) -> dict[str, Any]:
+def mesh_document_of(finding: PlacesFinding) -> PlacesDocument:
     """The finding as a dict that JSON can hold; `coords` has the ranks as text, because JSON knows no other key."""
     return {
-        "schema": MESH_SCHEMA,
+        "schema": "tracekit.mesh/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": mesh_document(finding.mesh),
         "groups": [_group(g) for g in finding.groups],
@@ -24,7 +21,7 @@ def mesh_document_of(finding: PlacesFinding) -> dict[str, Any]:
     }
 
 
-def _group(along: GroupsAlong) -> dict[str, Any]:
+def _group(along: GroupsAlong) -> AlongDocument:
     return {
         "axes": list(along.axes),
         "size": along.size,

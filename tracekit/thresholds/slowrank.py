@@ -166,6 +166,12 @@ ATTENTION_VARIATION: Final = 2.0
 MATES_SHARE: Final = 0.33
 """Documents make other stages longer by at least this share of what they make one: stages differ in layers."""
 
+MATES_ALIKE: Final = 0.8
+"""Correlation of how the work of two stages of a replica changes, over replicas and steps: that of documents."""
+
+MATES_ENTRIES: Final = 6
+"""Changes over which that is asked: of six, chance gives such a correlation once in forty jobs."""
+
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
 
