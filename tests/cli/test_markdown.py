@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.cli.program import Program
-from tracekit.report.markdown import escaped, indented_markdown, labelled_markdown
+from tracekit.report.markdown import escaped, fenced_markdown, indented_markdown, labelled_markdown
 from tracekit.thresholds.report import MARKDOWN_CHARACTERS
 
 READER = MarkdownIt("gfm-like", {"html": True, "linkify": False})
@@ -93,6 +93,13 @@ def test_a_fence_is_longer_than_what_it_holds():
     fence = next(t for t in tokens(page) if t.type == "fence")
     assert fence.content.split() == ["````", "<b>x"]
     assert not [t for t in tokens(page) if t.type.startswith("html")]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=9), min_size=1, max_size=5))
+def test_fenced_lines_stand_as_they_are(lines):
+    page = fenced_markdown("\n".join(["HEAD", *(f"  {line}" for line in lines)]))
+    fence = next(t for t in tokens(page) if t.type == "fence")
+    assert fence.content.splitlines() == [f"  {line}" for line in lines]
 
 
 def test_long_answers_are_cut_and_say_so():

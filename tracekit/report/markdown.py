@@ -52,6 +52,19 @@ def indented_markdown(text: str) -> str:
     return _bounded(parts)
 
 
+def fenced_markdown(text: str) -> str:
+    """Markdown of lines of text: the first in bold, the others as they stand in one fenced block."""
+    first, *others = text.splitlines()
+    shown, room = [], MARKDOWN_CHARACTERS
+    for number, line in enumerate(map(_cut, others)):
+        room -= len(line) + 1
+        if room < 0:
+            shown.append(f"… and {len(others) - number} more lines")
+            break
+        shown.append(line)
+    return "\n".join([f"**{escaped(first)}**\n", *_fence(shown)]) + "\n"
+
+
 def escaped(text: str) -> str:
     """Text that Markdown shows as it stands: no emphasis, no HTML, no link, no mention; cut where it is very long."""
     shown = _SPECIAL.sub(r"\\\1", _cut(" ".join(text.split())))
@@ -65,10 +78,15 @@ def _cut(text: str) -> str:
 
 
 def _fenced(block: Sequence[str]) -> Iterator[str]:
-    """Lines of a block of code inside a list item, its fence longer than every run of backticks in it."""
+    """A block of code inside a list item."""
+    yield "\n".join(f"  {line}" for line in _fence(block))
+
+
+def _fence(block: Sequence[str]) -> tuple[str, ...]:
+    """The lines of a block between fences that are longer than every run of backticks in it."""
     longest = max((len(run) for line in block for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    yield "\n".join(f"  {line}" for line in (fence, *block, fence))
+    return (fence, *block, fence)
 
 
 def _bounded(parts: Sequence[str]) -> str:
