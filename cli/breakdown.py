@@ -5,6 +5,7 @@ import click
 from tracekit.analysis.breakdown.analyse import analyse
 from tracekit.report.breakdown_json import breakdown_document
 from tracekit.report.breakdown_text import breakdown_text
+from tracekit.report.markdown import fenced_markdown
 from tracekit.report.slowrank_json import dumps
 
 from . import options
@@ -24,6 +25,7 @@ def breakdown(
     steps: list[options.StepRange] | None,
     job: int | None,
     json_to: str | None,
+    markdown_to: str | None,
     verbose: bool,
     jobs: int | None,
     quiet: bool,
@@ -40,5 +42,11 @@ def breakdown(
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
     with analysing(run, quiet=quiet) as progress, about(traces):
         finding = analyse(run, mesh, order, steps, progress)
-    emit(breakdown_text(finding, verbose=verbose), lambda: dumps(breakdown_document(finding)), json_to)
+    text = breakdown_text(finding, verbose=verbose)
+    emit(
+        text,
+        lambda: dumps(breakdown_document(finding)),
+        json_to,
+        (lambda: fenced_markdown(text), markdown_to),
+    )
     return 0

@@ -7,7 +7,7 @@ import click
 
 from tracekit.mesh import parse_mesh, parse_order
 
-from .output import JSON
+from .output import JSON, MARKDOWN
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
@@ -66,8 +66,8 @@ def job() -> Callable[[Command], Command]:
     )
 
 
-def cut() -> Callable[[Command], Command]:
-    """Decorate a command with the options that say which job and which steps the traces show."""
+def axes() -> Callable[[Command], Command]:
+    """Decorate a command with the options that say which mesh the job runs on."""
     options = [
         click.option(
             "--mesh",
@@ -81,14 +81,19 @@ def cut() -> Callable[[Command], Command]:
             metavar="tp,cp,dp,pp",
             help="Axes inner to outer, where that is not as --mesh is written.",
         ),
-        click.option(
-            "--steps",
-            callback=steps,
-            metavar="3:8",
-            help="Profiler steps to look at (3 to 7); all if left out.",
-        ),
     ]
     return _apply(options)
+
+
+def cut() -> Callable[[Command], Command]:
+    """Decorate a command with the options that say which mesh and which steps the traces show."""
+    option = click.option(
+        "--steps",
+        callback=steps,
+        metavar="3:8",
+        help="Profiler steps to look at (3 to 7); all if left out.",
+    )
+    return lambda command: axes()(option(command))
 
 
 def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
@@ -106,6 +111,7 @@ def output() -> Callable[[Command], Command]:
     """Decorate a command with the options of every command that answers."""
     options = [
         JSON,
+        MARKDOWN,
         click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
         click.option(
             "--jobs",

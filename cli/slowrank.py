@@ -12,8 +12,10 @@ from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings import Verdict
 from tracekit.ingest import load
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.report.slowrank_text import slowrank_text
+from tracekit.report.slowrank_text import slowrank_lines
 from tracekit.store import Run
 
 from . import exit_codes, options
@@ -37,6 +39,7 @@ def slowrank(
     fail_on: frozenset[str],
     job: int | None,
     json_to: str | None,
+    markdown_to: str | None,
     verbose: bool,
     jobs: int | None,
     quiet: bool,
@@ -54,7 +57,13 @@ def slowrank(
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
     with analysing(run, quiet=quiet) as progress, about(traces):
         finding = analyse(run, mesh, order, steps, progress)
-    emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
+    lines = slowrank_lines(finding, verbose=verbose)
+    emit(
+        laid_out(lines),
+        lambda: dumps(slowrank_document(finding)),
+        json_to,
+        (lambda: labelled_markdown(lines), markdown_to),
+    )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
 

@@ -4,6 +4,7 @@
     finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
+    finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # who never came, in which call
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from tracekit import findings
     from tracekit.analysis.breakdown.analyse import analyse as breakdown
     from tracekit.analysis.hang.analyse import analyse as hang
+    from tracekit.analysis.places import places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
+    from tracekit.findings.mesh import PlacesFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
@@ -36,6 +39,7 @@ __all__ = [
     "HangFinding",
     "InputError",
     "MeshError",
+    "PlacesFinding",
     "Run",
     "SlowRankFinding",
     "TracekitError",
@@ -46,6 +50,7 @@ __all__ = [
     "hang",
     "load",
     "load_dumps",
+    "places",
     "slowrank",
     "whatif",
 ]
@@ -54,6 +59,7 @@ _HOMES: Final = {
     "BreakdownFinding": ("tracekit.findings", "BreakdownFinding"),
     "DumpSet": ("tracekit.dumps.load", "DumpSet"),
     "HangFinding": ("tracekit.findings", "HangFinding"),
+    "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
     "Run": ("tracekit.store", "Run"),
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
@@ -61,6 +67,7 @@ _HOMES: Final = {
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),
+    "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
     "whatif": ("tracekit.analysis.questions.answer", "answer"),
 }

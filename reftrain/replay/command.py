@@ -56,6 +56,7 @@ def replay(
     from reftrain.replay.engine import Replay
     from reftrain.replay.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
+    from reftrain.replay.resumed_state import resumed_state
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
@@ -68,12 +69,14 @@ def replay(
     formats = with_variants(formats_of(config.numerics.policy), variants)
     orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     out.mkdir(parents=True, exist_ok=True)
-    count = min(config.steps, steps or config.steps)
+    resumed = resumed_state(run, manifest.get("resumed"), config)
+    first = resumed.step if resumed else 0
+    count = min(config.steps, first + (steps or config.steps))
     if forced:
-        force(run, config, orders, formats, out, level, names, count)
+        force(run, config, orders, formats, out, level, names, count, resumed)
     else:
-        repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names)), count)
-    write_plan(out, declared_plan(config, recorded))
+        repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names), resumed), count)
+    write_plan(out, declared_plan(config, recorded, first))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
 
 

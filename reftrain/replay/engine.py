@@ -14,11 +14,12 @@ from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
-from reftrain.replay.first_values import local_values
+from reftrain.replay.first_values import first_values, local_values
 from reftrain.replay.formats import Formats, StageOrder, formats_of
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
+from reftrain.replay.resumed_state import Resumed
 from reftrain.replay.scalar_sums import sum_losses, sum_valid
 from reftrain.replay.stage import backward, leaves, run_stage
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
@@ -65,8 +66,10 @@ class Replay:
         orders: Mapping[int, StageOrder],
         formats: Formats | None = None,
         observer: Observer | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         self.config, self.orders = config, orders
+        self.first_step = resumed.step if resumed else 0
         self.formats = formats or formats_of(config.numerics.policy)
         self.observer = observer or Observer()
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
@@ -80,8 +83,12 @@ class Replay:
             observer=self.observer,
         )
         self.reader = Reader(config)
-        self.shards: Shards = {seat: {} for seat in self.grid.seats()}
-        self._first_values()
+        values = resumed.parameters if resumed else None
+        self.shards = self._cut(values, self.formats.parameter)
+        self.state = {
+            kind: self._cut(named, torch.promote_types(self.formats.parameter, torch.float32))
+            for kind, named in (resumed.optimizer if resumed else {}).items()
+        }
         self.matrices = {
             p.name
             for stage in range(config.stages)
@@ -89,21 +96,33 @@ class Replay:
             if len(p.shape) > 1
         }
         self.optimizers = {
-            seat: ShardOptimizer(config.optimizer, shards, self.matrices)
+            seat: ShardOptimizer(
+                config.optimizer,
+                shards,
+                self.matrices,
+                {k: s[seat] for k, s in self.state.items()},
+                self.first_step,
+            )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
-    def _first_values(self) -> None:
+    def _cut(self, values: Mapping[str, Tensor] | None, dtype: torch.dtype) -> Shards:
+        """Return every rank's shards of whole tensors by name, of the first values without them."""
         mesh = self.config.mesh
+        shards: Shards = {seat: {} for seat in self.grid.seats()}
         for stage in range(self.config.stages):
             for parameter in self.declared.in_order(stage):
+                whole = (
+                    first_values(parameter, self.config.seed) if values is None else values[parameter.name]
+                )
                 for tp in range(mesh.tp):
-                    local = local_values(parameter, self.config.seed, tp, self.formats.parameter)
+                    local = local_values(parameter, whole, tp, dtype)
                     for group in self.grid.shard_groups(stage % mesh.pp, tp):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)
-                            self.shards[seat][parameter.name] = local[first : first + rows].clone()
+                            shards[seat][parameter.name] = local[first : first + rows].clone()
+        return shards
 
     def _weights(self, stage: int) -> list[dict[str, Tensor]]:
         """Gathered weights of a stage in the compute format, for each tensor rank."""

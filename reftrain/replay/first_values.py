@@ -22,9 +22,9 @@ def first_values(parameter: Parameter, seed: int) -> torch.Tensor:
     return values
 
 
-def local_values(parameter: Parameter, seed: int, tp: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the first values of one tensor rank's piece, `parameter.local_shape`, zeros in the padding."""
-    values = first_values(parameter, seed)[parameter.piece(tp)]
+def local_values(parameter: Parameter, whole: torch.Tensor, tp: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return one tensor rank's piece of a whole tensor, `parameter.local_shape`, zeros in the padding."""
+    values = whole[parameter.piece(tp)]
     local = torch.zeros(parameter.local_shape, dtype=dtype)
     local[tuple(slice(0, n) for n in values.shape)] = values.to(dtype)
     return local

@@ -4,6 +4,7 @@ A change of meaning needs a new schema number.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 from tracekit.findings.slowrank import Coverage, StepsFinding
@@ -131,7 +132,7 @@ class Volume:
     """
 
     axis: str
-    what: str
+    what: Literal["gradients", "activations", "loss"]
     phi: int
     recorded: float
     formula: str

@@ -1,8 +1,14 @@
 """The breakdown as JSON: the contract `tracekit.breakdown/1`, field by field, in a fixed order."""
 
-from typing import Any
-
 from tracekit.findings import BreakdownFinding, RankBreakdown, Share, TimeParts, Traffic, Volume
+from tracekit.report.breakdown_document import (
+    BreakdownDocument,
+    PartsDocument,
+    RankDocument,
+    ShareDocument,
+    TrafficDocument,
+    VolumeDocument,
+)
 from tracekit.report.slowrank_json import (
     coverage_document,
     mesh_document,
@@ -11,15 +17,14 @@ from tracekit.report.slowrank_json import (
     steps_document,
 )
 
-BREAKDOWN_SCHEMA = "tracekit.breakdown/1"
 _DIGITS = 6
 """Digits of shares and speeds: a millionth of a step is less than clocks tell."""
 
 
-def breakdown_document(finding: BreakdownFinding) -> dict[str, Any]:
+def breakdown_document(finding: BreakdownFinding) -> BreakdownDocument:
     """The finding as a dict that JSON can hold; times in whole ns, so that the parts of a step add up to it."""
     return {
-        "schema": BREAKDOWN_SCHEMA,
+        "schema": "tracekit.breakdown/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": mesh_document(finding.mesh),
         "steps": steps_document(finding.steps),
@@ -35,7 +40,7 @@ def breakdown_document(finding: BreakdownFinding) -> dict[str, Any]:
     }
 
 
-def _parts(parts: TimeParts) -> dict[str, Any]:
+def _parts(parts: TimeParts) -> PartsDocument:
     return {
         "step_ns": parts.step_ns,
         "compute_ns": parts.compute_ns,
@@ -50,7 +55,7 @@ def _parts(parts: TimeParts) -> dict[str, Any]:
     }
 
 
-def _share(share: Share) -> dict[str, Any]:
+def _share(share: Share) -> ShareDocument:
     return {
         "part": share.part,
         "mean_ns": round(share.mean_ns),
@@ -61,7 +66,7 @@ def _share(share: Share) -> dict[str, Any]:
     }
 
 
-def _rank(rank: RankBreakdown) -> dict[str, Any]:
+def _rank(rank: RankBreakdown) -> RankDocument:
     return {
         "rank": rank.rank,
         "host": rank.host,
@@ -73,7 +78,7 @@ def _rank(rank: RankBreakdown) -> dict[str, Any]:
     }
 
 
-def _traffic(traffic: Traffic) -> dict[str, Any]:
+def _traffic(traffic: Traffic) -> TrafficDocument:
     return {
         "axis": traffic.axis,
         "op": traffic.op,
@@ -89,7 +94,7 @@ def _traffic(traffic: Traffic) -> dict[str, Any]:
     }
 
 
-def _volume(volume: Volume) -> dict[str, Any]:
+def _volume(volume: Volume) -> VolumeDocument:
     return {
         "axis": volume.axis,
         "what": volume.what,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tracekit.causes import CAUSES
 from tracekit.findings import PathLevel, SlowRankFinding, Suspect
 from tracekit.report.shared_text import (
+    Line,
     coverage_lines,
     laid_out,
     mesh_line,
@@ -27,7 +28,12 @@ _TITLES = {
 
 def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     """The finding in lines of `label  text`; `verbose` adds all evidence, quality rows and assumptions."""
-    lines = [_headline(finding), ("why", finding.reason)]
+    return laid_out(slowrank_lines(finding, verbose=verbose))
+
+
+def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[Line]:
+    """The finding as pairs of label and text, the verdict first: text and Markdown show these."""
+    lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
         lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
     for number, suspect in enumerate(finding.suspects):
@@ -58,7 +64,7 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
     next_step = CAUSES[finding.cause].next_step if finding.cause else None
     if next_step and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", next_step))
-    return laid_out(lines)
+    return lines
 
 
 def _headline(finding: SlowRankFinding) -> tuple[str, str]:

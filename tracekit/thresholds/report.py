@@ -23,3 +23,9 @@ NUMBER_RUNS_SHOWN: Final = 12
 
 TIGHT_INTERVAL: Final = 0.1
 """Share by which the ends of a price may differ before the text shows both."""
+
+MARKDOWN_ITEM_CHARACTERS: Final = 1_000
+"""Characters of one line of Markdown: names in a trace may be megabytes long."""
+
+MARKDOWN_CHARACTERS: Final = 60_000
+"""Characters of a whole answer as Markdown: a comment on GitHub holds 65 536."""

@@ -24,7 +24,15 @@ from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
 from tracekit.thresholds.ingest import MAX_MARKED_STEPS, MAX_TIME_NS
 
-NARROW = ("device", "group_size", "src_rank", "dst_rank", "group_rank", "input_peer")  # 32 bits in EVENTS
+NARROW = (
+    "device",
+    "group_size",
+    "src_rank",
+    "dst_rank",
+    "group_rank",
+    "input_peer",
+    "grid",
+)  # 32 bits in EVENTS
 STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
