@@ -14,12 +14,11 @@ from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
-from reftrain.replay.first_values import first_values, local_values
+from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, StageOrder, formats_of
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
-from reftrain.replay.resumed_state import Resumed
 from reftrain.replay.scalar_sums import sum_losses, sum_valid
 from reftrain.replay.stage import backward, leaves, run_stage
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
@@ -66,10 +65,9 @@ class Replay:
         orders: Mapping[int, StageOrder],
         formats: Formats | None = None,
         observer: Observer | None = None,
-        resumed: Resumed | None = None,
+        state: State | None = None,
     ) -> None:
         self.config, self.orders = config, orders
-        self.first_step = resumed.step if resumed else 0
         self.formats = formats or formats_of(config.numerics.policy)
         self.observer = observer or Observer()
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
@@ -83,41 +81,35 @@ class Replay:
             observer=self.observer,
         )
         self.reader = Reader(config)
-        values = resumed.parameters if resumed else None
-        self.shards = self._cut(values, self.formats.parameter)
-        self.state = {
-            kind: self._cut(named, torch.promote_types(self.formats.parameter, torch.float32))
-            for kind, named in (resumed.optimizer if resumed else {}).items()
-        }
-        self.matrices = {
-            p.name
-            for stage in range(config.stages)
-            for p in self.declared.in_order(stage)
-            if len(p.shape) > 1
-        }
+        self._begin(state or first_state(config))
+
+    def _begin(self, state: State) -> None:
+        """Make shards and optimisers from the state before the first step."""
+        config, self.first_step = self.config, state.step
+        wide = torch.promote_types(self.formats.parameter, torch.float32)
+        self.shards = self._cut(state.parameters, self.formats.parameter)
+        self.state = {kind: self._cut(named, wide) for kind, named in state.optimizer.items()}
+        stages = (self.declared.in_order(stage) for stage in range(config.stages))
+        self.matrices = {p.name for parameters in stages for p in parameters if len(p.shape) > 1}
         self.optimizers = {
             seat: ShardOptimizer(
-                config.optimizer,
-                shards,
-                self.matrices,
-                {k: s[seat] for k, s in self.state.items()},
-                self.first_step,
+                config.optimizer, shards, self.matrices, self._state_of(seat), self.first_step
             )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
-    def _cut(self, values: Mapping[str, Tensor] | None, dtype: torch.dtype) -> Shards:
-        """Return every rank's shards of whole tensors by name, of the first values without them."""
+    def _state_of(self, seat: Seat) -> dict[str, dict[str, Tensor]]:
+        return {kind: shards[seat] for kind, shards in self.state.items()}
+
+    def _cut(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> Shards:
+        """Return every rank's shards of whole tensors by name."""
         mesh = self.config.mesh
         shards: Shards = {seat: {} for seat in self.grid.seats()}
         for stage in range(self.config.stages):
             for parameter in self.declared.in_order(stage):
-                whole = (
-                    first_values(parameter, self.config.seed) if values is None else values[parameter.name]
-                )
                 for tp in range(mesh.tp):
-                    local = local_values(parameter, whole, tp, dtype)
+                    local = local_values(parameter, values[parameter.name], tp, dtype)
                     for group in self.grid.shard_groups(stage % mesh.pp, tp):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)

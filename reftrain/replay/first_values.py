@@ -4,10 +4,22 @@ The trainer has its own derivation in `reftrain.model.parameters`; the two meet 
 """
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
-from reftrain.layout.declaration import Parameter
+from reftrain.config.run import RunConfig
+from reftrain.layout.declaration import Declaration, Parameter
+
+
+@dataclass(frozen=True)
+class State:
+    """State after `step` steps: whole tensors by name, of parameters and of each kind of optimiser state."""
+
+    step: int
+    parameters: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
 
 def first_values(parameter: Parameter, seed: int) -> torch.Tensor:
@@ -28,3 +40,10 @@ def local_values(parameter: Parameter, whole: torch.Tensor, tp: int, dtype: torc
     local = torch.zeros(parameter.local_shape, dtype=dtype)
     local[tuple(slice(0, n) for n in values.shape)] = values.to(dtype)
     return local
+
+
+def first_state(config: RunConfig) -> State:
+    """Return the state of a run before its first step: first values, no optimiser state."""
+    declared = Declaration(config)
+    stages = (declared.in_order(stage) for stage in range(config.stages))
+    return State(0, {p.name: first_values(p, config.seed) for parameters in stages for p in parameters})

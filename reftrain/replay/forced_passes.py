@@ -8,10 +8,10 @@ from numerics.schema import Level
 from reftrain.config.run import RunConfig
 from reftrain.replay.bounded_replay import BoundedReplay
 from reftrain.replay.engine import Replay
+from reftrain.replay.first_values import State
 from reftrain.replay.forced import ForcedWriter
 from reftrain.replay.formats import Formats, StageOrder
 from reftrain.replay.recorded_values import recorded_ranks
-from reftrain.replay.resumed_state import Resumed
 
 
 def repeat(engine: Replay, steps: int) -> None:
@@ -31,11 +31,11 @@ def force(
     level: Level,
     names: Sequence[str],
     steps: int,
-    resumed: Resumed | None,
+    state: State,
 ) -> None:
     """Replay a run from its own recorded values. InputError where its capture is damaged."""
     ranks = recorded_ranks(run)
-    repeat(Replay(config, orders, formats, ForcedWriter(config, out, level, names, ranks), resumed), steps)
+    repeat(Replay(config, orders, formats, ForcedWriter(config, out, level, names, ranks), state), steps)
     if any(rank.different for rank in ranks.values()):
         bounds = ForcedWriter(config, out, "tensors", (), ranks, bounds=True)
-        repeat(BoundedReplay(config, orders, formats, bounds, resumed), steps)
+        repeat(BoundedReplay(config, orders, formats, bounds, state), steps)

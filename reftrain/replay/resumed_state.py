@@ -8,7 +8,6 @@ import pickle
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from numerics.schema import FOLDER, rank_file
 from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration
+from reftrain.replay.first_values import State, first_state
 from reftrain.replay.formats import formats_of
 from reftrain.replay.manifest import ReplayError
 from reftrain.thresholds import LARGEST_MANIFEST
@@ -56,15 +56,6 @@ _ALLOWED: Final = {
 MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """State after `step` steps: whole tensors by name, of parameters and of each kind of optimiser state."""
-
-    step: int
-    parameters: Mapping[str, Tensor]
-    optimizer: Mapping[str, Mapping[str, Tensor]]
-
-
 class _ForeignError(Exception):
     """A checkpoint that is not what reftrain writes, or of another run; the message says why."""
 
@@ -95,13 +86,13 @@ class _Reader(FileSystemReader):
         return found
 
 
-def resumed_state(run: Path, told: object, config: RunConfig) -> Resumed | None:
-    """Return the state that a run went on from, None for one from its first step.
+def state_before(run: Path, told: object, config: RunConfig) -> State:
+    """Return the state that a run went on from, or that of one from its first step.
 
     `told` is what its run.json says. `ReplayError` where that checkpoint is not there any more, or is of another model.
     """
     if not told:
-        return None
+        return first_state(config)
     first = _first_step(run)
     folder = _folder(run, str(told), first)
     own = formats_of(config.numerics.policy).parameter
@@ -122,7 +113,7 @@ def resumed_state(run: Path, told: object, config: RunConfig) -> Resumed | None:
         raise ReplayError(
             f"{folder} is no checkpoint of this run: {why}; put the one of step {first} there"
         ) from error
-    return Resumed(first, parameters, optimizer)
+    return State(first, parameters, optimizer)
 
 
 def _load(folder: Path, state: Mapping[str, Tensor], first: int) -> None:

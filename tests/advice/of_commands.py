@@ -28,7 +28,7 @@ from reftrain.config.file import load as load_config
 from reftrain.faults.doc_imbalance import DocImbalance
 from reftrain.layout.declaration import Declaration
 from reftrain.replay.manifest import configuration, described
-from reftrain.replay.resumed_state import resumed_state
+from reftrain.replay.resumed_state import state_before
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
@@ -231,7 +231,7 @@ def resumed_run(folder, *, checkpoint=True, damaged=False):
             save(state, storage_writer=FileSystemWriter(kept), no_dist=True)
     if damaged:
         (kept / ".metadata").write_bytes(b"")
-    return lambda: resumed_state(folder / "run", "auto", config)
+    return lambda: state_before(folder / "run", "auto", config)
 
 
 @case("that the run went on from is not in")
@@ -247,7 +247,7 @@ def _(folder, _patch):
 @case("holds no step of a resumed run")
 def _(folder, _patch):
     config = load_config(None, {})
-    return lambda: resumed_state(folder, "auto", config), resumed_run(folder / "b")
+    return lambda: state_before(folder, "auto", config), resumed_run(folder / "b")
 
 
 @case("numerics ladder decides without a replay")

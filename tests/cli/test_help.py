@@ -35,6 +35,18 @@ def test_an_unknown_command_is_a_usage_error(tracekit, name):
     assert f"No such command '{name}'" in done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"), [("tracekit slow", "slowrank"), ("tracekit hang --mark", "--markdown")]
+)
+def test_a_shell_completes_commands_and_options(monkeypatch, capfd, words, offered):
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit):
+        group.main(prog_name="tracekit", standalone_mode=False)
+    assert capfd.readouterr().out.strip() == f"plain,{offered}"
+
+
 def test_version_is_told(tracekit):
     done = tracekit("--version")
     assert done.code == 0
