@@ -213,13 +213,18 @@ def test_a_dump_that_contradicts_itself_flips_nothing(tmp_path, seed, name):
         assert (verdict, culprits) == whole or (verdict, culprits) == ("inconclusive", [])
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["no calls", "no call of the group"])
 @pytest.mark.parametrize("seed", quick_first(1, [5, 3, 8, 6]))
-def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed):
+def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed, left):
     found = case(seed)
     dumps = copy.deepcopy(found.dumps)
     lone = innocent(found)
     in_status("enqueued", lambda last: 2**31 + last)(dumps[lone])
-    del dumps[lone]["entries"]
+    if left:  # the calls of that group are damaged alone
+        for entry in dumps[lone]["entries"]:
+            entry["pg_id"] = 1 if entry["process_group"][0] == "0" else entry["pg_id"]
+    else:
+        del dumps[lone]["entries"]
     finding = answer(tmp_path / "x", dumps)
     assert {c.rank for c in finding.culprits} <= {found.culprit}
     assert finding.verdict != "none"
