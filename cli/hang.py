@@ -12,6 +12,7 @@ from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
+from tracekit.report.markdown import indented_markdown
 from tracekit.report.slowrank_json import dumps
 
 from . import exit_codes, options
@@ -48,6 +49,7 @@ def hang(
     fail_on: frozenset[str],
     job: int | None,
     json_to: str | None,
+    markdown_to: str | None,
     verbose: bool,
     jobs: int | None,
     quiet: bool,
@@ -69,7 +71,13 @@ def hang(
             finding = analyse(found, mesh, order)
     except TracekitError as error:
         raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
-    emit(hang_text(finding, verbose=verbose), lambda: dumps(hang_document(finding)), json_to)
+    text = hang_text(finding, verbose=verbose)
+    emit(
+        text,
+        lambda: dumps(hang_document(finding)),
+        json_to,
+        (lambda: indented_markdown(text), markdown_to),
+    )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
 

@@ -9,6 +9,7 @@ import click
 from numerics.record.switch import LEVEL, NAMES, OUT
 from tracekit.child_processes import run_command
 from tracekit.errors import OutputError, UsageError
+from tracekit.own_files import unwritable
 
 
 @click.command()
@@ -52,6 +53,5 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
 def _check_writable(out: Path) -> None:
     """Raise OutputError where the ranks could not make the folder, before the command runs for nothing."""
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "no permission" if there.is_dir() else "it is no folder"
+    if why := unwritable(there) if there.is_dir() else "it is no folder":
         raise OutputError(f"{out}: cannot be written ({there}: {why}); name another folder")

@@ -13,10 +13,11 @@ from numerics.order.replayer import make_replay
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
+from tracekit.report.markdown import fenced_markdown
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, about, emit, to_file, write_file
+from .output import JSON, MARKDOWN, about, emit, to_file, write_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -42,6 +43,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @JSON
+@MARKDOWN
 @click.option(
     "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
 )
@@ -54,6 +56,7 @@ def compare(
     model: str | None,
     no_replay: bool,
     json_to: str | None,
+    markdown_to: str | None,
     html_to: str | None,
     verbose: bool,
     quiet: bool,
@@ -75,7 +78,13 @@ def compare(
         finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
     if html_to is not None:
         write_file(Path(html_to), compare_html(finding))
-    emit(compare_text(finding, verbose=verbose), lambda: dumps(compare_document(finding)), json_to)
+    text = compare_text(finding, verbose=verbose)
+    emit(
+        text,
+        lambda: dumps(compare_document(finding)),
+        json_to,
+        (lambda: fenced_markdown(text), markdown_to),
+    )
     return exit_codes.of_comparison(finding.verdict)
 
 

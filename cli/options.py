@@ -1,13 +1,15 @@
 """Options that commands share, parsed into what the library takes."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.report.html.page import check_installed
 
-from .output import JSON
+from .output import JSON, MARKDOWN, check_writable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
@@ -66,8 +68,8 @@ def job() -> Callable[[Command], Command]:
     )
 
 
-def cut() -> Callable[[Command], Command]:
-    """Decorate a command with the options that say which job and which steps the traces show."""
+def axes() -> Callable[[Command], Command]:
+    """Decorate a command with the options that say which mesh the job runs on."""
     options = [
         click.option(
             "--mesh",
@@ -81,14 +83,19 @@ def cut() -> Callable[[Command], Command]:
             metavar="tp,cp,dp,pp",
             help="Axes inner to outer, where that is not as --mesh is written.",
         ),
-        click.option(
-            "--steps",
-            callback=steps,
-            metavar="3:8",
-            help="Profiler steps to look at (3 to 7); all if left out.",
-        ),
     ]
     return _apply(options)
+
+
+def cut() -> Callable[[Command], Command]:
+    """Decorate a command with the options that say which mesh and which steps the traces show."""
+    option = click.option(
+        "--steps",
+        callback=steps,
+        metavar="3:8",
+        help="Profiler steps to look at (3 to 7); all if left out.",
+    )
+    return lambda command: axes()(option(command))
 
 
 def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
@@ -102,10 +109,29 @@ def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
     return lambda command: cut()(option(command))
 
 
+def html() -> Callable[[Command], Command]:
+    """Decorate a command with the option that writes its answer as one page."""
+    return click.option(
+        "--html", "html_to", callback=_page, metavar="FILE", help="Write one offline HTML page."
+    )
+
+
+def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--html` before any work: the page is a file, and its packages are installed."""
+    if text is None:
+        return None
+    if text == "-":
+        raise click.BadParameter("a page is no text for a terminal; name a file")
+    check_installed()
+    check_writable(Path(text))
+    return text
+
+
 def output() -> Callable[[Command], Command]:
     """Decorate a command with the options of every command that answers."""
     options = [
         JSON,
+        MARKDOWN,
         click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
         click.option(
             "--jobs",

@@ -1,6 +1,5 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,17 +8,24 @@ from pathlib import Path
 import click
 
 from tracekit.errors import InputError, OutputError
+from tracekit.own_files import unwritable
 from tracekit.thresholds.ingest import FILES_NAMED
 
+Form = Callable[[], str]
+"""Writes the answer in one form, when it is asked for."""
 
-def emit(text: str, document: Callable[[], str], json_to: str | None) -> None:
-    """Print the answer: JSON alone on stdout for `-`, else text, with the JSON in the file named."""
-    if json_to == "-":
-        click.echo(document(), nl=False)
-        return
-    click.echo(text, nl=False)
-    if json_to is not None:
-        write_file(Path(json_to), document())
+
+def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, str | None]) -> None:
+    """Print the answer as text, and write it as JSON and in the `others` forms into the files named.
+
+    A form whose target is `-` is printed in place of the text; one whose target is None is not written.
+    """
+    forms = [(document, json_to), *others]
+    printed = next((form() for form, target in forms if target == "-"), text)
+    click.echo(printed, nl=False)
+    for form, target in forms:
+        if target not in (None, "-"):
+            write_file(Path(target), form())
 
 
 def write_file(path: Path, text: str) -> None:
@@ -48,8 +54,8 @@ def check_writable(path: Path) -> None:
         raise _refused(path, "it is a symbolic link")
     if not folder.is_dir():
         raise _refused(path, "its folder does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _refused(path, "no permission to write in its folder")
+    if why := unwritable(folder):
+        raise _refused(path, f"its folder refuses: {why}")
 
 
 def _replaced(path: Path, text: str) -> None:
@@ -72,8 +78,14 @@ def _refused(path: Path, why: str) -> OutputError:
     return OutputError(f"{path}: cannot be written ({why}); name another file")
 
 
-def to_file(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
-    """Check `--json` and the like before any work; `-` is stdout."""
+_PRINTED = f"{__name__}.printed"
+"""Key in click's context of the option that takes stdout."""
+
+
+def to_file(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    """Check `--json` and the like before any work; `-` is stdout, which only one of them can have."""
+    if text == "-" and ctx.meta.setdefault(_PRINTED, param.opts[0]) != param.opts[0]:
+        raise click.BadParameter(f"{ctx.meta[_PRINTED]} is printed already; name a file for one of them")
     if text is not None and text != "-":
         check_writable(Path(text))
     return text
@@ -87,6 +99,15 @@ JSON = click.option(
     help="Write the answer as JSON; - is stdout, in place of text.",
 )
 """The option of every command that can answer as JSON; `json_to` takes its value."""
+
+MARKDOWN = click.option(
+    "--markdown",
+    "markdown_to",
+    metavar="FILE|-",
+    callback=to_file,
+    help="Write the answer as Markdown for an issue or a chat; - is stdout, in place of text.",
+)
+"""The option of every command that answers as Markdown; `markdown_to` takes its value."""
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class FieldsCommand(click.Command):
 @click.option(
     "--trace-form",
     type=click.Choice(HOST_FORMS),
-    help="Torch version whose arguments the calls in the trace carry; 2.13 if left out.",
+    help="Torch version whose arguments the calls in the trace carry, or stock: none; 2.13 if left out.",
 )
 @click.option("--flight-recorder", is_flag=True, help="Keep a flight-recorder dump of each rank in OUT/fr.")
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from reftrain.config.trace_forms import FORMS, NEWEST
+from reftrain.config.trace_forms import DEVICE_FORMS, FORMS, NEWEST
 from reftrain.errors import ConfigError
 from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
@@ -101,7 +101,7 @@ class Flags:
 )
 @click.option(
     "--trace-form",
-    type=click.Choice(list(FORMS)),
+    type=click.Choice(DEVICE_FORMS),
     default=NEWEST,
     help="Torch version that writes the traces; 2.13 if left out.",
 )

@@ -8,12 +8,15 @@ from typing import get_args
 
 import click
 
-from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.errors import TracekitError, with_rejected
 from tracekit.findings import Verdict
 from tracekit.ingest import load
+from tracekit.report.html.slowrank import slowrank_html
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps, slowrank_document
-from tracekit.report.slowrank_text import slowrank_text
+from tracekit.report.slowrank_text import slowrank_lines
 from tracekit.store import Run
 
 from . import exit_codes, options
@@ -28,6 +31,7 @@ _PARALLEL_FROM = 64_000_000
 @click.argument("traces", nargs=-1, required=True)
 @options.analysis(get_args(Verdict))
 @options.job()
+@options.html()
 @options.output()
 def slowrank(
     traces: tuple[str, ...],
@@ -36,7 +40,9 @@ def slowrank(
     steps: list[options.StepRange] | None,
     fail_on: frozenset[str],
     job: int | None,
+    html_to: str | None,
     json_to: str | None,
+    markdown_to: str | None,
     verbose: bool,
     jobs: int | None,
     quiet: bool,
@@ -53,8 +59,19 @@ def slowrank(
     """
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
     with analysing(run, quiet=quiet) as progress, about(traces):
-        finding = analyse(run, mesh, order, steps, progress)
-    emit(slowrank_text(finding, verbose=verbose), lambda: dumps(slowrank_document(finding)), json_to)
+        if html_to is None:
+            finding, page = analyse(run, mesh, order, steps, progress), None
+        else:
+            finding, picture = illustrated(run, mesh, order, steps, progress)
+            page = slowrank_html(finding, picture)
+    lines = slowrank_lines(finding, verbose=verbose)
+    emit(
+        laid_out(lines),
+        lambda: dumps(slowrank_document(finding)),
+        json_to,
+        (lambda: labelled_markdown(lines), markdown_to),
+        (lambda: page or "", html_to),
+    )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
 

@@ -3,9 +3,11 @@
 import click
 
 from tracekit.analysis.questions.answer import answer
+from tracekit.report.markdown import labelled_markdown
+from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps
 from tracekit.report.whatif_json import whatif_document
-from tracekit.report.whatif_text import whatif_text
+from tracekit.report.whatif_text import whatif_lines
 
 from . import options
 from .output import emit
@@ -31,6 +33,7 @@ def whatif(
     steps: list[options.StepRange] | None,
     job: int | None,
     json_to: str | None,
+    markdown_to: str | None,
     verbose: bool,
     jobs: int | None,
     quiet: bool,
@@ -48,5 +51,11 @@ def whatif(
     run = read(traces, jobs=jobs, job=job, quiet=quiet)
     with analysing(run, quiet=quiet) as progress:
         finding = answer(run, fix, mesh, order, steps, progress)
-    emit(whatif_text(finding, verbose=verbose), lambda: dumps(whatif_document(finding)), json_to)
+    lines = whatif_lines(finding, verbose=verbose)
+    emit(
+        laid_out(lines),
+        lambda: dumps(whatif_document(finding)),
+        json_to,
+        (lambda: labelled_markdown(lines), markdown_to),
+    )
     return 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ GROUPS_FILE = "groups.parquet"
 def save_manifest(run: Run, *, kept: bool) -> None:
     """Write `manifest.json` and `groups.parquet` into the run's folder; OSError where that is impossible.
 
-    A run that is `kept` gets the hashes of its tables, so that a change is noticed when it is opened again.
+    A run that is `kept` gets the hashes of its tables and of its manifest, so that a change is noticed when it is read.
     """
     lines = "".join(json.dumps(asdict(g)) + "\n" for g in run.groups).encode()
     groups = pa.Table.from_batches([], schema=GROUPS)
@@ -43,8 +44,16 @@ def save_manifest(run: Run, *, kept: bool) -> None:
         "rejected": [asdict(r) for r in run.rejected],
         "quality": [asdict(q) for q in run.quality],
     }
+    if kept:
+        manifest["sha256"] = signature(manifest)
     text = json.dumps(manifest, indent=1, ensure_ascii=True) + "\n"
     (run.folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def signature(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of a manifest's values, without that hash itself."""
+    values = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:
@@ -59,6 +68,10 @@ def open_run(folder: Path) -> Run:
         if manifest["schema"] != RUN_SCHEMA:
             raise InputError(
                 f"{folder}: written as {str(manifest['schema'])[:60]!r}, this is {RUN_SCHEMA}; ingest the traces again"
+            )
+        if manifest.get("sha256", "") not in {"", signature(manifest)}:
+            raise InputError(
+                f"{folder / MANIFEST}: was changed after it was written (sha256 differs); ingest the traces again"
             )
         if manifest.get("groups_sha256"):
             verify(folder / GROUPS_FILE, str(manifest["groups_sha256"]))
@@ -123,6 +136,8 @@ def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     _whole(made.rank, MAX_RANKS)
     _whole(made.events, MAX_COUNT)
     _whole(made.bytes, MAX_COUNT)
+    if made.world_size is not None:
+        _whole(made.world_size, MAX_RANKS + 1)
     for begin in made.windows:
         _whole(begin + MAX_TIME_NS, 2 * MAX_TIME_NS)
     for number in made.groups:

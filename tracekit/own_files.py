@@ -4,6 +4,7 @@ Links are always a stranger's, and are not followed.
 """
 
 import re
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -66,3 +67,14 @@ def remove_own(folder: Path, own: Own) -> None:
             path.rmdir() if path.is_dir() else path.unlink()
     with suppress(OSError):
         folder.rmdir()
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why nothing can be written into a folder, as on a full disk; None where a byte could."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0")
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

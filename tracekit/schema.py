@@ -39,6 +39,13 @@ EVENTS = pa.schema(
         pa.field(
             "input_peer", pa.int32()
         ),  # the peer's rank in the group: Concrete Inputs of c10d::send, recv_
+        pa.field("grid", pa.int32()),  # args.grid[0] of a kernel of messages: no fewer than its channels
+        pa.field(
+            "wait_stream", pa.int64()
+        ),  # args.wait_on_stream: of a cuda_sync event, whom its stream waits for
+        pa.field(
+            "wait_record", pa.int64()
+        ),  # args.wait_on_cuda_event_record_corr_id: up to which launch there
         pa.field("micro_batch", pa.int32()),  # operation tables only
     ]
 )

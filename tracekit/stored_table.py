@@ -4,17 +4,28 @@ A folder travels and may be changed, its hashes with it. A column of another typ
 its range is refused with the file named; nothing behind this door loops or allocates by a number of the file.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.errors import InputError
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import MAX_COUNT, MAX_TIME_NS
+from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
 
 _TIMES = {"ts": (-MAX_TIME_NS, MAX_TIME_NS), "dur": (0, MAX_TIME_NS)}
+_RANKS = ("src_rank", "dst_rank", "group_rank", "input_peer")
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    **_TIMES,
+    **dict.fromkeys(_RANKS, (0, MAX_RANKS)),
+    "group_size": (0, MAX_RANKS + 1),
+    **dict.fromkeys(("device", "stream", "correlation", "external_id"), (0, MAX_COUNT)),
+    **dict.fromkeys(("in_nelems", "out_nelems", "grid", "wait_stream", "wait_record"), (0, MAX_COUNT)),
+    **dict.fromkeys(("seq", "micro_batch"), (-MAX_COUNT, MAX_COUNT)),
+}
+"""Least value of a column, and the first that is too great; `group` counts the rank's groups."""
 _ANY = frozenset({"pid", "tid"})
 """Columns that only tell threads apart: any integer will do."""
 
@@ -44,9 +55,7 @@ def _within(table: pa.Table, name: str, groups: int) -> bool:
     column: Any = table.column(name)
     if name in _TIMES and column.null_count:
         return False
-    low, high = _TIMES.get(name, (-MAX_COUNT, MAX_COUNT))
-    if name == "group":
-        low, high = 0, groups
+    low, high = (0, groups) if name == "group" else _RANGES[name]
     found = pc.min_max(column)
     least, most = found["min"].as_py(), found["max"].as_py()
     return least is None or (low <= least and most < high)

@@ -136,7 +136,7 @@ class _Bounds:
         right = exact.capture.read_values(rank, str(exact.values_key(at)))
         allowed = self.errors.read_values(rank, bound)
         if not len(recorded) == len(right) == len(allowed):
-            raise InputError(f"{exact.capture.folder}: values and rows do not fit; make the replay again")
+            raise InputError(f"{exact.capture.folder}: values and rows do not fit")
         with np.errstate(all="ignore"):
             apart = np.where(
                 (recorded == right) | (np.isnan(recorded) & np.isnan(right)), 0.0, np.abs(recorded - right)

@@ -5,11 +5,11 @@
                     module="layers.1.attention", global_shape=(12, 64, 256), boxes=[Box((4, 0, 0), (1, 64, 256))])
     recorder.close()
 
-Each call computes the fingerprint of the local tensor at once. Nothing is communicated, and nothing is kept but a row
-(and the values, at level `tensors`, for the names asked for). The rows go to `rankNNNNN.parquet.partial`, which `close`
-renames; a run that broke off is recognised by the partial file it left. The rank that writes stamp.json draws the run's
-id; the others read it there at `close` and put it into their files, so that a file of another run is recognised. For
-whole PyTorch models see `numerics.record.watch`.
+Each call computes the fingerprint of the local tensor, or copies a small one, to compute it together with others'.
+Nothing is communicated, and nothing is kept but a row (and the values, at level `tensors`, for the names asked for).
+The rows go to `rankNNNNN.parquet.partial`, which `close` renames; a run that broke off is recognised by the partial
+file it left. The rank that writes stamp.json draws the run's id; the others read it there at `close` and put it into
+their files, so that a file of another run is recognised. For whole PyTorch models see `numerics.record.watch`.
 """
 
 import fnmatch
@@ -17,6 +17,7 @@ import json
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ from numerics.errors import CaptureError
 from numerics.record.environment import environment
 from numerics.record.fingerprint import fingerprint
 from numerics.record.pieces import pieces
+from numerics.record.small_tensors import Small, fingerprints, small_one
 from numerics.record.switch import chosen_steps
 from numerics.record.values_writer import ValuesWriter
 from numerics.schema import (
@@ -49,7 +51,7 @@ from numerics.schema import (
     values_file,
     whole,
 )
-from numerics.thresholds.recording import ROWS_PER_GROUP
+from numerics.thresholds.recording import ROWS_PER_GROUP, SMALL_TOGETHER
 from tracekit.axes import AXES
 
 __all__ = ["Box", "CaptureError", "Recorder", "whole"]
@@ -86,7 +88,8 @@ class Recorder:
         self._path = self._folder / rank_file(rank)
         self._partial = self._path.with_name(self._path.name + PARTIAL_SUFFIX)
         self._lock = threading.Lock()
-        self._columns: dict[str, list[Any]] = {name: [] for name in ROWS.names}
+        self._rows: list[dict[str, Any]] = []
+        self._small: list[tuple[dict[str, Any], Small]] = []
         self._order = 0
         self._closed = False
         stamp = self._stamp(source, config)
@@ -189,36 +192,28 @@ class Recorder:
         """Complete a row by what is known of the tensor, store its values where asked, and append the row."""
         shape = tuple(value.shape) if global_shape is None else tuple(int(n) for n in global_shape)
         parts = whole(shape) if boxes is None else tuple(boxes)
-        self._check(tensor, shape, parts)
         try:
-            found = fingerprint(value, shape, parts)
+            place = _place(shape, parts)
+            keeps = self.keeps(tensor)
+            small = None if keeps else small_one(value, shape, parts)
+            row |= {} if small else fingerprint(value, shape, parts).__dict__
         except CaptureError as error:
             raise CaptureError(f"{tensor}: {error}") from error
         row |= {"tensor": tensor, "dtype": str(value.dtype).removeprefix("torch."), "rank": self.rank}
-        row |= {"global_shape": format_shape(shape), "boxes": format_boxes(parts), "values": None}
-        row |= self.coords | found.__dict__
+        row |= place | self.coords
         with self._lock:
             if self._closed:
                 raise CaptureError(f"{tensor}: recorded after the capture was closed")
-            if self.keeps(tensor):
-                row["values"] = self._keep(row, value, parts)
+            row["values"] = self._keep(row, value, parts) if keeps else None
             row["order"] = self._order
             self._order += 1
-            for name, column in self._columns.items():
-                column.append(row[name])
-            if len(self._columns["order"]) >= ROWS_PER_GROUP:
+            self._rows.append(row)
+            if small is not None:
+                self._small.append((row, small))
+            if len(self._small) >= SMALL_TOGETHER:
+                self._settle()
+            if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush()
-
-    def _check(self, tensor: str, shape: tuple[int, ...], parts: tuple[Box, ...]) -> None:
-        for box in parts:
-            if len(box.offsets) != len(shape) or len(box.sizes) != len(shape):
-                raise CaptureError(f"{tensor}: {box} is no box of a tensor of shape {shape}")
-            inside = all(
-                o >= 0 and n >= 0 and o + n <= s
-                for o, n, s in zip(box.offsets, box.sizes, shape, strict=True)
-            )
-            if not inside:
-                raise CaptureError(f"{tensor}: {box} reaches outside the global shape {shape}")
 
     def _keep(self, row: Mapping[str, Any], value: torch.Tensor, parts: Sequence[Box]) -> str | None:
         if self._values is None or not row["numel"]:
@@ -228,12 +223,19 @@ class Recorder:
         self._values.add(key, flat.cpu())
         return key
 
+    def _settle(self) -> None:
+        """Complete the rows of small tensors by their fingerprints."""
+        found = fingerprints([small for _, small in self._small])
+        for (row, _), one in zip(self._small, found, strict=True):
+            row.update(one.__dict__)
+        self._small.clear()
+
     def _flush(self) -> None:
-        if self._columns["order"]:
-            arrays = [pa.array(self._columns[field.name], field.type) for field in ROWS]
+        self._settle()
+        if self._rows:
+            arrays = [pa.array([row[field.name] for row in self._rows], field.type) for field in ROWS]
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=ROWS))
-            for column in self._columns.values():
-                column.clear()
+            self._rows.clear()
 
     def close(self) -> None:
         """Finish the files, so that the rank's capture appears whole. Call it after a good run only."""
@@ -262,3 +264,15 @@ class Recorder:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.close()
+
+
+@lru_cache(maxsize=4096)
+def _place(shape: tuple[int, ...], parts: tuple[Box, ...]) -> dict[str, str]:
+    """Return shape and boxes as a row names them. CaptureError where a box is no part of such a tensor."""
+    for box in parts:
+        if len(box.offsets) != len(shape) or len(box.sizes) != len(shape):
+            raise CaptureError(f"{box} is no box of a tensor of shape {shape}")
+        sides = zip(box.offsets, box.sizes, shape, strict=True)
+        if not all(o >= 0 and n >= 0 and o + n <= s for o, n, s in sides):
+            raise CaptureError(f"{box} reaches outside the global shape {shape}")
+    return {"global_shape": format_shape(shape), "boxes": format_boxes(parts)}

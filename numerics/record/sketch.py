@@ -46,44 +46,41 @@ class Projection:
     """How a box of a global tensor is sketched: signs of its outer and of its inner dimensions.
 
     The dimensions are split into two groups, so that most of the work is one matrix product with few rows. `outer` is
-    (rows, SKETCH), `inner` (columns, SKETCH) float64; a vector has one column, a scalar neither.
+    (SKETCH, rows), `inner` (SKETCH, columns) float64; a vector or a scalar has one column.
     """
 
     outer: torch.Tensor
-    inner: torch.Tensor | None
+    inner: torch.Tensor
 
     @property
     def columns(self) -> int:
         """Elements of a row: chunks of a tensor are whole rows."""
-        return 1 if self.inner is None else len(self.inner)
+        return self.inner.shape[1]
 
-    def part(self, chunk: torch.Tensor, start: int) -> torch.Tensor:
-        """Return what elements from `start` on add to the sketch: (SKETCH, columns), or (SKETCH,) of a vector."""
-        if self.inner is None:
-            return chunk @ self.outer[start : start + len(chunk)].to(chunk.dtype)
+    def add(self, sums: torch.Tensor | None, chunk: torch.Tensor, start: int) -> torch.Tensor:
+        """Return sums, (SKETCH, columns), with the elements from `start` on added."""
         rows = chunk.view(-1, self.columns)
         first = start // self.columns
-        return self.outer[first : first + len(rows)].to(chunk.dtype).T @ rows
+        signs = self.outer[:, first : first + len(rows)].to(chunk.dtype)
+        return signs @ rows if sums is None else torch.addmm(sums, signs, rows, out=sums)
 
-    def sketch(self, parts: torch.Tensor) -> torch.Tensor:
-        """Return the sketch, (SKETCH,) float64, of the sum of all parts."""
-        whole = parts.to(torch.float64)
-        return whole if self.inner is None else (whole * self.inner.T).sum(1)
+    def sketch(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the sketch, (SKETCH,) float64, from the sums of all elements."""
+        return (sums.to(torch.float64) * self.inner).sum(1)
 
 
 @lru_cache(maxsize=2048)
 def projection(shape: tuple[int, ...], box: Box, device: torch.device, dtype: torch.dtype) -> Projection:
     """Return how tensors of a format that lie in `box` of a global tensor of `shape` are sketched."""
     dims = tuple((d, n, o, m) for d, (n, o, m) in enumerate(zip(shape, box.offsets, box.sizes, strict=True)))
-    if not dims:
-        return Projection(torch.ones(1, SKETCH, dtype=dtype, device=device), None)
     if len(dims) == 1:  # as bytes: signs of a long vector in its own format would take eight times its memory
         number, whole_size, offset, size = dims[0]
-        return Projection(_signs(number, whole_size, device)[offset : offset + size], None)
-    cut = min(range(1, len(dims)), key=lambda d: math.prod(box.sizes[:d]) + math.prod(box.sizes[d:]))
-    return Projection(
-        _block_signs(dims[:cut], device, dtype), _block_signs(dims[cut:], device, torch.float64)
-    )
+        outer = _signs(number, whole_size, device)[offset : offset + size]
+        return Projection(outer.T, _block_signs((), device, torch.float64).T)
+    cuts = range(1, len(dims))
+    cut = min(cuts, key=lambda d: math.prod(box.sizes[:d]) + math.prod(box.sizes[d:]), default=0)
+    outer, inner = _block_signs(dims[:cut], device, dtype), _block_signs(dims[cut:], device, torch.float64)
+    return Projection(outer.T.contiguous(), inner.T.contiguous())
 
 
 def project(piece: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor:
@@ -91,11 +88,10 @@ def project(piece: torch.Tensor, shape: Sequence[int], box: Box) -> torch.Tensor
     how = projection(tuple(shape), box, piece.device, piece.dtype)
     flat = piece.reshape(-1)
     size = max(HASH_CHUNK // how.columns, 1) * how.columns
-    total: torch.Tensor | None = None
+    sums: torch.Tensor | None = None
     for start in range(0, len(flat), size):
-        part = how.part(flat[start : start + size], start)
-        total = part.to(torch.float64) if total is None else total + part
-    return how.sketch(torch.zeros(SKETCH, device=flat.device) if total is None else total)
+        sums = how.add(sums, flat[start : start + size], start)
+    return torch.zeros(SKETCH, dtype=torch.float64) if sums is None else how.sketch(sums)
 
 
 def sketch_format(dtype: torch.dtype) -> torch.dtype:

@@ -138,7 +138,7 @@ class EvidenceConfig:
     )
     trace_form: str = setting(
         NEWEST,
-        "torch version whose arguments the calls in traces on CPU carry: " + ", ".join(HOST_FORMS),
+        "torch version whose arguments the calls in traces on CPU carry, or none: " + ", ".join(HOST_FORMS),
     )
     timeout_s: float = setting(
         0.0,

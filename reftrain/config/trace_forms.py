@@ -36,7 +36,8 @@ class TraceForm:
     ended: the title of a batch ends with its call. bogus_id: such a kernel has its correlation as `External id`. nccl2:
     the backend of 2.15 (other names, one Seq for all calls of a group, kernels of batches with arguments but without
     peers), recorded with shapes, so that inputs of calls name the peer. old_kernels: `ncclKernel_…`. on_host: a trace
-    without kernels can have this form.
+    without kernels can have this form. on_device: one with kernels can. annotated: our recorder adds records of calls;
+    without them a trace is what stock torch leaves of Gloo.
     """
 
     keys: frozenset[str]
@@ -50,6 +51,8 @@ class TraceForm:
     nccl2: bool = False
     old_kernels: bool = False
     on_host: bool = True
+    on_device: bool = True
+    annotated: bool = True
 
     @property
     def names_peers(self) -> bool:
@@ -77,6 +80,9 @@ def title_of(values: Mapping[str, Any], own: int) -> str | None:
 
 
 FORMS: Final[Mapping[str, TraceForm]] = {
+    "stock": TraceForm(
+        frozenset(), titles=False, records_messages=False, on_device=False, annotated=False
+    ),
     "2.1": TraceForm(
         frozenset(), records_messages=False, lists_groups=False, old_kernels=True, on_host=False
     ),
@@ -99,8 +105,11 @@ FORMS: Final[Mapping[str, TraceForm]] = {
         titles=False, nccl2=True, batched=True, on_host=False,
     ),
 }  # fmt: skip
-"""By torch version; `-batched` where messages are issued in batches, `-untitled` where annotations were not kept."""
+"""By torch version; `-batched` where messages are issued in batches, `-untitled` where annotations were not kept.
+`stock` is what torch itself records on Gloo."""
 NEWEST: Final = "2.13"
 """The newest form of the older backend, which new traces get."""
 HOST_FORMS: Final = tuple(name for name, form in FORMS.items() if form.on_host)
 """Forms that a trace without kernels can have."""
+DEVICE_FORMS: Final = tuple(name for name, form in FORMS.items() if form.on_device)
+"""Forms that a trace with kernels can have."""

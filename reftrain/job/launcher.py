@@ -5,7 +5,6 @@ parent watches them (`rank.processes`): it names a rank that dies and how, and e
 """
 
 import os
-import tempfile
 from pathlib import Path
 
 from reftrain.config.checks import check_world
@@ -26,6 +25,7 @@ from reftrain.record.last_calls import merge_last_calls
 from reftrain.record.manifest import refuse_foreign
 from reftrain.thresholds import MOST_FORKED
 from tracekit.locked_folders import temporary
+from tracekit.own_files import unwritable
 
 MEETING = "reftrain-meeting-"
 """Begin of the names of folders in which ranks of this machine meet."""
@@ -86,10 +86,11 @@ def prepare_folder(folder: Path, *, first: bool = True) -> None:
         refuse_foreign("run.out", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-"):
-            pass
+        why = unwritable(folder)
     except OSError as error:
-        raise MachineError(f"{folder}: {error.strerror}; choose another out") from error
+        why = error.strerror
+    if why:
+        raise MachineError(f"{folder}: {why}; choose another out")
 
 
 def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:

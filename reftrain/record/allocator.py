@@ -61,7 +61,7 @@ class AllocatorSnapshot(Hooks):
             torch.cuda.memory._dump_snapshot(str(temporary))  # type: ignore[no-untyped-call] # noqa: SLF001 - as above
             temporary.replace(path)
         except RuntimeError as error:  # CUDA has failed: there is nothing to be had
-            raise OSError(errno.EIO, f"the allocator gives no snapshot ({error})", str(path)) from error
+            raise OSError(errno.ENODATA, f"the allocator gives no snapshot ({error})", str(path)) from error
         finally:
             temporary.unlink(missing_ok=True)
             torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001 - as above

@@ -6,8 +6,8 @@ step is whole. What `export` changes, and nothing else: the communication spans 
 because the arguments of spans come with them, are left out; arguments of communication are those of the form
 asked for, with a title around each message where that form has titles; so are the spans of marks that compute nothing
 (`MARKS`: a pause within one would look like computing); `distributedInfo.pg_config` is written complete;
-the name of the temporary file goes. On demand, operators called by other operators are left out too: that
-halves the file and changes no time of computing.
+the name of the temporary file goes. In the form `stock` communication spans go and torch's own `distributedInfo` stays.
+On demand, operators called by other operators are left out too: that halves the file and changes no time of computing.
 """
 
 import bisect
@@ -87,7 +87,8 @@ class StepProfiler:
 
 def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str, Any]:
     """The profiler's trace in the form that tools for NCCL traces read; `trace` is changed in place."""
-    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("name") not in MARKS]
+    gone = MARKS if form.annotated else MARKS | {SPAN_NAME}
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("name") not in gone]
     titles: list[dict[str, Any]] = []
     for event in trace["traceEvents"]:
         values = event.get("args")
@@ -102,6 +103,8 @@ def standard_form(trace: dict[str, Any], name: str, form: TraceForm) -> dict[str
     trace["traceEvents"] += titles
     trace["traceName"] = name
     trace.pop("trace_id", None)
+    if not form.annotated:
+        return trace
     groups = pg_config()
     info = trace.setdefault("distributedInfo", {})
     info.update(

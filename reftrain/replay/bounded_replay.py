@@ -47,7 +47,13 @@ class BoundedReplay(Replay):
     @property
     def _held(self) -> dict[Seat, dict[str, Tensor]]:
         """Recorded state of the optimiser after the last step, by seat and "name.kind"."""
-        return self.__dict__.setdefault("held", {})  # type: ignore[no-any-return]
+        if "held" not in self.__dict__:
+            by_seat: dict[Seat, dict[str, Tensor]] = {}
+            for kind, shards in self.state.items():
+                for seat, named in shards.items():
+                    by_seat.setdefault(seat, {}).update({f"{name}.{kind}": v for name, v in named.items()})
+            self.__dict__["held"] = by_seat
+        return self.__dict__["held"]  # type: ignore[no-any-return]
 
     def _update(
         self,

@@ -56,24 +56,24 @@ def replay(
     from reftrain.replay.engine import Replay
     from reftrain.replay.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
+    from reftrain.replay.resumed_state import state_before
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
     config = configuration(manifest, out)
     torch.set_num_threads(config.threads)
     recorded = read_plan(run)
-    if recorded is None:
-        raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
     _check_plan(run, recorded, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
     orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     out.mkdir(parents=True, exist_ok=True)
-    count = min(config.steps, steps or config.steps)
+    state = state_before(run, manifest.get("resumed"), config)
+    count = min(config.steps, state.step + (steps or config.steps))
     if forced:
-        force(run, config, orders, formats, out, level, names, count)
+        force(run, config, orders, formats, out, level, names, count, state)
     else:
-        repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names)), count)
-    write_plan(out, declared_plan(config, recorded))
+        repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names), state), count)
+    write_plan(out, declared_plan(config, recorded, state.step))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
 
 
@@ -96,7 +96,9 @@ def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
 
 
-def _check_plan(run: Path, plan: OrderPlan, world_size: int) -> None:
+def _check_plan(run: Path, plan: OrderPlan | None, world_size: int) -> None:
+    if plan is None:
+        raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
     if plan.world_size != world_size:
         raise ReplayError(
             f"{run}: order_plan.json is of {plan.world_size} ranks, run.json of {world_size}; they are of two runs"

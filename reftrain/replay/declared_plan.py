@@ -40,8 +40,8 @@ def possible_order(recorded: OrderPlan | None, stage: int, config: RunConfig) ->
 class _Writer:
     """Collects declared reductions; takes the order of their micro-batches from the recorded plan."""
 
-    def __init__(self, config: RunConfig, recorded: OrderPlan | None) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, recorded: OrderPlan | None, first: int) -> None:
+        self.config, self.first = config, first
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
         self.formats: Formats = formats_of(config.numerics.policy)
         self.reductions: list[Reduction] = []
@@ -86,14 +86,14 @@ class _Writer:
                 elements=elements,
                 bounds=() if op == "ring" else tuple(chunk_bounds(elements, size, len(group))),
                 layout=layout,
-                steps=(0, self.config.steps),
+                steps=(self.first, self.config.steps),
             )
         )
 
 
-def declared_plan(config: RunConfig, recorded: OrderPlan | None) -> OrderPlan:
-    """Return the declared plan: all reductions of each step of the run."""
-    writer = _Writer(config, recorded)
+def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0) -> OrderPlan:
+    """Return the declared plan: all reductions of each step of the run from step `first` on."""
+    writer = _Writer(config, recorded, first)
     orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
     _activations(writer)
     _gradients(writer, orders)
@@ -215,7 +215,7 @@ def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
                 operands=order.backwards,
                 cuts=cuts,
                 layout=tuple((p.name, _elements(p, p.local_shape[0])) for _, ps in units for p in ps),
-                steps=(0, config.steps),
+                steps=(writer.first, config.steps),
             )
         )
 

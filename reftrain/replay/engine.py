@@ -14,7 +14,7 @@ from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
-from reftrain.replay.first_values import local_values
+from reftrain.replay.first_values import State, first_state, local_values
 from reftrain.replay.formats import Formats, StageOrder, formats_of
 from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
 from reftrain.replay.observer import Moment, Observer
@@ -65,6 +65,7 @@ class Replay:
         orders: Mapping[int, StageOrder],
         formats: Formats | None = None,
         observer: Observer | None = None,
+        state: State | None = None,
     ) -> None:
         self.config, self.orders = config, orders
         self.formats = formats or formats_of(config.numerics.policy)
@@ -80,30 +81,40 @@ class Replay:
             observer=self.observer,
         )
         self.reader = Reader(config)
-        self.shards: Shards = {seat: {} for seat in self.grid.seats()}
-        self._first_values()
-        self.matrices = {
-            p.name
-            for stage in range(config.stages)
-            for p in self.declared.in_order(stage)
-            if len(p.shape) > 1
-        }
+        self._begin(state or first_state(config))
+
+    def _begin(self, state: State) -> None:
+        """Make shards and optimisers from the state before the first step."""
+        config, self.first_step = self.config, state.step
+        wide = torch.promote_types(self.formats.parameter, torch.float32)
+        self.shards = self._cut(state.parameters, self.formats.parameter)
+        self.state = {kind: self._cut(named, wide) for kind, named in state.optimizer.items()}
+        stages = (self.declared.in_order(stage) for stage in range(config.stages))
+        self.matrices = {p.name for parameters in stages for p in parameters if len(p.shape) > 1}
         self.optimizers = {
-            seat: ShardOptimizer(config.optimizer, shards, self.matrices)
+            seat: ShardOptimizer(
+                config.optimizer, shards, self.matrices, self._state_of(seat), self.first_step
+            )
             for seat, shards in self.shards.items()
         }
         self.observer.shards("param", "", self.shards)
 
-    def _first_values(self) -> None:
+    def _state_of(self, seat: Seat) -> dict[str, dict[str, Tensor]]:
+        return {kind: shards[seat] for kind, shards in self.state.items()}
+
+    def _cut(self, values: Mapping[str, Tensor], dtype: torch.dtype) -> Shards:
+        """Return every rank's shards of whole tensors by name."""
         mesh = self.config.mesh
+        shards: Shards = {seat: {} for seat in self.grid.seats()}
         for stage in range(self.config.stages):
             for parameter in self.declared.in_order(stage):
                 for tp in range(mesh.tp):
-                    local = local_values(parameter, self.config.seed, tp, self.formats.parameter)
+                    local = local_values(parameter, values[parameter.name], tp, dtype)
                     for group in self.grid.shard_groups(stage % mesh.pp, tp):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)
-                            self.shards[seat][parameter.name] = local[first : first + rows].clone()
+                            shards[seat][parameter.name] = local[first : first + rows].clone()
+        return shards
 
     def _weights(self, stage: int) -> list[dict[str, Tensor]]:
         """Gathered weights of a stage in the compute format, for each tensor rank."""

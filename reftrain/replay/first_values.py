@@ -4,10 +4,22 @@ The trainer has its own derivation in `reftrain.model.parameters`; the two meet 
 """
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
-from reftrain.layout.declaration import Parameter
+from reftrain.config.run import RunConfig
+from reftrain.layout.declaration import Declaration, Parameter
+
+
+@dataclass(frozen=True)
+class State:
+    """State after `step` steps: whole tensors by name, of parameters and of each kind of optimiser state."""
+
+    step: int
+    parameters: Mapping[str, torch.Tensor]
+    optimizer: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
 
 
 def first_values(parameter: Parameter, seed: int) -> torch.Tensor:
@@ -22,9 +34,16 @@ def first_values(parameter: Parameter, seed: int) -> torch.Tensor:
     return values
 
 
-def local_values(parameter: Parameter, seed: int, tp: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return the first values of one tensor rank's piece, `parameter.local_shape`, zeros in the padding."""
-    values = first_values(parameter, seed)[parameter.piece(tp)]
+def local_values(parameter: Parameter, whole: torch.Tensor, tp: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return one tensor rank's piece of a whole tensor, `parameter.local_shape`, zeros in the padding."""
+    values = whole[parameter.piece(tp)]
     local = torch.zeros(parameter.local_shape, dtype=dtype)
     local[tuple(slice(0, n) for n in values.shape)] = values.to(dtype)
     return local
+
+
+def first_state(config: RunConfig) -> State:
+    """Return the state of a run before its first step: first values, no optimiser state."""
+    declared = Declaration(config)
+    stages = (declared.in_order(stage) for stage in range(config.stages))
+    return State(0, {p.name: first_values(p, config.seed) for parameters in stages for p in parameters})

@@ -78,8 +78,6 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     gpus = (manifest.get("fingerprint") or {}).get("gpus")
     if manifest.get("device") == "cuda" or (gpus and manifest.get("device") != "cpu"):
         return "it summed over NCCL, whose order is not recorded (run.device = cpu is replayed)"
-    if manifest.get("resumed"):
-        return "it went on from a checkpoint (a run from its first step is replayed)"
     if config.pipeline.schedule not in WHOLE_BACKWARD:
         known = ", ".join(sorted(WHOLE_BACKWARD))
         return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here ({known} have)"

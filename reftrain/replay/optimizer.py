@@ -26,10 +26,20 @@ def clip_factor(norm: Tensor, greatest: float) -> Tensor | None:
 class ShardOptimizer:
     """torch's AdamW on one rank's shards, on FP32 copies where the shards are BF16; matrices decay, vectors do not."""
 
-    def __init__(self, config: OptimizerConfig, shards: Mapping[str, Tensor], matrices: set[str]) -> None:
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        shards: Mapping[str, Tensor],
+        matrices: set[str],
+        state: Mapping[str, Mapping[str, Tensor]],
+        steps: int,
+    ) -> None:
+        """Make the optimiser of a rank's `shards`; `state` by kind and name is what `steps` steps left."""
         self.shards = {name: shard for name, shard in shards.items() if shard.numel()}
         self.masters = {
-            name: torch.nn.Parameter(shard.to(torch.promote_types(shard.dtype, torch.float32)))
+            name: torch.nn.Parameter(
+                state.get("master", {}).get(name, shard).to(torch.promote_types(shard.dtype, torch.float32))
+            )
             for name, shard in self.shards.items()
         }
         decayed = [self.masters[name] for name in self.masters if name in matrices]
@@ -51,6 +61,10 @@ class ShardOptimizer:
             if groups
             else None
         )
+        if self.inner is not None and state:
+            for name, master in self.masters.items():
+                moments = {kind: state[kind][name] for kind in ("exp_avg", "exp_avg_sq")}
+                self.inner.state[master] = {"step": torch.tensor(float(steps)), **moments}
 
     def step(self, grads: Mapping[str, Tensor], rate: float, clip: Tensor | None) -> None:
         """Make one step and write the rounded masters back into the shards."""

@@ -6,7 +6,6 @@ consists: those of the model are in `model_operations`.
 
 from typing import Protocol
 
-from reftrain.errors import ScheduleError
 from reftrain.schedule.actions import RECEIVES, SENDS, Action, Schedule
 from reftrain.schedule.actions import Kind as Act
 from reftrain.simulate.grid import Grid
@@ -43,10 +42,7 @@ class ActionOperations(Protocol):
 
 
 def compile_programs(schedule: Schedule, grid: Grid, operations: ActionOperations) -> list[Program]:
-    """Return the programs of all pipeline ranks for one step of a lowered schedule.
-
-    Raises ScheduleError for an action that cannot be simulated.
-    """
+    """Return the programs of all pipeline ranks for one step of a lowered schedule."""
     return [_Compiler(schedule, Builder(rank, grid), operations).run() for rank in range(schedule.ranks)]
 
 
@@ -109,7 +105,7 @@ class _Compiler:
                 b.wait(*self.syncs.pop(action.stage, ()))
                 operations.update(b, action.stage)
         elif kind not in _TIMELESS:
-            raise ScheduleError("schedule", f"{action} cannot be simulated", "choose another schedule")
+            raise AssertionError(action)
 
     def receive(self, action: Action) -> None:
         """Make a computation wait for the message that it reads."""

@@ -101,7 +101,7 @@ def _slow(fault: FaultSpec, grid: Grid, table: Table, step: int) -> None:
     elif fault.kind == "slow_link":
         conditions.link = _added(conditions.link, width, place, values["delay_ms"] * 1e6)
     else:
-        raise ConfigError("fault", f"{fault.kind} cannot be simulated", "choose another kind")
+        raise AssertionError(fault.kind)
 
 
 def _documents(

@@ -6,7 +6,9 @@ from tests.house.source import ROOT
 
 PACKAGES = ("tracekit", "cli", "numerics", "reftrain")
 ENDINGS = ("Error", "BadParameter")
-PLAIN = frozenset({"AssertionError", "AttributeError", "KeyError", "RuntimeError", "TypeError", "ValueError"})
+PLAIN = frozenset(
+    {"AssertionError", "AttributeError", "KeyError", "OSError", "RuntimeError", "TypeError", "ValueError"}
+)
 """Errors that no user meets: a caller turns them into a message of its own, or they are faults of ours."""
 
 

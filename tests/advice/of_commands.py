@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch.distributed.checkpoint import save
+from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
-from tracekit_cli.numerics_capture import _check_writable
 
 from numerics.bisection.commands import Commands
 from numerics.bisection.search import bisect
@@ -25,8 +24,11 @@ from numerics.record.recorder import Recorder
 from numerics.record.switch import STEPS, chosen_steps
 from numerics.store import open_capture
 from reftrain.config.fault_spec import parse_fault
+from reftrain.config.file import load as load_config
 from reftrain.faults.doc_imbalance import DocImbalance
+from reftrain.layout.declaration import Declaration
 from reftrain.replay.manifest import configuration, described
+from reftrain.replay.resumed_state import state_before
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
 from reftrain.schedule.generators import make_schedule
@@ -34,7 +36,7 @@ from reftrain.schedule.timing import time_schedule
 from reftrain.simulate import pool
 from reftrain.simulate.runner import simulate
 from reftrain.train.checkpoint import STEP_KEY, Checkpointer, _check_same_model
-from tests.advice.cases import ingested
+from tests.advice.cases import ingested, traces
 from tests.advice.of_config import configured
 from tests.advice.of_numerics import rungs
 from tests.advice.register import Call, Case, calls, case
@@ -44,8 +46,8 @@ from tracekit.ingest import load
 
 @case("{}: cannot be written ({}: {}); name another folder")
 def _(folder, _patch):
-    (folder / "file").write_text("")
-    return lambda: _check_writable(folder / "file" / "run"), lambda: _check_writable(folder / "run")
+    given = traces(folder, 2)
+    return lambda: load([given], out=Path("/proc/run")), lambda: load([given], out=folder / "run")
 
 
 def bisection(folder: Path, parallel: str = "true") -> Commands:
@@ -213,10 +215,45 @@ MANIFEST = {
 calls("run.json lacks {}", lambda told: described(told, Path("x")), {}, MANIFEST)
 
 
+def resumed_run(folder, *, checkpoint=True, damaged=False):
+    """A run folder that went on at step 1, read as the replay reads it."""
+    config = load_config(None, {"model": {"layers": 1, "dim": 16, "ffn_dim": 16, "vocab_size": 8}})
+    with Recorder(folder / "run", 0, 1) as to:
+        to.record("x", torch.ones(1), step=1, phase="forward", kind="input")
+    state = {"meta.step": torch.tensor([1])}
+    for parameter in Declaration(config).in_order(0):
+        for kind in ("model", "optimizer.exp_avg", "optimizer.exp_avg_sq"):
+            state[f"{kind}.{parameter.name}"] = torch.ones(parameter.shape)
+    kept = folder / "run" / "checkpoint" / "step-00000001"
+    if checkpoint:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            save(state, storage_writer=FileSystemWriter(kept), no_dist=True)
+    if damaged:
+        (kept / ".metadata").write_bytes(b"")
+    return lambda: state_before(folder / "run", "auto", config)
+
+
+@case("that the run went on from is not in")
+def _(folder, _patch):
+    return resumed_run(folder / "a", checkpoint=False), resumed_run(folder / "b")
+
+
+@case("is no checkpoint of this run")
+def _(folder, _patch):
+    return resumed_run(folder / "a", damaged=True), resumed_run(folder / "b")
+
+
+@case("holds no step of a resumed run")
+def _(folder, _patch):
+    config = load_config(None, {})
+    return lambda: state_before(folder, "auto", config), resumed_run(folder / "b")
+
+
 @case("numerics ladder decides without a replay")
 def _(folder, _patch):
-    resumed = {**MANIFEST, "resumed": True}
-    return lambda: configuration(resumed, Path("x")), lambda: ladder(rungs(folder, "fp32", "fp64"))
+    on_gpus = {**MANIFEST, "device": "cuda"}
+    return lambda: configuration(on_gpus, Path("x")), lambda: ladder(rungs(folder, "fp32", "fp64"))
 
 
 def dying(target: str, make: Callable[[Path], object], read: Callable[[Path], object]) -> Case:

@@ -183,6 +183,7 @@ MACHINES = [
     ("is no count; give a number of devices", HARDWARE.replace("node_size = 8", "node_size = 0"), HARDWARE),
     ("device.reserved_gib leaves no memory", HARDWARE.replace("reserved_gib = ", "reserved_gib = 9999"), HARDWARE),
     ("is below {}; give what the machine has", HARDWARE.replace("peak_tflops = ", "peak_tflops = 0 #"), HARDWARE),
+    ("give the number of processors, or 0", HARDWARE.replace("units = 132", "units = 0.5"), HARDWARE),
     ("{}.{} is below 0; give 0 or more", HARDWARE.replace("reserved_gib = ", "reserved_gib = -"), HARDWARE),
     ("{}.{} {} is no number; give a number", HARDWARE.replace("reserved_gib = ", "reserved_gib = true #"), HARDWARE),
     ("is no table; write [{}]", "device = 1\n" + HARDWARE.replace("[device]", "[operations]"), HARDWARE),

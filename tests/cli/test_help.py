@@ -7,7 +7,7 @@ import sys
 import pytest
 from tracekit_cli.tracekit import tracekit as group
 
-ASKED_FOR = {"slowrank", "ingest", "hang", "whatif"}
+ASKED_FOR = {"slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown"}
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 """Libraries whose import alone takes longer than help may (0.25 s)."""
 
@@ -28,11 +28,23 @@ def test_every_command_explains_itself(tracekit, name):
     assert f"tracekit {name} " in done.out.split("Options:")[0].split("\n", 1)[1]  # an example
 
 
-@pytest.mark.parametrize("name", ["breakdown", "trend", "diff", "mesh"])
+@pytest.mark.parametrize("name", ["trend", "diff"])
 def test_an_unknown_command_is_a_usage_error(tracekit, name):
     done = tracekit(name, "traces")
     assert done.code == 2
     assert f"No such command '{name}'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"), [("tracekit slow", "slowrank"), ("tracekit hang --mark", "--markdown")]
+)
+def test_a_shell_completes_commands_and_options(monkeypatch, capfd, words, offered):
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setenv("_TRACEKIT_COMPLETE", "bash_complete")
+    with pytest.raises(SystemExit):
+        group.main(prog_name="tracekit", standalone_mode=False)
+    assert capfd.readouterr().out.strip() == f"plain,{offered}"
 
 
 def test_version_is_told(tracekit):

@@ -20,6 +20,10 @@ KEPT = tempfile.gettempdir()
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
+SHORT_WORK = 20_000
+"""Runs of a layer that a simulation may have: honest work of a minute is no hang."""
+
+
 class FaultError(Exception):
     """What no user may see."""
 
@@ -43,6 +47,7 @@ def inside(folder: Path) -> Iterator[None]:
     with (
         patch("tracekit.ingest.reading.do_all", in_this_process),
         patch("tracekit.dumps.load.do_all", in_this_process),
+        patch("reftrain.simulate.runner.MOST_LAYER_RUNS", SHORT_WORK),
         patch.object(tempfile, "tempdir", str(folder)),
     ):
         yield

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.hang.simulate import make
+from tests.hostile.job import DAMAGED
 from tests.marks import quick_first
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
@@ -210,6 +211,35 @@ def test_a_dump_that_contradicts_itself_flips_nothing(tmp_path, seed, name):
         CONTRADICTIONS[name](dumps[rank])
         verdict, culprits = judged(answer(tmp_path / str(rank), dumps))
         assert (verdict, culprits) == whole or (verdict, culprits) == ("inconclusive", [])
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["no calls", "no call of the group"])
+@pytest.mark.parametrize("seed", quick_first(1, [5, 3, 8, 6]))
+def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed, left):
+    found = case(seed)
+    dumps = copy.deepcopy(found.dumps)
+    lone = innocent(found)
+    in_status("enqueued", lambda last: 2**31 + last)(dumps[lone])
+    if left:  # the calls of that group are damaged alone
+        for entry in dumps[lone]["entries"]:
+            entry["pg_id"] = 1 if entry["process_group"][0] == "0" else entry["pg_id"]
+    else:
+        del dumps[lone]["entries"]
+    finding = answer(tmp_path / "x", dumps)
+    assert {c.rank for c in finding.culprits} <= {found.culprit}
+    assert finding.verdict != "none"
+
+
+def test_a_damaged_status_is_paired_with_no_group(tmp_path):
+    """One row and another group's members are lost: what is left is as many of both, and no longer in order."""
+    found = case(0)
+    dumps = copy.deepcopy(found.dumps)
+    in_status("enqueued", lambda _: 10**200)(dumps[DAMAGED])
+    list(dumps[DAMAGED]["pg_config"].values())[2]["ranks"] = "9" * 5000
+    dumps[DAMAGED]["entries"] = "none"
+    finding = answer(tmp_path / "x", dumps)
+    assert {c.rank for c in finding.culprits} <= {found.culprit, DAMAGED}
+    assert finding.verdict != "none"
 
 
 def test_a_group_given_as_text_is_no_group(tmp_path):

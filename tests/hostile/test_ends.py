@@ -192,8 +192,8 @@ def full(bytes_):
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
 
 
-def command(*arguments, **options):
-    call = "from tracekit_cli.tracekit import main; import sys; sys.argv[0] = 'tracekit'; main()"
+def command(*arguments, program="tracekit", **options):
+    call = f"from tracekit_cli.{program} import main; import sys; sys.argv[0] = '{program}'; main()"
     run = [sys.executable, "-c", call, *map(str, arguments)]
     return subprocess.run(run, capture_output=True, text=True, check=False, timeout=120, **options)
 
@@ -221,7 +221,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
     assert "free space" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["none/a.json", "link.json", "folder"])
+@pytest.mark.parametrize("name", ["none/a.json", "link.json", "folder", "/proc/a.json"])
 def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
     (tmp_path / "link.json").symlink_to(tmp_path / "target")
     (tmp_path / "folder").mkdir()
@@ -229,6 +229,16 @@ def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert "cannot be written" in done.stderr
     assert not (tmp_path / "target").exists()
+
+
+def test_a_folder_that_takes_nothing_is_told_first(tmp_path):
+    for refused in (
+        command("ingest", tmp_path / "no traces here", "--out", "/proc/run"),
+        command("capture", "--out", "/proc/run", "--", "touch", tmp_path / "ran", program="numerics"),
+    ):
+        assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+        assert "/proc/run: cannot be written" in refused.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path):

@@ -174,6 +174,17 @@ def test_progress_on_a_terminal_leaves_workers_their_fork(monkeypatch):
     assert "1/2 files" in shown.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_covers_the_analysis(tmp_path, capsys, monkeypatch, terminal):
+    shown, given = io.StringIO(), write(tmp_path / "traces", documents())
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=shown, force_terminal=terminal))
+    for wait in ("_SILENT_S", "_LOG_EVERY_S"):
+        monkeypatch.setattr(progress, wait, 0.01)
+    run(capsys, slowrank, given)
+    assert "comparing" in shown.getvalue()
+    assert "8 ranks" in shown.getvalue()
+
+
 @pytest.mark.parametrize("name", ["ts", "dur", "cat", "name"])
 def test_a_stored_table_without_times_is_refused(tmp_path, name):
     run = load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))], out=tmp_path / "run")

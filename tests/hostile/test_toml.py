@@ -28,6 +28,7 @@ H100 = (resources.files("reftrain.cost.hardware") / "h100.toml").read_text("utf-
 MACHINES = {
     "tile of the smallest number": ("tile_rows = 256", "tile_rows = 5e-324"),
     "bandwidth of the smallest number": ("gb_s = 450", "gb_s = 5e-324"),
+    "processors of the smallest number": ("units = 132", "units = 5e-324"),
     "infinite rate": ("peak_tflops = 989", "peak_tflops = inf"),
     "node without end": ("node_size = 8", f"node_size = {10**400}"),
     "number of 5000 digits": ("node_size = 8", f"node_size = {'9' * 5000}"),

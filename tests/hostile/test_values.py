@@ -1,12 +1,15 @@
 """A number that no job has costs its value, never the process and never the answer."""
 
 import json
+import os
 import random
+import time
 
 import pytest
 
 from tests.hostile.job import DAMAGED, answer, documents, write
 from tests.marks import quick_first, quick_if
+from tracekit.ingest import load
 from tracekit.ingest.kineto import event_array
 
 HUGE = (-(2**63), -1, 2**31 - 1, 2**31, 10**9, 2**62, 2**63 - 1, 2**64, 10**40)
@@ -113,4 +116,32 @@ def test_null_in_front_of_a_block_is_skipped(tmp_path, monkeypatch, window):
     traces[DAMAGED]["traceEvents"] = [e for x in listed for e in ([None, x] if draw() < 0.2 else [x])]
     found = answer(write(tmp_path, traces))
     assert found.ranks.rejected == ()
+    assert [s.rank for s in found.suspects] == [6]
+
+
+FILES = (500, 2000)
+
+
+@pytest.mark.slow
+def test_tiny_files_take_linear_time(tmp_path):
+    """Many cut files beside a whole job cost each the same, and every one of them is listed."""
+    took = []
+    for count in FILES:
+        folder = write(tmp_path / str(count), documents())
+        for number in range(count):
+            (folder / f"cut{number}.json").write_text('{"traceEvents": [{"ph":')
+        begin = time.process_time()
+        run = load([str(folder)])
+        took.append(time.process_time() - begin)
+        assert len(run.rejected) == count
+    assert took[1] < 2 * FILES[1] / FILES[0] * took[0] + 1
+
+
+def test_a_pipe_and_a_circle_of_links_are_passed(tmp_path):
+    folder = write(tmp_path, documents())
+    os.mkfifo(folder / "rank9.json")
+    (folder / "more").mkdir()
+    (folder / "more" / "up").symlink_to(folder)
+    found = answer(folder)
+    assert ["pipe" in r.reason for r in found.ranks.rejected] == [True]
     assert [s.rank for s in found.suspects] == [6]

@@ -28,7 +28,7 @@ def shipped():
     return {
         path.relative_to(ROOT).as_posix()
         for name in INSTALLED_AS
-        for pattern in ("*.py", "*.toml", "py.typed")
+        for pattern in ("*.py", "*.toml", "*.css", "*.j2", "*.js", "py.typed")
         for path in (ROOT / name).rglob(pattern)
     }
 

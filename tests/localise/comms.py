@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 ENDED_FROM = (2, 9)
 """`nccl:coalesced` is ended from this version on."""
+BLIND_FROM = (2, 9)
+"""From this version on jobs run with a CUDA whose waits name no stream."""
 LOST = 0.1
 """Share of kernels that lose their arguments, where a job loses them."""
 LOST_UP_TO = (2, 12)
@@ -50,13 +52,17 @@ def collective(w: "Writer", call: Collective, start: int, stop: int, op: Op) -> 
     if forms.torch >= (2, 12) and w.job.has("nested"):
         external = w.cpu("cpu_op", "record_param_comms", start + 4000, stop - 2500, call.thread, args)
     w.cpu("user_annotation", title, start + 6000, stop - 4000, call.thread)
+    if call.stream != call.caller:
+        await_event(w, call.stream, call.caller, start + 4500, call.thread)
     launch = w.launch("cudaLaunchKernelExC", stop - 14000, stop - 6000, call.thread, external)
+    ended(w, op, stop - 5000, call.thread)
     w.gpu(op, forms.kernel(C10D[call.op][3]), launch, external, kept(w, common), grid=16)
     w.annotation(title, op)
 
 
 def messages(w: "Writer", call: Messages, start: int, stop: int, op: Op) -> None:
     """A batch of messages, or one alone."""
+    await_event(w, call.stream, call.caller, start + 4500, "main")
     number = w.count(call)
     group = w.r.groups[call.family]
     if call.batched:
@@ -68,6 +74,7 @@ def messages(w: "Writer", call: Messages, start: int, stop: int, op: Op) -> None
     title = forms.message_title(part, group, w.r.rank)
     w.cpu("user_annotation", title, start + 6000, stop - 4000, "main")
     launch = w.launch("cudaLaunchKernelExC", stop - 14000, stop - 6000, "main", external)
+    ended(w, op, stop - 4500, "main")
     w.gpu(op, forms.kernel("SendRecv"), launch, external, kept(w, common), grid=w.job.costs.channels)
     w.annotation(title, op)
 
@@ -105,6 +112,7 @@ def issue(w: "Writer", call: Messages, start: int, stop: int, op: Op, group: Gro
     external = w.cpu("cpu_op", "record_param_comms", start + 3000, stop - 1500, "main", joined(common + only))
     w.cpu("user_annotation", "batch_op_issue", start + 5000, stop - 3000, "main")
     launch = w.launch("cudaLaunchKernelExC", stop - 14000, stop - 6000, "main", external)
+    ended(w, op, stop - 4500, "main")
     w.gpu(op, forms.kernel("SendRecv"), launch, external, kept(w, common), grid=w.job.costs.channels)
     w.annotation("batch_op_issue", op)
 
@@ -120,6 +128,7 @@ def batch(w: "Writer", call: Messages, start: int, stop: int, op: Op, group: Gro
     late = stop if w.forms.torch >= ENDED_FROM else stop + w.r.random.choice((0, 10**5, 10**7, 10**8))
     w.cpu("user_annotation", "nccl:coalesced", at, late, "main")
     launch = w.launch("cudaLaunchKernelExC", stop - 12000, stop - 5000, "main", 0)
+    ended(w, op, stop - 4500, "main")
     w.gpu(op, w.forms.kernel("SendRecv"), launch, 0, grid=w.job.costs.channels)
     w.annotation("nccl:coalesced", op)
 
@@ -133,18 +142,44 @@ def wait(w: "Writer", call: Wait, start: int, stop: int) -> None:
         args = joined(w.forms.base("wait", Group("", "", (0,)), (0, 0), "Byte"))
         external = w.cpu("cpu_op", "record_param_comms", start, stop, call.thread, args)
     correlation = w.launch("cudaStreamWaitEvent", start + 1000, stop - 1000, call.thread, external)
-    if (
-        w.job.has("cuda_sync")
-        and w.forms.torch >= (2, 4)
-        and isinstance(waited, Kernel | Collective | Messages)
-    ):
-        newer = w.forms.torch >= (2, 9)
-        streams = w.r.streams
-        other = -1 if newer else streams[waited.stream]
-        args = (
-            f'"cuda_sync_kind": "Stream Wait Event", "stream": {streams[call.stream]}, '
-            f'"correlation": {correlation}, "device": {w.r.device}, "context": 1, '
-            f'"wait_on_stream": {other}, "wait_on_cuda_event_record_corr_id": {-1 if newer else correlation - 1}, '
-            f'"wait_on_cuda_event_id": 7'
-        )
-        w.span("cuda_sync", "Stream Wait Event", w.r.device, streams[call.stream], start, stop, args)
+    if isinstance(waited, Kernel | Collective | Messages):
+        told_wait(w, correlation, call.stream, waited.stream, w.recorded.get(call.handle, -1), (start, stop))
+
+
+def await_event(w: "Writer", stream: str, other: str, at: int, thread: str) -> None:
+    """A stream waits for all that another one has been given: an event and a wait, in recordings that tell."""
+    if shows_waits(w):
+        w.correlation += 2
+        w.call("cudaEventRecord", w.correlation - 1, at, at + 200, thread)
+        w.call("cudaStreamWaitEvent", w.correlation, at + 300, at + 500, thread)
+        told_wait(w, w.correlation, stream, other, w.correlation - 1, (at + 300, at + 500))
+
+
+def shows_waits(w: "Writer") -> bool:
+    """Whether `cuda_sync` events are recorded."""
+    return w.job.has("cuda_sync") and w.forms.torch >= (2, 4) and not w.forms.rocm
+
+
+def told_wait(
+    w: "Writer", correlation: int, stream: str, other: str, record: int, times: tuple[int, int]
+) -> None:
+    """A `cuda_sync` event; with CUDA 12.9 and later it does not tell for whom the stream waits."""
+    if not shows_waits(w):
+        return
+    blind = w.forms.torch >= BLIND_FROM
+    streams = w.r.streams
+    args = (
+        f'"cuda_sync_kind": "Stream Wait Event", "stream": {streams[stream]}, '
+        f'"correlation": {correlation}, "device": {w.r.device}, "context": 1, '
+        f'"wait_on_stream": {-1 if blind else streams[other]}, '
+        f'"wait_on_cuda_event_record_corr_id": {-1 if blind else record}, "wait_on_cuda_event_id": 7'
+    )
+    w.span("cuda_sync", "Stream Wait Event", w.r.device, streams[stream], *times, args)
+
+
+def ended(w: "Writer", op: Op, at: int, thread: str) -> None:
+    """The event that marks the end of an operation on its stream, in recordings that tell waits."""
+    if shows_waits(w):
+        w.correlation += 1
+        w.recorded[op.index] = w.correlation
+        w.call("cudaEventRecord", w.correlation, at, at + 200, thread)

@@ -80,6 +80,8 @@ class Writer:
         self.step_starts: list[int] = []
         self.host_recorded = not self.job.has("gpu_only")
         self.graph = 0
+        self.recorded: dict[int, int] = {}
+        """By operation the correlation of the event that marks its end."""
 
     def write(self) -> list[str]:
         """Lines of all events in the window."""
@@ -151,14 +153,16 @@ class Writer:
     def launch(self, name: str, start: int, stop: int, thread: str, external: int) -> int:
         """A CUDA call; its correlation."""
         self.correlation += self.r.random.randint(1, 4)
-        if self.job.has("no_runtime"):
-            return self.correlation
         linked = external or (self.correlation if self.forms.torch < (2, 6) else 0)
-        shown = f'"External id": {linked}, ' if linked else ""
-        args = f'{shown}"cbid": 211, "correlation": {self.correlation}'
-        shown = HIP.get(name, name) if self.forms.rocm else name
-        self.span("cuda_runtime", shown, self.r.pid, self.tids[thread], start, stop, args)
+        self.call(name, self.correlation, start, stop, thread, f'"External id": {linked}, ' if linked else "")
         return self.correlation
+
+    def call(self, name: str, correlation: int, start: int, stop: int, thread: str, linked: str = "") -> None:
+        """A row of the CUDA runtime, where the recording has them."""
+        if not self.job.has("no_runtime"):
+            args = f'{linked}"cbid": 211, "correlation": {correlation}'
+            shown = HIP.get(name, name) if self.forms.rocm else name
+            self.span("cuda_runtime", shown, self.r.pid, self.tids[thread], start, stop, args)
 
     def gpu(
         self, op: Op, name: str, correlation: int, external: int, extra: str = "", grid: int = 132

@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from numerics.errors import CaptureError
 from numerics.record.fingerprint import fingerprint
 from numerics.record.pieces import pieces
+from numerics.record.recorder import Recorder
+from numerics.record.small_tensors import fingerprints, small_one
 from numerics.schema import Box, format_boxes, format_shape, parse_boxes, parse_shape, whole
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -127,6 +130,43 @@ def test_lowbits_says_whether_bfloat16_holds_every_value():
     assert of(value.bfloat16().float()).lowbits
     assert of(value.bfloat16().double()).lowbits
     assert not of(torch.arange(4)).lowbits
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8, torch.bool])
+def test_small_tensors_together_are_as_alone(dtype):
+    odd = [torch.randn(4, 6) * 9, torch.zeros(4, 6), -torch.zeros(4, 6), torch.full((4, 6), math.inf)]
+    values = [
+        v.to(dtype)
+        for v in [*odd, torch.randn(7), torch.ones(())]
+        if dtype.is_floating_point or v.isfinite().all()
+    ]
+    boxes = [Box((1, *(0 for _ in v.shape)), (1, *v.shape)) for v in values]
+    shapes = [(3, *v.shape) for v in values]
+    made = [small_one(v[None], s, [b]) for v, s, b in zip(values, shapes, boxes, strict=True)]
+    for found, v, s, b in zip(fingerprints(made), values, shapes, boxes, strict=True):
+        alone = fingerprint(v[None], s, [b])
+        assert (found.digest, found.digest_nz, found.min, found.max) == (
+            alone.digest,
+            alone.digest_nz,
+            alone.min,
+            alone.max,
+        )
+        assert (found.numel, found.lowbits, found.non_finite) == (
+            alone.numel,
+            alone.lowbits,
+            alone.non_finite,
+        )
+        assert found.sum == pytest.approx(alone.sum)
+        assert found.sum_squares == pytest.approx(alone.sum_squares)
+        assert found.sketch == pytest.approx(alone.sketch, rel=1e-5, nan_ok=True)
+
+
+def test_a_small_tensor_is_copied_when_recorded(tmp_path):
+    value = torch.ones(3)
+    with Recorder(tmp_path, 0, 1) as to:
+        to.record("x", value, step=0, phase="forward", kind="input")
+        value.zero_()
+    assert pq.read_table(tmp_path / "capture" / "rank00000.parquet")["sum"].to_pylist() == [3.0]
 
 
 def test_sketch_is_linear_and_measures_distance():

@@ -91,7 +91,6 @@ def test_something_else_is_never_overwritten(copy):
     ("fields", "words"),
     [
         ({"device": "cuda"}, "NCCL"),
-        ({"resumed": "run/checkpoint"}, "a run from its first step is replayed"),
         ({"numerics": {"attention": "flex"}}, "attention kernel flex .*documents, flash"),
         ({"schedule": {"schedule": "zb_h1"}}, "schedule zb_h1 .*1f1b"),
     ],

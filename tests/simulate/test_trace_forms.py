@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from reftrain.config.trace_forms import FORMS
+from reftrain.config.trace_forms import DEVICE_FORMS, FORMS
 from tests.marks import quick_if
 from tests.simulate.case import setup_of, written
 from tracekit.analysis.slowrank.analyse import analyse
@@ -52,7 +52,7 @@ def rows(folder, rank=SLOW):
     return trace, [e for e in trace["traceEvents"] if e["ph"] == "X"]
 
 
-@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, FORMS))
+@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, DEVICE_FORMS))
 def test_rows_hold_what_the_version_writes(folders, form):
     trace, events = rows(folders(form))
     made, host = FORMS[form], [e for e in events if e["name"] == "record_param_comms"]
@@ -105,7 +105,7 @@ def test_every_form_that_names_peers_gives_the_rank(folders, form):
     assert found.coverage.matched == 1
 
 
-@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, sorted(set(FORMS) - set(NAMED))))
+@pytest.mark.parametrize("form", quick_if(QUICK.__contains__, sorted(set(DEVICE_FORMS) - set(NAMED))))
 def test_poorer_forms_give_the_rank_or_leave_it_open(folders, form):
     found = analyse(load([str(folders(form))]), FULL, ["tp", "cp", "pp", "dp"])
     assert found.verdict in ("slow_rank", "inconclusive")

@@ -12,13 +12,22 @@ from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.excess import without_longest
 from tracekit.analysis.slowrank.long_stage import _levels
+from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
 
 
-@pytest.mark.parametrize("kind", NOBODYS_KINDS)
+@pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step"}))
 @pytest.mark.parametrize("seed", quick_first(1, [1, 2, 4]))
 def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
     found = mark(seed, kind=kind, world=8, steps=5)
     assert found.outcome == "right", found.answer
+
+
+@pytest.mark.parametrize("steps", [5, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_device_slow_throughout_one_step_is_open(steps):
+    """All kernels of one rank are longer in one step: of five that is no proof of health, and blames nobody."""
+    finding = answer_case(generate(1, kind="long_step", world=8, steps=steps))
+    assert finding.suspects == ()
+    assert finding.verdict == ("inconclusive" if steps < PROVING else "healthy")
 
 
 def test_a_start_up_needs_two_other_steps():
@@ -47,6 +56,7 @@ def test_the_longest_step_counts_for_nothing():
     assert without_longest(value).tolist() == [1.0, 4.0, 0.0, 0.0]
 
 
+PROVING = OTHER_STEPS_OF_DEVICE + 1
 FEW = [(1, 6, "is slow: nobody else"), (2, 2, "are both slow: two that")]
 
 

@@ -61,3 +61,28 @@ def test_documents_are_dealt_to_a_whole_replica(tmp_path, turns, shared, dealt):
         next(r for r in range(4) if mesh.coords(r)["dp"] and not mesh.coords(r)["pp"])
     )
     assert dealt_to_its_replica(case, row) == dealt
+
+
+@pytest.mark.parametrize(("documents", "dealt"), [(0.5, True), (0.0, False)])
+def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, dealt):
+    """Both stages of one replica are longer in all steps; those of the others change together, or not."""
+    mesh = grid(pp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, jitter=0), mesh)
+    turns = np.array([[3, 3, 2, 3, 3], [-2, 1, 0, 1, -1], [1, -2, 1, 0, 1], [0, 1, -2, -1, 2]]) * 1e6
+    noise = np.array([[0, 0, 0, 0, 0], [1, 1, -2, 0, 1], [-2, 0, 0, 1, -1], [0, 2, 1, -2, 0]]) * 1e6
+    value = np.zeros((8, 5))
+    for row, rank in enumerate(case.steps.ranks):
+        place = mesh.coords(rank)
+        later = (documents * turns + (0 if documents else 1) * noise)[place["dp"]]
+        value[row] = later if place["pp"] else turns[place["dp"]]
+        value[row] += 1.5e6 * (place["dp"] == 0 and not documents)
+    own = np.full((8, 5), 1e8) + value
+    case = replace(
+        case,
+        steps=replace(case.steps, own=own),
+        found=replace(case.found, value=np.where(value > 0, value, 0)),
+    )
+    first = next(
+        i for i, r in enumerate(case.steps.ranks) if mesh.coords(r) == {"tp": 0, "cp": 0, "pp": 0, "dp": 0}
+    )
+    assert dealt_to_its_replica(case, first) is dealt

@@ -47,6 +47,12 @@ def test_an_excess_is_spread_as_planted(mine, ns, share, count):
     assert (found.ns, found.share, found.count) == (pytest.approx(ns), pytest.approx(share), count)
 
 
+def test_of_a_cut_step_the_recorded_kernels_count():
+    """Windows end within the step, here and there; its first kernels are those of the other steps."""
+    found = longer_kernels(rank(1.2, 1.2, less=6), [rank(less=8), rank(less=4)], 1)
+    assert (found.ns, found.share, found.count) == (pytest.approx(6 * 40 + 6 * 20), pytest.approx(1.0), 12)
+
+
 def test_what_peers_met_as_well_is_usual():
     assert longer_kernels(rank(1.2, 1.2), [rank(1.2, 1.2)] * 3, 1).ns == pytest.approx(0.0)
 

@@ -15,7 +15,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
     """Map `pg_status`, keyed by local pg_id, to groups: by entries, failing them by order of creation.
 
     Groups are numbered in the order in which they are made, and so are names and local ids. Where both lists are
-    complete and numeric they therefore pair up in order, unless an entry contradicts that.
+    complete and numeric they therefore pair up in order, unless an entry contradicts that or a row is damaged.
     """
     if not isinstance(status, dict) or not status:
         return
@@ -30,7 +30,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
     result.has_status = bool(frontiers)
     known = {k: v for k, v in ids.items() if k in frontiers}
     names = [n for n in index if n.isdecimal() and n.isascii() and len(n) < MAX_STATUS_DIGITS]
-    if len(names) == len(index) == len(frontiers):
+    if len(names) == len(index) == len(frontiers) == len(status):
         paired = {i: index[n] for i, n in zip(sorted(frontiers), sorted(names, key=int), strict=True)}
         if all(paired[i] == g for i, g in known.items()):
             known = paired

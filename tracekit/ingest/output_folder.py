@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tracekit.errors import InputError
+from tracekit.errors import InputError, OutputError
 from tracekit.locked_folders import LOCK, literal, locked, sweep
-from tracekit.own_files import strangers
+from tracekit.own_files import strangers, unwritable
 from tracekit.store import MANIFEST, is_run
 
 TEMPORARY: Final = "tracekit-run-"
@@ -25,7 +25,10 @@ _WRITTEN = re.compile(rf"{re.escape(MANIFEST)}|groups\.parquet|events|events/ran
 
 
 def refuse_foreign(out: Path) -> None:
-    """Raise InputError where a run may not be put at `out`: a link, somebody else's files, or no place to write."""
+    """Raise InputError where a run may not be put at `out`: a link, or somebody else's files.
+
+    Raises OutputError where nothing can be written there.
+    """
     if out.is_symlink():
         raise InputError(f"{out}: is a symbolic link; name the folder itself")
     if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):
@@ -33,8 +36,8 @@ def refuse_foreign(out: Path) -> None:
     parent = out.absolute().parent
     if not parent.is_dir():
         raise InputError(f"{out}: the folder to put it in does not exist; create it first")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"{out}: no permission to write in {parent}; name another folder")
+    if why := unwritable(parent):
+        raise OutputError(f"{out}: cannot be written ({parent}: {why}); name another folder")
     if foreign := strangers(out, lambda path: bool(_WRITTEN.fullmatch(path))):
         raise InputError(
             f"{out}: holds {foreign[0]}, which tracekit did not write; move it away, or name another folder"

@@ -5,9 +5,9 @@ The verdict stands in the first line; then come the culprits, each with the call
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from tracekit.findings.hang import Culprit, GroupRef, HangFinding
+from tracekit.report.documents import CulpritDocument, HangDocument
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
 from tracekit.thresholds.report import (
@@ -18,7 +18,6 @@ from tracekit.thresholds.report import (
     SHAPES_SHOWN,
 )
 
-HANG_SCHEMA = "tracekit.hang/1"
 _TITLES = {
     "hang": "hang",
     "mismatch": "mismatch",
@@ -27,11 +26,11 @@ _TITLES = {
 }
 
 
-def hang_document(finding: HangFinding) -> dict[str, Any]:
+def hang_document(finding: HangFinding) -> HangDocument:
     """Return the finding as a JSON-ready dict of the contract `tracekit.hang/1`."""
     mesh = finding.mesh
     return {
-        "schema": HANG_SCHEMA,
+        "schema": "tracekit.hang/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": None if mesh is None else mesh_document(mesh),
         "verdict": finding.verdict,
@@ -43,10 +42,10 @@ def hang_document(finding: HangFinding) -> dict[str, Any]:
     }
 
 
-def _culprit(culprit: Culprit) -> dict[str, Any]:
+def _culprit(culprit: Culprit) -> CulpritDocument:
     """Return one culprit as a dict; `sides` is there only where members made a call in several versions."""
     call = culprit.collective
-    document: dict[str, Any] = {
+    document: CulpritDocument = {
         "rank": culprit.rank,
         "host": culprit.host,
         "kind": culprit.kind,

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from tracekit.findings import (
@@ -14,14 +15,22 @@ from tracekit.findings import (
     StepsFinding,
     Suspect,
 )
+from tracekit.report.documents import (
+    CoverageDocument,
+    EvidenceDocument,
+    MeshDocument,
+    QualityDocument,
+    RanksDocument,
+    SlowRankDocument,
+    StepsDocument,
+    SuspectDocument,
+)
 
-SLOWRANK_SCHEMA = "tracekit.slowrank/1"
 
-
-def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
+def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
     """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
     return {
-        "schema": SLOWRANK_SCHEMA,
+        "schema": "tracekit.slowrank/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": mesh_document(finding.mesh),
         "steps": steps_document(finding.steps),
@@ -43,7 +52,7 @@ def slowrank_document(finding: SlowRankFinding) -> dict[str, Any]:
     }
 
 
-def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
+def ranks_document(ranks: RankCoverage) -> RanksDocument:
     """The ranks that an answer rests on, as in every answer."""
     return {
         "expected": ranks.expected,
@@ -53,24 +62,24 @@ def ranks_document(ranks: RankCoverage) -> dict[str, Any]:
     }
 
 
-def mesh_document(mesh: MeshFinding) -> dict[str, Any]:
+def mesh_document(mesh: MeshFinding) -> MeshDocument:
     """The mesh as in every answer: axes from inner to outer, sizes, source."""
     return {"order": list(mesh.order), "sizes": {d: mesh.sizes[d] for d in mesh.order}, "source": mesh.source}
 
 
-def steps_document(steps: StepsFinding) -> dict[str, Any]:
+def steps_document(steps: StepsFinding) -> StepsDocument:
     """The analysed steps, and their median time in ms."""
     return {"analysed": list(steps.analysed), "median_ms": number(steps.median_ms)}
 
 
-def coverage_document(coverage: Coverage) -> dict[str, Any]:
+def coverage_document(coverage: Coverage) -> CoverageDocument:
     """The shares of exposed communication time that were matched."""
     return {"matched": coverage.matched, "by_axis": dict(coverage.by_axis)}
 
 
-def quality_document(row: Quality) -> dict[str, Any]:
+def quality_document(row: Quality) -> QualityDocument:
     """One repair or doubt as a dict; empty fields are left out."""
-    document: dict[str, Any] = {"kind": row.kind}
+    document: QualityDocument = {"kind": row.kind}
     if row.path is not None:
         document["path"] = row.path
     if row.count:
@@ -82,7 +91,7 @@ def quality_document(row: Quality) -> dict[str, Any]:
     return document
 
 
-def _suspect(suspect: Suspect) -> dict[str, Any]:
+def _suspect(suspect: Suspect) -> SuspectDocument:
     return {
         "rank": suspect.rank,
         "host": suspect.host,
@@ -97,7 +106,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
     }
 
 
-def _evidence(row: Evidence) -> dict[str, Any]:
+def _evidence(row: Evidence) -> EvidenceDocument:
     peers = None if row.peers_median is None else number(row.peers_median)
     return {"what": row.what, "value": number(row.value), "peers_median": peers, "unit": row.unit}
 
@@ -107,7 +116,7 @@ def number(value: float) -> float | None:
     return round(float(value), 4) if math.isfinite(value) else None
 
 
-def dumps(document: dict[str, Any]) -> str:
+def dumps(document: Mapping[str, Any]) -> str:
     """The JSON text of `document`, ASCII (a terminal or log may show it), with a newline at the end.
 
     The same document always gives the same bytes. Raises ValueError for NaN and infinity.

@@ -32,8 +32,8 @@ def slowrank_text(finding: SlowRankFinding, *, verbose: bool = False) -> str:
 
 
 def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[Line]:
-    """The same as (label, text); the first line is the verdict and whom it names."""
-    lines = [_headline(finding), ("why", finding.reason)]
+    """The finding as pairs of label and text, the verdict first: text and Markdown show these."""
+    lines: list[Line] = [_headline(finding), ("why", finding.reason)]
     if finding.cause and finding.verdict != "inconclusive":
         lines.append(("cause", f"{finding.cause}: {CAUSES[finding.cause].meaning}"))
     for number, suspect in enumerate(finding.suspects):

@@ -1,8 +1,7 @@
 """The what-if finding as JSON: the contract `tracekit.whatif/1`, field by field, in a fixed order."""
 
-from typing import Any
-
 from tracekit.findings import WhatIfAnswer, WhatIfFinding
+from tracekit.report.documents import QuestionDocument, WhatIfDocument
 from tracekit.report.slowrank_json import (
     coverage_document,
     mesh_document,
@@ -12,13 +11,11 @@ from tracekit.report.slowrank_json import (
     steps_document,
 )
 
-WHATIF_SCHEMA = "tracekit.whatif/1"
 
-
-def whatif_document(finding: WhatIfFinding) -> dict[str, Any]:
+def whatif_document(finding: WhatIfFinding) -> WhatIfDocument:
     """The finding as a dict that JSON can hold; times in ms, rounded to 0.1 µs."""
     return {
-        "schema": WHATIF_SCHEMA,
+        "schema": "tracekit.whatif/1",
         "ranks": ranks_document(finding.ranks),
         "mesh": mesh_document(finding.mesh),
         "steps": steps_document(finding.steps),
@@ -32,7 +29,7 @@ def whatif_document(finding: WhatIfFinding) -> dict[str, Any]:
     }
 
 
-def _answer(answer: WhatIfAnswer) -> dict[str, Any]:
+def _answer(answer: WhatIfAnswer) -> QuestionDocument:
     return {
         "question": answer.question,
         "meaning": answer.meaning,

@@ -17,6 +17,11 @@ from tracekit.thresholds.report import TIGHT_INTERVAL
 
 def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
     """The finding in lines of `label  text`; `verbose` adds what questions mean, quality rows and assumptions."""
+    return laid_out(whatif_lines(finding, verbose=verbose))
+
+
+def whatif_lines(finding: WhatIfFinding, *, verbose: bool = False) -> list[Line]:
+    """The finding as pairs of label and text, the recorded step first: text and Markdown show these."""
     lines: list[Line] = [("WHAT IF", f"{finding.step_ms:.1f} ms a step as recorded")]
     asked = [*finding.answers]
     if finding.together is not None and len(asked) > 1:
@@ -34,7 +39,7 @@ def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
     lines.extend(quality_lines(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", plain(note)) for note in finding.notes)
-    return laid_out(lines)
+    return lines
 
 
 def _priced(answer: WhatIfAnswer, residual_ms: float) -> str:

@@ -1,8 +1,9 @@
 """Which sends go to a buffer (eager) and so wait for nobody, and which wait for their receiver (rendezvous).
 
 It follows from a message's size, and from times: a send that ended before its receive was posted did not wait for it.
-NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; one job
-may have messages of both kinds, so each size is decided by itself, and each pair of ranks where it shows otherwise.
+NCCL buffers up to 16 KiB for each channel in any case, and between 1 and 4 MiB for each channel by transport; a kernel
+has no more channels than its grid. One job may have messages of both kinds, so each size is decided by itself, and each
+pair of ranks where it shows otherwise.
 Other libraries have other sizes, so that only times tell.
 """
 
@@ -18,6 +19,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.messages import found_done, message_ends
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
+    BUFFER_BYTES_A_CHANNEL,
     EAGER_SHARE,
     EAGER_SPREAD,
     HELD_END_SHARE,
@@ -67,6 +69,7 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
     """Which messages went to a buffer."""
     eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
     messages = _messages(ops, clocks)
+    most = _most_buffered(ops, messages)
     token = ops.token[messages.send].astype(str)
     channel = ops.channel[messages.send]
     on_gpu = any(r.on_gpu for r in ops.per_rank.values())
@@ -77,8 +80,7 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
         if 0 <= size <= ALWAYS_BUFFERED_BYTES:
             goes[alike] = True
             continue
-        if size > NEVER_BUFFERED_BYTES:
-            continue
+        alike &= most >= size
         usual = _went(messages.of(alike))
         for c in np.unique(channel[alike]).tolist():
             here = alike & (channel == c)
@@ -90,6 +92,17 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
     for rows in (messages.send, messages.receive):
         eager[rows], unsure[rows] = goes, open_ & ~goes
     return Buffered(eager, unsure)
+
+
+def _most_buffered(ops: Operations, messages: _Messages) -> I64:
+    """Bytes that the buffer of each message may hold: by the smaller grid of its kernels, where one tells."""
+    parts = [np.full(len(r.start), -1) if r.grid is None else r.grid for r in ops.per_rank.values()]
+    grid = np.concatenate([np.zeros(0, np.int64), *parts])
+    known = NEVER_BUFFERED_BYTES // BUFFER_BYTES_A_CHANNEL
+    grid = np.where((grid > 0) & (grid < known), grid, known)
+    return np.asarray(
+        np.minimum(grid[messages.send], grid[messages.receive]) * BUFFER_BYTES_A_CHANNEL, np.int64
+    )
 
 
 def bytes_of(token: str) -> int:

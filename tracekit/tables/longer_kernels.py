@@ -28,19 +28,24 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
 
     Usual is the longer one of two medians of the kernel at the same place (the k-th one of its name): that of `peers`,
     which do the same work, in the same step, and that of the rank's own other steps. Only names that run equally often
-    in all these are compared, because else nothing tells which kernels do the same. A kernel that shares the device
-    with communication for more of its time than is usual may be longer for that, and counts as no longer.
+    in all these are compared, because else nothing tells which kernels do the same; of a step that all have cut short,
+    those that all recorded. A kernel that shares the device with communication for more of its time than is usual may
+    be longer for that, and counts as no longer.
     """
     took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name in np.unique(mine.name.astype(str)).tolist():
         own = _by_step(mine, name)
         beside = [found[column] for found in (_by_step(k, name) for k in peers) if column in found]
         elsewhen = [kernels for c, kernels in own.items() if c != column]
-        if column not in own or not beside or len({len(v) for v in (*own.values(), *beside)}) > 1:
+        here = [len(v) for v in (*beside, own.get(column, ()))]
+        every = max(len(v) for v in (*own.values(), *beside))
+        cut = max(here) < every  # by the ends of windows
+        if not beside or min(here) < (1 if cut else every) or len({len(v) for v in elsewhen}) > 1:
             continue
-        took.append(own[column])
-        median = np.median(beside, axis=0)
-        usual.append(np.maximum(median, np.median(elsewhen, axis=0)) if elsewhen else median)
+        took.append(own[column][: min(here)])
+        median = np.median([v[: min(here)] for v in beside], axis=0)
+        others = [v[: min(here)] for v in elsewhen]
+        usual.append(np.maximum(median, np.median(others, axis=0)) if others else median)
     return _compared(np.concatenate(took), np.concatenate(usual))
 
 

@@ -18,11 +18,12 @@ from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, step_spans
+from tracekit.tables.stream_waits import I8, waited_for
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
     "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
-    "dst_rank", "group_rank", "seq", "input_peer",
+    "dst_rank", "group_rank", "seq", "input_peer", "grid", "wait_stream", "wait_record",
 ]  # fmt: skip
 
 
@@ -62,6 +63,8 @@ class RankOps:
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
     place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
+    grid: I64 | None = None  # of the kernel of a message: no fewer than its channels; -1 unknown
+    waited: I8 | None = None  # whether compute waited for it: WAITED, FREE, or UNTOLD
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
@@ -97,8 +100,7 @@ def rank_ops(
     threaded = not on_gpu and not present(events, "collective").any()
     start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
-    rows = np.flatnonzero(comm)
-    rows = rows[np.argsort(start[rows], kind="stable")]
+    rows = _in_order(comm, start)
     begins = captures(steps, start, windows)
     joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
@@ -113,7 +115,14 @@ def rank_ops(
         label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
         taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
+        grid=ints(events, "grid", -1)[carriers], waited=waited_for(events, cat, comm, carriers, end, begins),
     )  # fmt: skip
+
+
+def _in_order(comm: Mask, start: I64) -> I64:
+    """The events that communicate, in order of start."""
+    rows = np.flatnonzero(comm)
+    return rows[np.argsort(start[rows], kind="stable")]
 
 
 def _order(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64, covered_until, gap_start, union
 from tracekit.tables.operations import RankOps
 from tracekit.tables.readiness import UNKNOWN
+from tracekit.tables.stream_waits import FREE
 from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, RESUME_SLACK_NS, RESUME_SLACK_SHARE
 
 F64 = npt.NDArray[np.float64]
@@ -28,6 +29,7 @@ class Progress:
     origin: int  # wall time at which own time is zero
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
     at_ready: F64  # own time from which the operation could start; NaN where the trace does not tell
+    resumed: I64  # wall time at which compute went on after the operation: it stood still until then
 
     def at(self, times: I64) -> I64:
         """Own time elapsed at the wall `times`, ns; same shape."""
@@ -38,13 +40,16 @@ def own_progress(ops: RankOps) -> Progress:
     """The split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
-    because compute resumed after it. Communication that ends under compute held nobody up. Where no compute is
-    recorded, an operation that begins during another one shows that the rank went on until then.
+    because compute resumed after it. Communication that ends under compute held nobody up, nor did what its stream did
+    not wait for. Where no compute is recorded, an operation that begins during another one shows that the rank went on
+    until then.
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
     if ops.found is not None:  # the host stood still for whatever it had looked for before
         since = np.where(ops.found, ends, since)
+    if ops.waited is not None:
+        since = np.where(ops.waited == FREE, ends, since)
     if not len(ops.busy[0]):
         since = np.maximum(since, _went_on(ops.start, ops.end))
     exposed = union(since, ends)
@@ -55,7 +60,7 @@ def own_progress(ops: RankOps) -> Progress:
 
     told = np.full(len(ops.start), UNKNOWN) if ops.ready is None else ops.ready
     ready = np.where(told == UNKNOWN, np.nan, at(np.where(told == UNKNOWN, ops.start, told)))
-    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready)
+    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready, ends)
 
 
 def _went_on(start: I64, end: I64) -> I64:

@@ -38,12 +38,7 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
     """
     labelled = bool((ops.step != NO_STEP).any())
     step = ops.step if labelled else np.zeros(len(ops.step), np.int32)
-    numbers = [int(n) for n in np.unique(step) if n != NO_STEP]
-    if wanted:
-        numbers = [
-            n for n in numbers if any((a is None or n >= a) and (b is None or n < b) for a, b in wanted)
-        ]
-    whole = _whole(ops, step, numbers)
+    numbers, whole = whole_steps(ops, step, wanted)
     share = whole.mean(axis=0) if len(ops.ranks) else np.zeros(len(numbers))
     keep = [i for i in range(len(numbers)) if share[i] == 1.0]
     for least in (
@@ -63,10 +58,26 @@ def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | N
     return Steps(ops.ranks, tuple(chosen), own, wall, begin, partial, labelled)
 
 
+def whole_steps(
+    ops: Operations,
+    step: npt.NDArray[np.int32],
+    wanted: Sequence[tuple[int | None, int | None]] | None = None,
+) -> tuple[list[int], npt.NDArray[np.bool_]]:
+    """(the numbers of `step` that are wanted, whether each rank (row) has each of them (column) whole)."""
+    numbers = [int(n) for n in np.unique(step) if n != NO_STEP]
+    if wanted:
+        numbers = [
+            n for n in numbers if any((a is None or n >= a) and (b is None or n < b) for a, b in wanted)
+        ]
+    return numbers, _whole(ops, step, numbers)
+
+
 def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Whether each rank (row) has each step (column) whole.
 
-    Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps.
+    Operations that lost their group may be those that it lacks, if it has as many of all as in its other steps. Where
+    members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step tells how
+    many operations it has.
     """
     index = {n: i for i, n in enumerate(numbers)}
     row = {r: i for i, r in enumerate(ops.ranks)}
@@ -87,8 +98,11 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
         if channel.p2p and open_ends.intersection(channel.members):
             continue  # messages of that channel are among those without a peer: the two ends may count differently
         rows = [row[r] for r in channel.members if r in row]
-        most = counts[c, rows].max(axis=0) if rows else 0
-        lacking[rows] += most - counts[c, rows]
+        if rows and len(numbers):
+            have = counts[c, rows]
+            most = have.max(axis=0)
+            cut = have.min(axis=0) < most
+            lacking[rows] += np.where(cut, most.max(), most) - have
     if not len(numbers):
         return np.zeros(lacking.shape, bool)
     known, every = counts.sum(axis=0), _operations(ops, step, numbers)

@@ -34,7 +34,10 @@ TIMELINE_PARTS: Final = 1500
 """Gaps below this part of a step are closed in a time line: they are narrower than a dot of the screen."""
 
 MAP_CELLS: Final = 200_000
-"""Cells of one heat map in a page: 16 384 ranks × 12 steps; more steps are drawn in blocks, so that a page stays small."""
+"""Cells of one heat map in a page: 16 384 ranks × 12 steps; more are drawn in blocks of steps."""
 
-STACK_RANKS_SHOWN: Final = 256
-"""Groups, culprits and frontiers of a hang that a page lists: it stays readable, and the rest is counted."""
+MARKDOWN_ITEM_CHARACTERS: Final = 1_000
+"""Characters of one line of Markdown: names in a trace may be megabytes long."""
+
+MARKDOWN_CHARACTERS: Final = 60_000
+"""Characters of a whole answer as Markdown: a comment on GitHub holds 65 536."""

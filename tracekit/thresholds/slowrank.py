@@ -115,6 +115,11 @@ In fewer steps an intermittent fault may show once; in more it would have shown 
 OTHER_STEPS_OF_FIRST: Final = 2
 """The same where the long step is the first one captured: there a profiler starts."""
 
+OTHER_STEPS_OF_DEVICE: Final = 9
+"""The same where the device was slow throughout the long step, which no accident in an operation explains.
+
+A fault that strikes one step in four stays away from nine others once in thirteen jobs."""
+
 THROTTLED_SHARE: Final = 0.75
 """Share of a step's compute that must be longer for a device to be slow: experts or attention alone are half of it."""
 
@@ -160,6 +165,12 @@ ATTENTION_VARIATION: Final = 2.0
 
 MATES_SHARE: Final = 0.33
 """Documents make other stages longer by at least this share of what they make one: stages differ in layers."""
+
+MATES_ALIKE: Final = 0.8
+"""Correlation of how the work of two stages of a replica changes, over replicas and steps: that of documents."""
+
+MATES_ENTRIES: Final = 6
+"""Changes over which that is asked: of six, chance gives such a correlation once in forty jobs."""
 
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""

@@ -77,6 +77,9 @@ ALWAYS_BUFFERED_BYTES: Final = 1 << 14
 NEVER_BUFFERED_BYTES: Final = 1 << 27
 """Bytes of a message that NCCL never buffers: 4 MiB for each channel over NVLink, of which there are at most 32."""
 
+BUFFER_BYTES_A_CHANNEL: Final = 1 << 22
+"""Bytes of a message that NCCL buffers at most for each channel: 4 MiB over NVLink, 1 MiB over anything else."""
+
 BUFFERED_RECEIVE: Final = 3
 """A receive below this many times the quickest one only copied a message that had arrived before."""
 

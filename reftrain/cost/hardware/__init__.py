@@ -238,5 +238,10 @@ def _check(hardware: Hardware, where: str) -> None:
             raise ConfigError(
                 "--hardware", f"{where}: {name} is below {SMALLEST_CONSTANT:g}", "give what the machine has"
             )
+    if 0 < hardware.device.units < 1:
+        problem = f"{where}: device.units is below 1"
+        raise ConfigError(
+            "--hardware", problem, "give the number of processors, or 0 to ignore waves of tiles"
+        )
     if hardware.usable_bytes <= 0:
         raise ConfigError("--hardware", f"{where}: device.reserved_gib leaves no memory", "reserve less")

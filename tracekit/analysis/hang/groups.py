@@ -11,6 +11,7 @@ from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.gloo import correct_frontiers
 from tracekit.dumps.load import DumpSet
 from tracekit.dumps.rank_dump import GroupTail, RankDump
+from tracekit.thresholds.dumps import MAX_LEAP
 
 _Key = tuple[tuple[int, ...], str, str]
 """Members, name and description."""
@@ -69,9 +70,19 @@ def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool
         frontier = Frontier(dump.rank, *_frontier(dump, tail, mixed=group.mixed), tail)
         frontier.stale = (dump.truncated or tail.open_end) and (group.mixed or tail.status_enqueued < 0)
         group.frontiers[dump.rank] = frontier
+    _forget_leaps(group)
     if any(d.backend == "gloo" for d, _ in uses):
         correct_frontiers(group, uses, member_without_dump=any(r not in dumps.dumps for r in ranks))
     return group
+
+
+def _forget_leaps(group: Group) -> None:
+    """Make unknown what a status alone, not the ring, claims further ahead of all other members than any host runs."""
+    claims = {r: f for r, f in group.frontiers.items() if f.tail.entry_enqueued < f.enqueued}
+    for rank, frontier in claims.items():
+        others = max((f.enqueued for r, f in group.frontiers.items() if r != rank), default=-1)
+        if 0 <= others < frontier.enqueued - MAX_LEAP:
+            frontier.enqueued = frontier.completed = -1
 
 
 def _frontier(dump: RankDump, tail: GroupTail, *, mixed: bool) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from tracekit.findings.picture import SlowRankPicture
 from tracekit.store import Run
 from tracekit.tables.common_part import common_part
 from tracekit.tables.lost_arguments import repaired
-from tracekit.tables.match import match
+from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps, read_rank
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
@@ -180,6 +180,27 @@ def _opened(
     common: bool = False,
 ) -> tuple[Case, MeshChoice]:
     """The case and the mesh of the operations that were read; of the `common` part only, as one step, if wanted."""
+    run, ops, choice = _matched(run, ranks, mesh, order)
+    return build(run, common_part(ops) if common else ops, choice.mesh, steps), choice
+
+
+def placed(
+    run: Run,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Run, Operations, MeshChoice]:
+    """`run` with all groups that were found, its operations, and its mesh: no step is compared.
+
+    Arguments and errors as of `analyse`; raises MeshUnknownError as well, where nothing determines the mesh.
+    """
+    return _matched(*_read(run, mesh, progress), mesh, order)
+
+
+def _matched(
+    run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Run, Operations, MeshChoice]:
+    """`run` without other recordings and with the groups that its operations tell, these operations, and the mesh."""
     named = run.groups
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_repeating_steps(ranks, None) or ranks
@@ -195,8 +216,7 @@ def _opened(
         )
         ops = match([r for r in ranks if r.rank not in others], run.groups)
     ops, choice = joined(run, ops, mesh, order)
-    run, ops = with_rare_groups(run, ops, choice.mesh)
-    return build(run, common_part(ops) if common else ops, choice.mesh, steps), choice
+    return (*with_rare_groups(run, ops, choice.mesh), choice)
 
 
 _REPEATED: Final = Quality(

@@ -1,5 +1,6 @@
 """A run as every verdict reads it: what was measured, each rank's excess over its peers, and a model of the step."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,8 +14,10 @@ from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.analysis.slowrank.table_model import TableModel, tabulated
 from tracekit.analysis.slowrank.traced_model import model_of
 from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.findings import Quality
 from tracekit.mesh import Mesh
 from tracekit.store import Run
+from tracekit.tables.cut_steps import with_cut_step
 from tracekit.tables.match import Operations
 from tracekit.thresholds.slowrank import JOINED_ERROR
 
@@ -89,7 +92,7 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
 
     Where groups are unknown, the model lets a stage wait for each other if that gives the recorded waits as well.
     """
-    measured = measure_run(run, ops, mesh, wanted)
+    measured = measure_run(*_with_cut_step(run, ops, mesh), mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
     met = circumstances(m, of_table=isinstance(model, TableModel))
     case = Case(
@@ -100,3 +103,15 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
         return case
     joined = replace(case, model=model_of(m, joined=True))
     return joined if joined.residual_ns < max(case.residual_ns, JOINED_ERROR * case.step_ns) else case
+
+
+def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
+    """`run` and `ops` in which a step that windows cut counts as far as all ranks recorded it, where few are whole."""
+    stages: dict[int, list[int]] = defaultdict(list)
+    for rank in ops.ranks:
+        stages[mesh.coords(rank)["pp"]].append(rank)
+    ops, number = with_cut_step(ops, list(stages.values()))
+    if number is None:
+        return run, ops
+    told = f"step {number} counts as far as all ranks recorded it"
+    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, told))), ops

@@ -58,7 +58,7 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
     cause, evidence = explain_rank(case, found.row, (found.row,))
     candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
     candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
-    costs = f"which costs {ms(found.gain):.1f} ms a step"
+    costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step does not tell a fault from chance"
     return Answer(
         "inconclusive",

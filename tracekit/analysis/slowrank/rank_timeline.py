@@ -12,6 +12,7 @@ from tracekit.analysis.slowrank.own_parts import Parts, cut, parts_of
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
+from tracekit.tables.stream_waits import WAITED
 from tracekit.thresholds.slowrank import ANSWER_NS, NO_WORK_NS, STEP_PARTS
 
 NEED: Final = 0
@@ -99,8 +100,17 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     order = np.lexsort((kind, wall))
     event, kind, reading = event[order], kind[order], reading[order]
     posted = ops.start[event].astype(np.float64)
-    kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event])
+    kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
     return kind[kept], reading[kept], event[kept]
+
+
+def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:
+    """Whether the trace proves that compute waited for the operation of each event of one rank."""
+    rank = int(ops.rank[event[0]]) if len(event) else None
+    told = None if rank is None else ops.per_rank[rank].waited
+    if rank is None or told is None:
+        return np.zeros(len(event), bool)
+    return np.asarray(told[event - ops.first[rank]] == WAITED, bool)
 
 
 def _really_needed(kind: I64, reading: F64, wall: F64, posted: F64, kernel: I64) -> npt.NDArray[np.bool_]:

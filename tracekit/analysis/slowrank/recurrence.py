@@ -12,11 +12,14 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import median_of_others
+from tracekit.analysis.slowrank.throttled import slow_throughout
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
     MAJORITY,
     MIN_LOST_SHARE,
     OTHER_STEPS,
+    OTHER_STEPS_OF_DEVICE,
     OTHER_STEPS_OF_FIRST,
     RECURRING_SHARE,
 )
@@ -30,7 +33,7 @@ class OneStep:
     row: int
     column: int
     excess: float  # beyond its peers, ns a step
-    gain: float
+    gain: float  # of a step that windows cut the most that it may cost
 
 
 def in_one_step(case: Case) -> OneStep | None:
@@ -38,19 +41,26 @@ def in_one_step(case: Case) -> OneStep | None:
     if len(case.steps.numbers) < 2:
         return None
     best: OneStep | None = None
-    for row in np.flatnonzero(
-        np.nan_to_num(case.found.mean, nan=0.0) > MIN_LOST_SHARE * case.step_ns
-    ).tolist():
-        if row in case.found.throughout:
+    mean = np.nan_to_num(case.found.mean, nan=0.0)
+    for row in np.flatnonzero(mean > CANDIDATE_SHARE * case.step_ns).tolist():
+        rows, column = np.array([row]), int(np.nanargmax(case.found.value[row]))
+        part = _unrecorded(case, column)
+        if row in case.found.throughout and part <= 1:
             continue
-        rows = np.array([row])
         gain = saved_ns(case, rows, typical_without(case, rows))
-        if gain < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
+        most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
+        longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
+        if not longer or most < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):
             continue
-        if best is None or gain > best.gain:
-            column = int(np.nanargmax(case.found.value[row]))
-            best = OneStep(row, column, float(case.found.mean[row]), gain)
+        if best is None or most > best.gain:
+            best = OneStep(row, column, float(mean[row]), most)
     return best
+
+
+def _unrecorded(case: Case, column: int) -> float:
+    """How many times as long as recorded the step in `column` may have been: one that windows cut is shorter."""
+    wall = np.nanmedian(case.steps.wall, axis=0)
+    return max(float(np.median(wall) / wall[column]), 1.0) if wall[column] > 0 else 1.0
 
 
 def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
@@ -71,9 +81,12 @@ def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> boo
 def others_prove_health(case: Case, found: OneStep) -> bool:
     """Whether enough other steps were recorded in which the rank was as quick as its peers.
 
-    A profiler that starts makes the first step long, but its kernels no longer.
+    A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
+    step had no accident in an operation: many steps must be quick before it counts as a whim.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
+    if len(known) - 1 < OTHER_STEPS_OF_DEVICE and slow_throughout(case, case.found, found.row):
+        return False
     started = found.column == known[0] and not _computes_longer(case, found)
     return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
 

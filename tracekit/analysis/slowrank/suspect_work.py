@@ -1,5 +1,6 @@
 """How suspects spend their time beside their peers: questions whose answers decide between verdicts."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,9 +8,12 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.tables.features import Features, read_features
+from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
     MAJORITY,
+    MATES_ALIKE,
+    MATES_ENTRIES,
     MATES_SHARE,
     PEERS_SAMPLED,
     PRODUCTS_STEADY,
@@ -48,9 +52,11 @@ def only_attention(case: Case, rows: Sequence[int]) -> bool:
 
 
 def dealt_to_its_replica(case: Case, row: int) -> bool:
-    """Whether all stages of a rank's replica work longer than their peers in the same steps, and shorter in others.
+    """Whether the documents that its replica was dealt explain why a rank works longer.
 
-    The same documents pass through all stages. A slow device has no faster step, and makes no other stage longer.
+    The same documents pass through all stages, so these work longer in the same steps, and shorter in others; or those
+    of the other replicas rise and fall together as well. A slow device has no faster step, and makes no other stage
+    longer.
     """
     rank = case.steps.ranks[row]
     line = set(case.mesh.line(rank, ("pp",))) - {rank}
@@ -60,8 +66,39 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
     if not mates or values.shape[1] < ENOUGH_STEPS:
         return False
     mine, theirs = values[0], values[1:] * np.sign(values[0])
-    together = bool((theirs >= MATES_SHARE * np.abs(mine)).all())
-    return together and bool(mine.min() < -MATES_SHARE * np.abs(mine).mean())
+    if not (theirs >= MATES_SHARE * np.abs(mine)).all():
+        return False
+    return bool(mine.min() < -MATES_SHARE * np.abs(mine).mean()) or _documents_show(case, row)
+
+
+def _documents_show(case: Case, row: int) -> bool:
+    """Whether the stages of each replica work longer, and shorter, in the same steps; also without that of `row`.
+
+    By how much a rank is longer or shorter in every step is no document's doing, and left out.
+    """
+    rank = case.steps.ranks[row]
+    mine = case.mesh.line(rank, ("pp",))
+    turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
+    for stage in case.stages:
+        lines = [case.mesh.line(case.steps.ranks[r], ("pp",)) for r in stage.tolist()]
+        own, others = case.steps.own[stage], [line != mine for line in lines]
+        beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
+        for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
+            turns[line].append(values)
+    everybody = _alike(list(turns.values()))
+    rest = _alike([found for line, found in turns.items() if line != mine])
+    return everybody >= MATES_ALIKE and rest >= MAJORITY
+
+
+def _alike(turns: Sequence[Sequence[F64]]) -> float:
+    """Correlation of how the first and any other stage of a replica change; 0 where too few were measured."""
+    pairs = [(found[0], later) for found in turns for later in found[1:]]
+    first = np.concatenate([x for x, _ in pairs] or [np.zeros(0)])
+    later = np.concatenate([y for _, y in pairs] or [np.zeros(0)])
+    known = np.isfinite(first) & np.isfinite(later)
+    if int(known.sum()) < MATES_ENTRIES or not first[known].any() or not later[known].any():
+        return 0.0
+    return float(np.corrcoef(first[known], later[known])[0, 1])
 
 
 def late_loaders(case: Case, rows: Sequence[int]) -> tuple[int, ...]:

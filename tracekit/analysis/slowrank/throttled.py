@@ -36,6 +36,17 @@ def throttled(run: Measured, found: Excess, recurring: npt.NDArray[np.bool_]) ->
     enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns
     once = enough & (np.nan_to_num(found.z, nan=0.0) > found.limit) & ~recurring
     rows = np.flatnonzero(once & (others < OTHER_STEPS))
+    return _throughout(run, found, rows)
+
+
+def slow_throughout(run: Measured, found: Excess, row: int) -> bool:
+    """Whether the device of the rank in `row` was slow throughout its longest step, however many others there are."""
+    long = np.flatnonzero(np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * run.step_ns)
+    return row in _throughout(run, found, long)
+
+
+def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> frozenset[int]:
+    """Those of `rows` whose devices were slow throughout their longest step."""
     worst = rows[np.argsort(-found.mean[rows], kind="stable")][:RANKS_SAMPLED].tolist()
     slow = [row for row in worst if run.ops.per_rank[run.steps.ranks[row]].on_gpu]
     kernels = cache(lambda row: kernels_in_steps(run.run, run.ops, run.steps, row))

@@ -44,7 +44,9 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import (
+    CANDIDATE_SHARE,
     LEVELLING_GAIN,
+    MAJORITY,
     MIN_LOST_SHARE,
     RANKS_LISTED,
     ROLE_SHARE,
@@ -76,7 +78,8 @@ def decide(case: Case) -> Answer:
         prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
     unseen = waited_for_missing(case)
-    bound = unseen.undecided if unseen.awaited >= MIN_LOST_SHARE * case.step_ns else 0.0
+    least = min(MIN_LOST_SHARE * case.step_ns, MAJORITY * prices[best])
+    bound = unseen.undecided if unseen.awaited >= max(least, CANDIDATE_SHARE * case.step_ns) else 0.0
     if max(unseen.known, bound) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):
         return unseen_answer(case, unseen)
     if prices[best] < MIN_LOST_SHARE * case.step_ns:

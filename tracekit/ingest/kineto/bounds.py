@@ -37,6 +37,9 @@ RANGES: Final = {
     "input_peer": Bounds(0, MAX_RANKS, negative_is_none=True),
     "pg_id": Bounds(0, MAX_COUNT, negative_is_none=True),
     "seq": Bounds(0, MAX_COUNT, negative_is_none=True),
+    "grid": Bounds(0, INT32_END, negative_is_none=True),
+    "wait_stream": Bounds(0, MAX_COUNT, negative_is_none=True),
+    "wait_record": Bounds(0, MAX_COUNT, negative_is_none=True),
     "in_nelems": Bounds(0, MAX_COUNT, negative_is_none=True),
     "out_nelems": Bounds(0, MAX_COUNT, negative_is_none=True),
 }

@@ -18,8 +18,10 @@ import pyarrow.json as pj
 from tracekit.ingest.kineto.event_fields import (
     CALL_MARKS,
     COMMS_MARKS,
+    GRIDDED,
     INTEGER_KEYS,
     SCALES,
+    WAIT_MARK,
     Dialect,
     text_key,
 )
@@ -141,9 +143,12 @@ class EventBuffer:
 
     def _parse(self, block: bytes) -> pa.RecordBatch:
         text, left_out = self._lines.text(block)
-        inputs = any(mark in text for mark in CALL_MARKS)
-        comms = inputs or any(mark in text for mark in COMMS_MARKS)
-        dialect = self._dialect._replace(comms=comms, inputs=inputs)
+        dialect = self._dialect._replace(
+            comms=any(mark in text for mark in COMMS_MARKS),
+            inputs=any(mark in text for mark in CALL_MARKS),
+            waits=WAIT_MARK in text,
+            grids=any(mark.encode() in text for mark in GRIDDED),
+        )
         for key in dialect.texts:  # a bare quote cannot stand inside a string, so this matches keys only
             for colon in (": ", ":"):
                 text = text.replace(f'"{key}"{colon}"'.encode(), f'"{text_key(key)}"{colon}"'.encode())

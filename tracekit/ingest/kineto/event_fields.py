@@ -52,13 +52,21 @@ COMMS = (
     Field(("Comms Id",), "comms_id", DICT),
 )
 INPUTS = (Field(("Concrete Inputs",), "input_peer", pa.int64()),)
-ARGS = (*PLAIN, *COMMS, *INPUTS)
+WAITS = (
+    Field(("wait_on_stream",), "wait_stream", pa.int64()),
+    Field(("wait_on_cuda_event_record_corr_id",), "wait_record", pa.int64()),
+)
+GRIDS = (Field(("grid",), "grid", pa.int64()),)
+ARGS = (*PLAIN, *COMMS, *INPUTS, *WAITS, *GRIDS)
 COMMS_MARKS = (b'"Collective name"', b'"Process Group ', b'"Group size"')
 """Every event with communication arguments holds one; a block without either has null COMMS columns."""
 CALLS = ("c10d::send", "c10d::recv_")
 """Calls whose inputs name the peer; those of all other operators are left out."""
 PEER = re.compile(r"[0-9]{1,9}")
 CALL_MARKS = (b'"c10d::send"', b'"c10d::recv_"')
+WAIT_MARK = b'"wait_on_'
+GRIDDED = ("SendRecv", "Kernel_Generic")
+"""Kernels whose grid is read: those that may carry messages. One of these stands in the name."""
 
 SCANNED = pa.schema(
     [pa.field("ts", pa.int64()), pa.field("dur", pa.int64())]
@@ -78,7 +86,9 @@ class Dialect(NamedTuple):
     scale: int = SCALES[0]
     wide: bool = False  # integers as decimals
     comms: bool = True  # whether communication arguments are looked for
-    inputs: bool = True  # and the inputs of calls; only where communication arguments are
+    inputs: bool = True  # and the inputs of calls
+    waits: bool = True  # and what streams wait for
+    grids: bool = True  # and the grids of kernels of messages
     texts: tuple[str, ...] = ()  # integer keys that hold strings at times: read a second time as `text_key`
 
     def schema(self) -> pa.Schema:
@@ -90,13 +100,14 @@ class Dialect(NamedTuple):
 
     def arguments(self) -> tuple[Field, ...]:
         """Return the fields of `args` that are looked for."""
-        if not self.comms:
-            return PLAIN
-        return ARGS if self.inputs else ARGS[: -len(INPUTS)]
+        parts = ((self.comms, COMMS), (self.inputs, INPUTS), (self.waits, WAITS), (self.grids, GRIDS))
+        return (*PLAIN, *(field for wanted, fields in parts if wanted for field in fields))
 
     def _read_as(self, field: Field, key: str) -> list[tuple[str, pa.DataType]]:
         if field in INPUTS:
             return [(key, pa.list_(pa.string()))]
+        if field in GRIDS:
+            return [(key, pa.list_(WIDE if self.wide else field.type))]
         if field.type == DICT:
             return [(key, COMMS_ID if field.column == "comms_id" else pa.string())]
         number = WIDE if self.wide else field.type

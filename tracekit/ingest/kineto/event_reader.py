@@ -10,7 +10,18 @@ from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from typing import Any
 
-from tracekit.ingest.kineto.event_fields import CALLS, COMMS, KEPT_PHASES, PLAIN, TOP, Field, peer_of
+from tracekit.ingest.kineto.event_fields import (
+    CALLS,
+    COMMS,
+    GRIDDED,
+    GRIDS,
+    KEPT_PHASES,
+    PLAIN,
+    TOP,
+    WAITS,
+    Field,
+    peer_of,
+)
 from tracekit.schema import DICT
 from tracekit.thresholds.ingest import (
     MAX_JSON_DIGITS,
@@ -68,10 +79,13 @@ class EventReader:
             row[field.column] = self._value(event, field, quiet=spans_row)
         args = event.get("args")
         if isinstance(args, dict):
-            for field in (*PLAIN, *COMMS):
+            for field in (*PLAIN, *COMMS, *WAITS):
                 row[field.column] = self._value(args, field, quiet=False)
             if event.get("name") in CALLS:
                 row["input_peer"] = peer_of(args.get("Concrete Inputs"))
+            grid = args.get("grid")
+            if isinstance(grid, list) and any(kind in (row["name"] or "") for kind in GRIDDED):
+                row["grid"] = self._value({"grid": next(iter(grid), None)}, *GRIDS, quiet=False)
         elif args is not None:
             self._issues["malformed_arguments"] += 1
         return row

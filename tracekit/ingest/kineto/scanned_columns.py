@@ -20,6 +20,8 @@ from tracekit.arrays import (
 from tracekit.ingest.kineto.event_fields import (
     ARGS,
     CALLS,
+    GRIDDED,
+    GRIDS,
     INPUTS,
     KEPT_PHASES,
     SCALES,
@@ -37,24 +39,23 @@ SIGN_BIT = 63
 CALL_NAMES = from_strings(CALLS)
 STORED = from_strings(KEPT_PHASES)
 OWN_ROWS = from_strings(["Trace"])[0]
+"""Category of Kineto's own rows, which have words for ids."""
 
 
 def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Counter[str]) -> pa.RecordBatch:
     """Return a SCANNED batch of the rows of `table` (Dialect.schema) that carry a duration; repairs are counted."""
-    phase = one_chunk(table.column("ph"))
+    phase, wanted = one_chunk(table.column("ph")), dialect.arguments()
     keep = pc.is_in(phase, value_set=STORED)
     for name, count in zip(*pc.value_counts(phase.cast(pa.binary())).flatten(), strict=True):
         phases[(name.as_py() or b"none").decode("utf-8", "replace")] += count.as_py()
     rows = table if keep.true_count == len(table) else table.filter(keep)
     args = one_chunk(rows.column("args"))
-    times = {}
+    columns = []
     for key in ("ts", "dur"):
-        times[key], overflowed = nanoseconds(one_chunk(rows.column(key)))
+        times, overflowed = nanoseconds(one_chunk(rows.column(key)))
         issues["integer_overflow"] += overflowed
-    columns = [times["ts"], times["dur"]]
-    own = (
-        pc.equal(one_chunk(rows.column("cat")), OWN_ROWS) if dialect.texts else None
-    )  # Kineto's words for ids
+        columns.append(times)
+    own = pc.equal(one_chunk(rows.column("cat")), OWN_ROWS) if dialect.texts else None
 
     def read(holder: Any, field: Field, key: str) -> pa.Array:
         values = holder(key)
@@ -69,14 +70,17 @@ def typed(table: pa.Table, dialect: Dialect, issues: Counter[str], phases: Count
         return pc.struct_field(args, key)
 
     columns += [_encode(read(top, f, f.column), f.type, issues) for f in TOP]
-    for field in dialect.arguments():
+
+    def of_argument(field: Field) -> pa.Array:
+        if field not in wanted:
+            return pa.nulls(len(rows), field.type)
         if field in INPUTS:
-            columns.append(_peers(argument(field.keys[0]), top("name")))
-        else:
-            columns.append(
-                _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
-            )
-    columns += [pa.nulls(len(rows), f.type) for f in ARGS[len(dialect.arguments()) :]]
+            return _peers(argument(field.keys[0]), top("name"))
+        if field in GRIDS:
+            return _grids(argument(field.keys[0]), top("name"), issues)
+        return _encode(_first([read(argument, field, k) for k in field.keys]), field.type, issues)
+
+    columns += map(of_argument, ARGS)
     return _with_times(pa.RecordBatch.from_arrays(columns, schema=SCANNED), issues)
 
 
@@ -97,6 +101,14 @@ def _peers(inputs: pa.Array, names: pa.Array) -> pa.Array:
         texts = inputs[row].values.cast(pa.binary()).to_pylist()
         peers[row] = peer_of([(t or b"").decode("utf-8", "replace") for t in texts])
     return from_ints(peers)
+
+
+def _grids(lists: pa.Array, names: pa.Array, issues: Counter[str]) -> pa.Array:
+    """The first number of each kernel's grid, int64; null for kernels that carry no message."""
+    asked = pc.match_substring_regex(names.cast(pa.binary()), "|".join(GRIDDED))
+    first = pc.list_slice(lists, 0, 1, return_fixed_size_list=True).values
+    first = pc.if_else(pc.fill_null(asked, fill_value=FALSE), first, pa.scalar(None, first.type))
+    return _whole(first, issues) if pa.types.is_decimal(first.type) else first
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -12,7 +12,9 @@ from tracekit.units import ms
 
 def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
     """What decided: significance, length and price of the excess, the model's error, and how much was matched."""
-    named = [case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks]
+    named = [
+        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
+    ]
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
     who = "the ranks named" if named else "all ranks"
     step = case.step_ns

@@ -29,7 +29,11 @@ def levels(case: Case, path: Sequence[PathLevel]) -> tuple[Level, ...]:
 
 
 def _level(
-    case: Case, axis: str, chosen: int | None, rows: np.typing.NDArray[np.int64], index: np.typing.NDArray[np.int64]
+    case: Case,
+    axis: str,
+    chosen: int | None,
+    rows: np.typing.NDArray[np.int64],
+    index: np.typing.NDArray[np.int64],
 ) -> Level:
     """The level of one axis: `index` is that of each of `rows`. Where there are many, those with the most excess."""
     spread: dict[int, tuple[float, ...]] = {}

@@ -37,7 +37,11 @@ def _beside(case: Case, rank: int, named: list[int], column: int) -> list[int]:
     stage = next(rows for rows in case.stages if case.steps.row(rank) in rows)
     peers = [case.steps.ranks[r] for r in stage]
     peers.sort(key=lambda r: (sum(at[d] != i for d, i in case.mesh.coords(r).items()), r))
-    known = [r for r in dict.fromkeys([rank, *named, *peers]) if np.isfinite(case.steps.own[case.steps.row(r), column])]
+    known = [
+        r
+        for r in dict.fromkeys([rank, *named, *peers])
+        if np.isfinite(case.steps.own[case.steps.row(r), column])
+    ]
     return known[:TIMELINE_RANKS]
 
 
@@ -57,8 +61,8 @@ def _rows(case: Case, rank: int, window: tuple[I64, I64], zero: int, gap: int) -
         stretches[f"{WAIT} {name}"] = (since[of], went[of])
         stretches[f"{TRANSFER} {name}"] = (went[of], ops.end[mine][of])
     rows = []
-    for kind, (starts, ends) in stretches.items():
-        starts, ends = np.clip(starts, first, last), np.clip(ends, first, last)
+    for kind, stretch in stretches.items():
+        starts, ends = (np.clip(times, first, last) for times in stretch)
         some = ends > starts
         begin, end = union(starts[some], ends[some] + gap)
         if len(begin):

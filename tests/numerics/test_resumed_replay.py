@@ -1,0 +1,101 @@
+"""A run that went on from a checkpoint is replayed from that checkpoint, and from no other."""
+
+import pickle
+import shutil
+
+import pytest
+
+from numerics.comparison.compare import Options, compare
+from numerics.order.order_plan import read_plan
+from numerics.order.plan_differences import differences
+from reftrain.replay.command import replay
+from reftrain.replay.manifest import ReplayError
+from tests.marks import quick_but
+from tests.numerics.replay_runs import captured, replayed, unequal
+
+RUNS = {
+    "4D": {"mesh": {"tp": 2, "pp": 2, "dp": 2}},
+    "pure BF16, padded": {
+        "mesh": {"tp": 3, "zero": 1},
+        "model": {"heads": 6, "kv_heads": 3, "dim": 48, "ffn_dim": 96, "pad_vocab": True},
+        "numerics": {"policy": "bf16_pure"},
+        "data": {"seq_len": 48},
+    },
+    "fused, FP32": {
+        "mesh": {"dp": 2},
+        "optimizer": {"implementation": "fused"},
+        "numerics": {"policy": "fp32"},
+    },
+}
+
+
+def resumed(ranks, folder, tables, level="digest"):
+    """A run of one step that saves, and one that goes on for a second."""
+    optimizer = {"decay_steps": 9, **tables.get("optimizer", {})}
+    first = {**tables, "optimizer": optimizer, "run": {"steps": 1}, "checkpoint": {"every": 1}}
+    captured(ranks, folder / "first", first)
+    second = {**tables, "optimizer": optimizer, "run": {"steps": 2}, "evidence": {"capture": level}}
+    captured(ranks, folder / "run", {**second, "checkpoint": {"resume": str(folder / "first")}})
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name", quick_but(["4D", "pure BF16, padded"], RUNS))
+def test_every_row_of_a_resumed_run_is_replayed(ranks, tmp_path, name):
+    run = resumed(ranks, tmp_path, RUNS[name])
+    other = replayed(run)
+    assert not unequal(run, other)
+    assert differences(read_plan(run), read_plan(other)) == []
+
+
+@pytest.fixture(scope="module")
+def small(ranks, tmp_path_factory):
+    return resumed(ranks, tmp_path_factory.mktemp("resumed"), {}, "tensors")
+
+
+def test_a_resumed_run_is_proved_identical(small):
+    found = compare(small, None, Options(replay=replayed(small)))
+    assert (found.verdict, found.proof) == ("identical", "matched_order")
+
+
+def test_the_forced_replay_goes_on_too(small, tmp_path):
+    replay(small, tmp_path / "forced", "digest", (), (), None, forced=True)
+    assert not unequal(small, tmp_path / "forced")
+
+
+@pytest.fixture
+def kept(small, tmp_path):
+    """The run and its checkpoint, free to be damaged: the run says nothing of where the copy is."""
+    run = tmp_path / "run"
+    shutil.copytree(small, run)
+    folder = tmp_path / "run" / "checkpoint" / "step-00000001"
+    shutil.copytree(small.parent / "first" / "checkpoint" / "step-00000001", folder)
+    text = (run / "run.json").read_text().replace(str(small.parent / "first"), "elsewhere")
+    (run / "run.json").write_text(text)
+    return run, folder
+
+
+def test_a_checkpoint_beside_the_run_is_found(kept):
+    replayed(kept[0])
+
+
+def test_a_checkpoint_that_is_gone_is_named(kept):
+    shutil.rmtree(kept[1])
+    with pytest.raises(ReplayError, match="step 1 that the run went on from is not in elsewhere any more"):
+        replayed(kept[0])
+
+
+def test_an_index_that_asks_for_code_is_refused(kept):
+    class Evil:
+        def __reduce__(self):
+            return print, ("run",)
+
+    (kept[1] / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ReplayError, match=r"asks for builtins.print"):
+        replayed(kept[0])
+
+
+def test_a_checkpoint_cut_short_is_refused(kept):
+    for path in kept[1].glob("*.distcp"):
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ReplayError, match="unreadable"):
+        replayed(kept[0])

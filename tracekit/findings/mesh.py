@@ -1,0 +1,38 @@
+"""The answer of `tracekit mesh` as data (contract `tracekit.mesh/1`)."""
+
+from dataclasses import dataclass, field
+
+from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+
+
+@dataclass(frozen=True)
+class GroupsAlong:
+    """Process groups of one size that lie along the same axes.
+
+    axes: from inner to outer; more than one where a group joins them (`dp`, `cp`), none where no choice of axes gives
+    the members. size: members of a group. groups: how many of them there are. example: members of the first. descs:
+    what the files call them. operations: collectives that run in them. collectives, messages: calls of one rank in
+    one group, at the most. named: whether files tell the members; else operations do.
+    """
+
+    axes: tuple[str, ...]
+    size: int
+    groups: int
+    example: tuple[int, ...]
+    descs: tuple[str, ...]
+    operations: tuple[str, ...]
+    collectives: int
+    messages: int
+    named: bool
+
+
+@dataclass(frozen=True)
+class PlacesFinding:
+    """The answer of `tracekit mesh`: the axes, the groups that tell them, and the place of each rank of the job."""
+
+    ranks: RankCoverage
+    mesh: MeshFinding
+    groups: tuple[GroupsAlong, ...]
+    coords: dict[int, dict[str, int]]
+    quality: tuple[Quality, ...] = ()
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,237 @@
+"""The JSON answers as types, field by field: the checker holds the writers to them, and `schemas` are made of them.
+
+Fields may be added within a schema number; a change of meaning gets a new number. Times are ms.
+"""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from msgspec import Meta
+
+from tracekit.findings import MeshSource, Verdict
+from tracekit.findings.hang import CulpritKind, HangVerdict
+
+Ms = Annotated[float | None, Meta(description="milliseconds, rounded to 0.1 µs; null where it is not finite")]
+Number = Annotated[float | None, Meta(description="null where it is not finite")]
+CauseName = Annotated[str, Meta(description="a cause; one that a reader does not know means unknown")]
+Place = Annotated[dict[str, int], Meta(description="index on each axis of the mesh: tp, cp, pp, dp")]
+
+
+class RejectedDocument(TypedDict):
+    """A file that could not be used."""
+
+    path: str
+    reason: str
+
+
+class RanksDocument(TypedDict):
+    """The ranks that an answer rests on; `missing` are expected ranks without a usable file."""
+
+    expected: int
+    read: int
+    missing: list[int]
+    rejected: list[RejectedDocument]
+
+
+class MeshDocument(TypedDict):
+    """Axes from inner to outer, their sizes, and where they come from."""
+
+    order: list[str]
+    sizes: dict[str, int]
+    source: MeshSource
+
+
+class StepsDocument(TypedDict):
+    """Numbers of the analysed steps, and their median time."""
+
+    analysed: list[int]
+    median_ms: Ms
+
+
+class CoverageDocument(TypedDict):
+    """Share (0 to 1) of exposed communication time that was matched with all members; null where none was exposed."""
+
+    matched: float | None
+    by_axis: dict[str, float]
+
+
+class QualityDocument(TypedDict):
+    """A repair or doubt about one file, or about the run where no path is given."""
+
+    kind: str
+    path: NotRequired[str]
+    count: NotRequired[int]
+    kept_events: NotRequired[int]
+    detail: NotRequired[str]
+
+
+class LevelDocument(TypedDict):
+    """A level of the descent: the ranks with this index made the other indices wait `lag_ms` a step."""
+
+    dim: str
+    index: int
+    lag_ms: Ms
+
+
+class EvidenceDocument(TypedDict):
+    """A measured quantity of a suspect beside the median of its peers."""
+
+    what: str
+    value: Number
+    peers_median: Number
+    unit: str
+
+
+class SuspectDocument(TypedDict):
+    """A rank that others waited for; the interval is what may be, given what was not matched."""
+
+    rank: int
+    host: str | None
+    coords: Place
+    lost_ms_per_step: Ms
+    lost_ms_low: Ms
+    lost_ms_high: Ms
+    confidence: float
+    steps: list[int]
+    cause: CauseName
+    evidence: list[EvidenceDocument]
+
+
+class WithoutDocument(TypedDict):
+    """The mean step as recorded, and with all suspects typical."""
+
+    step_ms: Ms
+    without_suspects_ms: Ms
+    slowdown: Number
+
+
+class SlowRankDocument(TypedDict):
+    """The answer of `tracekit slowrank`."""
+
+    schema: Literal["tracekit.slowrank/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument
+    steps: StepsDocument
+    verdict: Verdict
+    cause: CauseName | None
+    reason: str
+    path: list[LevelDocument]
+    suspects: list[SuspectDocument]
+    candidates: list[SuspectDocument]
+    to_decide: str | None
+    what_if: WithoutDocument
+    coverage: CoverageDocument
+    quality: list[QualityDocument]
+    notes: list[str]
+
+
+class QuestionDocument(TypedDict):
+    """The mean step if what a question asks for were typical, with the interval of what was not matched."""
+
+    question: str
+    meaning: str
+    ranks: list[int]
+    without_ms: Ms
+    without_ms_low: Ms
+    without_ms_high: Ms
+    slowdown: Number
+    lost_ms: Ms
+    lost_ms_low: Ms
+    lost_ms_high: Ms
+    share: Number
+    proven: bool
+
+
+class WhatIfDocument(TypedDict):
+    """The answer of `tracekit whatif`."""
+
+    schema: Literal["tracekit.whatif/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument
+    steps: StepsDocument
+    step_ms: Ms
+    residual_ms: Ms
+    answers: list[QuestionDocument]
+    together: QuestionDocument | None
+    coverage: CoverageDocument
+    quality: list[QualityDocument]
+    notes: list[str]
+
+
+class AlongDocument(TypedDict):
+    """Process groups of one size along the same axes (none where no choice of axes gives their members)."""
+
+    axes: list[str]
+    size: int
+    groups: int
+    example: list[int]
+    descs: list[str]
+    operations: list[str]
+    collectives: int
+    messages: int
+    named: bool
+
+
+class PlacesDocument(TypedDict):
+    """The answer of `tracekit mesh`; `coords` has every rank of the job, as text."""
+
+    schema: Literal["tracekit.mesh/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument
+    groups: list[AlongDocument]
+    coords: dict[str, Place]
+    quality: list[QualityDocument]
+    notes: list[str]
+
+
+class GroupDocument(TypedDict):
+    """A process group; `dim` is its axis, null where that is unknown."""
+
+    name: str
+    desc: str
+    dim: str | None
+    ranks: list[int]
+
+
+class CallDocument(TypedDict):
+    """A call of a group; operation, sizes and dtype are null where no dump holds it."""
+
+    op: str | None
+    seq: int
+    input_sizes: list[list[int]] | None
+    dtype: str | None
+
+
+class SideDocument(TypedDict):
+    """One version of a mismatched call, and the ranks that made it."""
+
+    ranks: list[int]
+    call: str
+
+
+class CulpritDocument(TypedDict):
+    """A rank that made the others wait, and the call in which it did; frontiers are sequence numbers."""
+
+    rank: int
+    host: str | None
+    kind: CulpritKind
+    group: GroupDocument
+    collective: CallDocument
+    last_enqueued: int | None
+    group_enqueued: int
+    last_completed: int | None
+    stack: list[str]
+    sides: NotRequired[list[SideDocument]]
+
+
+class HangDocument(TypedDict):
+    """The answer of `tracekit hang`."""
+
+    schema: Literal["tracekit.hang/1"]
+    ranks: RanksDocument
+    mesh: MeshDocument | None
+    verdict: HangVerdict
+    reason: str
+    quality: list[QualityDocument]
+    culprits: list[CulpritDocument]
+    first_group: str | None
+    victims: list[int]

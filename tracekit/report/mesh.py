@@ -1,0 +1,65 @@
+"""`tracekit mesh` as lines of text and as JSON (contract `tracekit.mesh/1`), from one finding."""
+
+from tracekit.findings.mesh import GroupsAlong, PlacesFinding
+from tracekit.report.documents import AlongDocument, PlacesDocument
+from tracekit.report.shared_text import Line, mesh_line, numbers, quality_lines, ranks_line, rejected_lines
+from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
+from tracekit.text import plain
+from tracekit.thresholds.report import ROWS_SHOWN
+
+
+def mesh_document_of(finding: PlacesFinding) -> PlacesDocument:
+    """The finding as a dict that JSON can hold; `coords` has the ranks as text, because JSON knows no other key."""
+    return {
+        "schema": "tracekit.mesh/1",
+        "ranks": ranks_document(finding.ranks),
+        "mesh": mesh_document(finding.mesh),
+        "groups": [_group(g) for g in finding.groups],
+        "coords": {str(rank): place for rank, place in finding.coords.items()},
+        "quality": [quality_document(q) for q in finding.quality],
+        "notes": list(finding.notes),
+    }
+
+
+def _group(along: GroupsAlong) -> AlongDocument:
+    return {
+        "axes": list(along.axes),
+        "size": along.size,
+        "groups": along.groups,
+        "example": list(along.example),
+        "descs": list(along.descs),
+        "operations": list(along.operations),
+        "collectives": along.collectives,
+        "messages": along.messages,
+        "named": along.named,
+    }
+
+
+def mesh_lines(finding: PlacesFinding, *, verbose: bool = False) -> list[Line]:
+    """The finding as pairs of label and text, the mesh first; `verbose` adds the place of every rank, and all rows."""
+    lines: list[Line] = [("MESH", mesh_line(finding.mesh))]
+    lines.extend((_name(g), _told(g)) for g in finding.groups)
+    places = list(finding.coords.items())
+    for rank, place in places if verbose else places[:: max(1, len(places) - 1)][:2]:
+        lines.append((f"rank {rank}", ", ".join(f"{axis} {at}" for axis, at in place.items())))
+    lines.append(("ranks", ranks_line(finding.ranks)))
+    lines.extend(rejected_lines(finding.ranks, verbose=verbose))
+    lines.extend(quality_lines(finding.quality, verbose=verbose))
+    lines.extend(("note", plain(note)) for note in finding.notes)
+    return lines
+
+
+def _name(along: GroupsAlong) -> str:
+    return " × ".join(along.axes) or "no axis"
+
+
+def _told(along: GroupsAlong) -> str:
+    """How many groups there are, their first members, what files call them, and what runs in them."""
+    many = f"{along.groups} group{'s' if along.groups != 1 else ''} of {along.size}"
+    called = ", ".join(plain(desc) for desc in along.descs[:ROWS_SHOWN] if desc)
+    used = [", ".join(plain(op) for op in along.operations[:ROWS_SHOWN])] if along.operations else []
+    if along.messages:
+        used.append("messages")
+    known = called if along.named else "named by no file, found from operations"
+    where = f"{many}, as {numbers(along.example)}" + (f" ({known})" if known else "")
+    return f"{where}: {'; '.join(used) or 'unused in these traces'}"
