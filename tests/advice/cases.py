@@ -41,6 +41,7 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
+from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
 calls("--mesh: size of", parse_sizes, "tp=0", "tp=2")

@@ -52,6 +52,12 @@ def _(folder, _patch):
     return command(slowrank.slowrank, f"{given} - --markdown -", f"{given} {folder / 'a.json'} --markdown -")
 
 
+@case("a page is no text for a terminal; name a file")
+def _(folder, _patch):
+    given = f"{hostile.write(folder / 'traces', hostile.documents())} --quiet --html"
+    return command(slowrank.slowrank, f"{given} -", f"{given} {folder / 'a.html'}")
+
+
 @case("numerics.watch: a step makes more than micro_batches")
 def _(folder, _patch):
     def trained(micro_batches: int) -> None:

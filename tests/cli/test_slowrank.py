@@ -166,7 +166,8 @@ def test_a_mesh_contradicted_by_groups_is_a_usage_error(tracekit, slow):
         (["--steps", ""], "empty range of steps"),
         (["--fail-on", "slowrank"], "'slowrank' is no verdict; choose from healthy, slow_rank"),
         (["--jobs", "0"], "--jobs"),
-        (["--html", "x"], "No such option"),
+        (["--html", "-"], "name a file"),
+        (["--perfetto", "x"], "No such option"),
     ],
 )
 def test_wrong_options_are_usage_errors(tracekit, slow, arguments, says):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from math import inf
 
@@ -67,12 +69,8 @@ def test_names_of_traces_stay_inert(found):
     suspect = replace(finding.suspects[0], host=EVIL)
     evil = replace(finding, suspects=(suspect,), reason=EVIL, notes=(EVIL,))
     text = slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8))
-    assert (
-        "<img"
-        not in text.replace(page.files(page.__package__).joinpath("page.js").read_text(), "").split(
-            "<script>"
-        )[0]
-    )
+    own = page.files(page.__package__).joinpath("page.js").read_text()
+    assert "<img" not in text.replace(own, "").split("<script>")[0]
     assert "\u2028" not in text
     assert "49" not in re.search(r"<dt>why</dt><dd>(.*?)</dd>", text)[1]
     assert data_of(text)["hosts"][0].startswith("</script>")
@@ -108,3 +106,28 @@ def test_missing_extra_names_the_remedy(monkeypatch):
     monkeypatch.setattr(page, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'tracekit4d\[report\]'"):
         page.check_installed()
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIETLY = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
+def test_browser_draws_every_chart_without_complaint(found, tmp_path):
+    finding, picture = found
+    evil = replace(finding, reason=EVIL, suspects=(replace(finding.suspects[0], host=EVIL),))
+    (tmp_path / "page.html").write_text(slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8)))
+    command = [
+        CHROMIUM, *QUIETLY, f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
+        "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr, re.findall(r".*CONSOLE.*", done.stderr)
+    charts = re.findall(r'<div[^>]*class="chart js-plotly-plot"', done.stdout)
+    assert len(charts) == 3 + len(picture.levels)
+    assert 'id="controls" hidden' not in done.stdout
+    assert "<img src" not in done.stdout.split("<script")[0]

@@ -12,13 +12,17 @@ from tracekit.units import ms
 
 def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
     """What decided: significance, length and price of the excess, the model's error, and how much was matched."""
+    return (*_of_excess(case, answer), *_of_evidence(case))
+
+
+def _of_excess(case: Case, answer: Answer) -> tuple[Criterion, ...]:
+    """How long and how significant the excess is, and what it costs."""
     named = [
         case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
     ]
     rows = np.array(named or range(len(case.steps.ranks)), np.int64)
     who = "the ranks named" if named else "all ranks"
     step = case.step_ns
-    matched = coverage(case).matched
     return (
         Criterion(
             f"Own time beyond the peers', the largest mean of {who}",
@@ -38,6 +42,13 @@ def criteria(case: Case, answer: Answer) -> tuple[Criterion, ...]:
             f"{MIN_LOST_SHARE:.0%} of the step: {_ms(MIN_LOST_SHARE * step)}",
             "Work that nobody waits for costs nothing, and nobody is blamed for it.",
         ),
+    )
+
+
+def _of_evidence(case: Case) -> tuple[Criterion, ...]:
+    """How well the model repeats the recording, and how much of it was matched and whole."""
+    matched = coverage(case).matched
+    return (
         Criterion(
             "What the model misses of the recorded step",
             _ms(case.residual_ns),
