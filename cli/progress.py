@@ -41,9 +41,9 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
             drawn = [0.0]
 
             def show(event: ProgressEvent) -> None:
-                files = f"{event.done_files}/{event.total_files} files"
+                files = event.note or f"{event.done_files}/{event.total_files} files"
                 bar.update(task, total=event.total_bytes, completed=event.done_bytes, files=files)
-                if time.monotonic() - drawn[0] >= _DRAW_EVERY_S:
+                if event.note or time.monotonic() - drawn[0] >= _DRAW_EVERY_S:
                     bar.refresh()
                     drawn[0] = time.monotonic()
 
@@ -99,7 +99,9 @@ def _logger(console: Console) -> Callable[[ProgressEvent], None]:
 
     def log(event: ProgressEvent) -> None:
         now = time.monotonic()
-        if now - last[0] >= _LOG_EVERY_S:
+        if event.note:
+            console.print(f"reading: {event.note}", markup=False, highlight=False)
+        elif now - last[0] >= _LOG_EVERY_S:
             last[0] = now
             share = 100 * event.done_bytes / max(event.total_bytes, 1)
             files = f"{event.done_files}/{event.total_files} files"

@@ -17,7 +17,8 @@ from tracekit.findings import Quality
 from tracekit.ingest.file_result import FLIGHT_RECORDER, FileResult, dump_among_traces
 from tracekit.ingest.flight_recorder.reader import read_dumps
 from tracekit.ingest.identify import rank_of_name
-from tracekit.ingest.kineto.trace import read_kineto
+from tracekit.ingest.kineto.refusal import Unrecognised
+from tracekit.ingest.kineto.trace import compiled_reader, read_kineto
 from tracekit.ingest.operation_table.reader import read_operations
 from tracekit.thresholds.ingest import FILES_NAMED
 
@@ -41,7 +42,8 @@ class Format:
     name: as `RankRecord.format` gives it. ends: names of such files in a folder, lower case; a file that the user
     names may have any name. starts: whether a file's first decompressed bytes are of this format. read: the reader
     of one file. read_set: the reader of all files at once, where one alone tells nothing; `read` then returns a
-    result with this format's name and no table.
+    result with this format's name and no table. quick: gives a reader that is tried first for a file, if there is one;
+    it raises Unrecognised where `read` must read the file from its start.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Format:
     starts: Callable[[bytes], bool]
     read: Reader
     read_set: SetReader | None = None
+    quick: Callable[[Source], Reader | None] = lambda _source: None
 
 
 def _is_pickle(head: bytes) -> bool:
@@ -78,6 +81,7 @@ FORMATS = (
         ends=(".json", ".json.gz", ".json.zst", ".json.zstd", ".trace", ".trace.gz", ".trace.zst"),
         starts=lambda head: _text(head)[:1] in (b"{", b"["),
         read=read_kineto,
+        quick=compiled_reader,
     ),
 )
 """Every format, in the order in which they are tried."""
@@ -119,8 +123,7 @@ def read_file(source: Source, out: Path, progress: Callable[[int], None] | None 
     progress: called with the raw bytes read so far.
     """
     try:
-        with source.open() as raw:
-            result = _read(ByteStream(raw), source, out, progress)
+        result = _opened(source, out, progress)
     except PermissionError:
         result = _rejected(source, "no permission to read it; check its owner and mode")
     except OSError as error:
@@ -138,8 +141,18 @@ def _rejected(source: Source, reason: str) -> FileResult:
     return FileResult(source.label, "rejected", reason)
 
 
+def _opened(source: Source, out: Path, progress: Callable[[int], None] | None) -> FileResult:
+    """Read a file by the quick reader of its format, or from the start again by the general one."""
+    try:
+        with source.open() as raw:
+            return _read(ByteStream(raw), source, out, progress, quick=True)
+    except Unrecognised:
+        with source.open() as raw:
+            return _read(ByteStream(raw), source, out, progress, quick=False)
+
+
 def _read(
-    stream: ByteStream, source: Source, out: Path, progress: Callable[[int], None] | None
+    stream: ByteStream, source: Source, out: Path, progress: Callable[[int], None] | None, *, quick: bool
 ) -> FileResult:
     blocks = stream.blocks()
     first = next(blocks, b"")
@@ -147,7 +160,8 @@ def _read(
         return _rejected(source, f"{stream.damage}, before any event")
     form = format_of(first)
     if form is not None:
-        result = form.read(stream, _watched(chain([first], blocks), stream, progress), source, out)
+        read = (form.quick(source) if quick else None) or form.read
+        result = read(stream, _watched(chain([first], blocks), stream, progress), source, out)
         return result if result.format else replace(result, format=form.name)
     if _is_pickle(first):
         return FileResult(source.label, "foreign", "it is a Python pickle, which is never opened here")

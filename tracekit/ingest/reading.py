@@ -14,20 +14,31 @@ import numpy as np
 from tracekit.errors import OutputError
 from tracekit.files.source import Source
 from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.kineto.compiled.scanner_code import prepare
 from tracekit.ingest.readers import read_file
-from tracekit.thresholds.ingest import LOOK_SECONDS, READER_BYTES, READER_SECONDS
+from tracekit.thresholds.ingest import (
+    JSON_PER_GZIP,
+    LOOK_SECONDS,
+    READER_BYTES,
+    READER_SECONDS,
+    WORTH_SCANNING,
+)
 from tracekit.workers import Limits, do_all
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Progress of reading: files and raw bytes done and in all, and the file last read from."""
+    """Progress of reading: files and raw bytes done and in all, and the file last read from.
+
+    note: a sentence about what must be done first, empty while files are read.
+    """
 
     done_files: int
     total_files: int
     done_bytes: int
     total_bytes: int
     path: str
+    note: str = ""
 
 
 Progress = Callable[[ProgressEvent], None]
@@ -52,13 +63,15 @@ def read_files(
     reader kills the caller; with several, processes are spawned.
     """
     told = _Told(sources, progress)
+    expected = sum(_json_bytes(source) for source in sources)
+    prepare(expected, told.note)
     parts = [folder / f"part-{i:06d}" for i in range(len(sources))]
     alone = threading.active_count() == 1
     if jobs == 1 and not alone:
         return [told.read(i, part) for i, part in enumerate(parts)]
     largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
     tasks = [(i, sources[i], parts[i]) for i in largest_first]
-    handler = partial(_FileReader, told.counts if alone else None)
+    handler = partial(_FileReader, told.counts if alone else None, expected)
     method = "fork" if alone else "spawn"
     results: dict[int, FileResult] = {}
     for number, found in do_all(tasks, handler, jobs, LIMITS, method=method, idle=told.look):
@@ -70,11 +83,19 @@ def read_files(
     return [results[i] for i in range(len(sources))]
 
 
-class _FileReader:
-    """Reads one file after the other in a worker; `counts` tells the parent how far it is."""
+def _json_bytes(source: Source) -> int:
+    """About how much JSON a file holds, as far as it may be read by the compiled scanner."""
+    if source.size < WORTH_SCANNING:
+        return 0
+    return source.size * (JSON_PER_GZIP if source.name.lower().endswith((".gz", ".zst", ".zstd")) else 1)
 
-    def __init__(self, counts: mmap.mmap | None) -> None:
+
+class _FileReader:
+    """Reads one file after the other in a worker; `counts` tells how far it is, `expected` is the JSON of all."""
+
+    def __init__(self, counts: mmap.mmap | None, expected: int) -> None:
         self._counts = counts
+        prepare(expected, may_compile=False)  # a forked worker has what its parent loaded
 
     def __call__(self, task: tuple[int, Source, Path]) -> FileResult | Exception:
         """Return the result of a file; an exception is a fault of ours that must not cost the other files."""
@@ -133,6 +154,11 @@ class _Told:
         self._open[index] = False
         self._whole += self._sources[index].size
         self.look(index)
+
+    def note(self, sentence: str) -> None:
+        """Tell what is done before any file is read."""
+        if self._progress is not None:
+            self._progress(ProgressEvent(0, len(self._sizes), 0, self._total, "", sentence))
 
     def look(self, index: int | None = None) -> None:
         """Tell how far all files are; `index` is the file just finished."""

@@ -169,3 +169,66 @@ READER_SECONDS: Final = 6 * 3600.0
 
 LOOK_SECONDS: Final = 0.1
 """Time between looks at how far all files are: no eye sees more, and a look costs as many steps as there are files."""
+
+MAX_ARRAYS: Final = 64
+"""Arrays within arrays that the compiled scanner passes over; shapes of lists have three, Python bears hundreds."""
+
+MAX_KEYS: Final = 128
+"""Keys of one event and its arguments that the compiled scanner tells apart; recorders write some thirty."""
+
+MAX_CODED_DIGITS: Final = 18
+"""Digits of an integer that fits into 64 bits whatever they are."""
+
+MAX_MICROS_DIGITS: Final = 16
+"""Digits of whole microseconds that are read: as many as the time since 1970 has."""
+
+MAX_MICROS: Final = (1 << 63) // 1000 - 1
+"""Whole microseconds of which the nanoseconds fit into 64 bits whatever the fraction is."""
+
+MAX_FRACTION: Final = 18
+"""Digits of a microsecond behind the point that the general reader rounds in one way only."""
+
+MAX_COMMS_DIGITS: Final = 20
+"""Digits of an unsigned 64-bit hash."""
+
+MAX_PEER_DIGITS: Final = 9
+"""Digits of a peer's rank: a number in which no group of processes is."""
+
+MAX_PROBES: Final = 256
+"""Texts with neighbouring hashes that are compared before a file counts as one made to hash alike."""
+
+POOL_WORDS: Final = 1 << 17
+"""Different texts of a column in one batch; a batch with more ends there."""
+
+POOL_TABLE: Final = 1 << 18
+"""Places of a pool's hash table: twice its texts, so that few are compared."""
+
+POOL_BYTES: Final = 1 << 24
+"""Bytes of the different texts of a column in one batch, 16 MiB; no longer text is read by the compiled scanner."""
+
+KEY_TABLE: Final = 256
+"""Places of the hash table of keys: several times the keys, so that one comparison finds most."""
+
+BATCH_ROWS: Final = 1 << 16
+"""Events of a batch: enough that Python's work for each costs nothing, few enough that its columns stay in cache."""
+
+KEPT_WORDS: Final = 1 << 13
+"""Different texts that are handed over with batch after batch; with more, each batch gets texts of its own."""
+
+WORTH_LOADING: Final = 1 << 22
+"""Bytes of JSON, 4 MiB, from which the compiled scanner saves more than the 0.05 s that it takes to load."""
+
+WORTH_COMPILING: Final = 1 << 27
+"""Bytes of JSON, 128 MiB, from which compiling, 5 s once a machine, is won back by the second reading."""
+
+WORTH_SCANNING: Final = 1 << 19
+"""Bytes of one file, as it is on disk, from which the compiled scanner's memory is worth setting up."""
+
+JSON_PER_GZIP: Final = 10
+"""Bytes of JSON in a byte of a compressed trace: 12 to 20 in recorded ones."""
+
+BUILD_SECONDS: Final = 120.0
+"""Time for compiling the scanner; it takes 5 s, on a busy machine 20."""
+
+MAX_CODE: Final = 1 << 24
+"""Bytes of a file of compiled code that is read, 16 MiB; it has some 30 KB."""

@@ -5,9 +5,9 @@ and the keys before and after the array become `ScanRecord.metadata`.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -28,8 +28,33 @@ class ScanRecord:
     bare: bool = False  # the file is an array of events, without the object around it
 
 
-def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch]:
-    """Yield batches of event_fields.SCANNED in file order; `record` is complete once the iterator is exhausted."""
+class Events(Protocol):
+    """A reader of the event array."""
+
+    ended: bool  # the `]` was reached
+    guessed: bool  # the end had to be guessed
+
+    def feed(self, block: bytes) -> None:
+        """Append more of the file."""
+
+    def drain(self, *, final: bool) -> Iterator[pa.RecordBatch]:
+        """Read all whole events; with `final`, no more will come."""
+
+    def rest(self) -> bytes:
+        """Return what follows the array."""
+
+
+EventsOf = Callable[[bytes, Counter[str], Counter[str]], Events]
+"""Makes a reader of the first bytes of the array, which counts repairs and phases."""
+
+
+def scan(
+    blocks: Iterator[bytes], record: ScanRecord, events_of: EventsOf = EventBuffer
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of event_fields.SCANNED in file order; `record` is complete once the iterator is exhausted.
+
+    events_of: makes the reader of the array; what it raises passes through.
+    """
     header = HeaderScanner()
     for block in blocks:
         if header.feed(block):
@@ -39,7 +64,7 @@ def scan(blocks: Iterator[bytes], record: ScanRecord) -> Iterator[pa.RecordBatch
         record.metadata = {"start": bytes(header.buffer[:KEPT_START])}
         return
     record.bare = header.key_at is None
-    events = EventBuffer(bytes(header.buffer[header.start :]), record.issues, record.phases)
+    events = events_of(bytes(header.buffer[header.start :]), record.issues, record.phases)
     del header.buffer[header.start :]
     yield from events.drain(final=False)
     while not events.ended and (more := next(blocks, None)) is not None:

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,16 @@ from tracekit.ingest import identify
 from tracekit.ingest.file_result import FileResult, RankTable, dump_among_traces
 from tracekit.ingest.kineto.begin_end import Pairing
 from tracekit.ingest.kineto.bounds import within_bounds
+from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
+from tracekit.ingest.kineto.compiled.scanner_code import scanner
+from tracekit.ingest.kineto.event_array import EventBuffer
 from tracekit.ingest.kineto.event_repair import Repair
 from tracekit.ingest.kineto.group_membership import FileGroups, MembershipCodes, listed_groups
 from tracekit.ingest.kineto.issues import quality_rows
-from tracekit.ingest.kineto.scanner import ScanRecord, scan
+from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import MAX_MARKED_STEPS, MAX_TIME_NS
+from tracekit.thresholds.ingest import MAX_MARKED_STEPS, MAX_TIME_NS, WORTH_SCANNING
 
 NARROW = (
     "device",
@@ -48,7 +52,27 @@ class _Scanned:
     steps: set[int] = field(default_factory=set)  # numbers of the steps marked on the host
 
 
-def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out: Path) -> FileResult:
+Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
+
+
+def compiled_reader(source: Source) -> Reader | None:
+    """Return `read_kineto` with the compiled scanner; None where that is not loaded, or the file is not worth it.
+
+    The reader raises Unrecognised, and leaves nothing, where `read_kineto` must read the file from its start.
+    """
+    scan = scanner()
+    if scan is None or source.size < WORTH_SCANNING:
+        return None
+    return partial(read_kineto, events_of=partial(CompiledEvents, scan=scan))
+
+
+def read_kineto(
+    stream: ByteStream,
+    blocks: Iterator[bytes],
+    source: Source,
+    out: Path,
+    events_of: EventsOf = EventBuffer,
+) -> FileResult:
     """Read a JSON trace from `blocks`, decompressed by `stream`, into the Parquet file `out`.
 
     The result says why where there is no table; nothing is raised for what the file holds.
@@ -57,7 +81,7 @@ def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out
     scanned = _Scanned(record, Repair(record.issues))
     writer = EventWriter(out)
     try:
-        _scan(blocks, scanned, writer)
+        _scan(scan(blocks, record, events_of), scanned, writer)
         rank, why = _rank_of(record, source)
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
@@ -71,11 +95,11 @@ def read_kineto(stream: ByteStream, blocks: Iterator[bytes], source: Source, out
         writer.discard()
 
 
-def _scan(blocks: Iterator[bytes], scanned: _Scanned, writer: EventWriter) -> None:
+def _scan(batches: Iterator[pa.RecordBatch], scanned: _Scanned, writer: EventWriter) -> None:
     """Hand all events of the file to the writer, paired and repaired one by one."""
     record = scanned.record
     pairing = Pairing(record.issues)
-    for batch in scan(blocks, record):
+    for batch in batches:
         for paired in pairing.apply(batch):
             repaired = scanned.repair.batch(paired)
             if repaired.num_rows:

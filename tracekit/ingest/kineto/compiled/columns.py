@@ -1,0 +1,71 @@
+"""The columns that the compiled scanner fills, and the SCANNED batches made of them."""
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.arrays import from_numpy, from_strings
+from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
+from tracekit.ingest.kineto.compiled.pools import TextPool
+from tracekit.ingest.kineto.event_fields import KEPT_PHASES, SCANNED
+from tracekit.thresholds.ingest import BATCH_ROWS
+
+NONE = np.iinfo(np.int64).min
+"""Marks a row without a number: the scanner reads none of so many digits."""
+NO_CODE = -1
+
+
+class Columns:
+    """Memory for the rows of a batch.
+
+    addresses: of the column of each slot. filled: values written, by slot. pools: rows of Pool words, by slot.
+    """
+
+    def __init__(self) -> None:
+        self.addresses = np.zeros(len(SLOTS), np.int64)
+        self.filled = np.zeros(len(SLOTS), np.int64)
+        self.pools = np.zeros((len(SLOTS), Pool.COUNT), np.int64)
+        self._texts = {i: TextPool(self.pools[i]) for i in range(len(SLOTS)) if BITS_TEXT >> i & 1}
+        self._slots: list[list[int]] = [[] for _ in SCANNED]
+        for i, slot in enumerate(SLOTS):
+            self._slots[slot.column].append(i)
+        self._arrays = [self._fresh(column) for column in range(len(SCANNED))]
+
+    def _fresh(self, column: int) -> "np.ndarray[tuple[int], np.dtype[np.signedinteger]]":
+        """An empty column in place of the present one, whose memory belongs to a batch now."""
+        texts = self._slots[column][0] in self._texts
+        values = np.full(BATCH_ROWS, NO_CODE, np.int32) if texts else np.full(BATCH_ROWS, NONE, np.int64)
+        self.addresses[self._slots[column]] = values.ctypes.data
+        return values
+
+    def take(self, rows: int) -> pa.RecordBatch:
+        """Return the first `rows` rows as a batch, and begin a new one."""
+        arrays = [self._array(column, rows) for column in range(len(SCANNED))]
+        self.filled[:] = 0
+        return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)
+
+    def clear_texts(self, *, crowded_only: bool) -> None:
+        """Forget the texts of all pools, or of crowded ones; only between batches."""
+        for pool in self._texts.values():
+            if pool.crowded or not crowded_only:
+                pool.clear()
+
+    def _array(self, column: int, rows: int) -> pa.Array:
+        slots = self._slots[column]
+        filled = int(self.filled[slots].sum())
+        if not filled:
+            return pa.nulls(rows, SCANNED.field(column).type)
+        values = self._arrays[column][:rows]
+        self._arrays[column] = self._fresh(column)
+        if slots[0] == PHASE:
+            return _phases(values)
+        texts = slots[0] in self._texts
+        null = values == (NO_CODE if texts else NONE) if filled < rows or len(slots) > 1 else None
+        array = from_numpy(values, null)
+        return pa.DictionaryArray.from_arrays(array, self._texts[slots[0]].texts()) if texts else array
+
+
+def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.Array:
+    codes = np.zeros(len(values), np.int32)
+    for code, phase in enumerate(KEPT_PHASES):
+        codes[values == ord(phase)] = code
+    return pa.DictionaryArray.from_arrays(from_numpy(codes), from_strings(KEPT_PHASES))
