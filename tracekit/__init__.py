@@ -3,6 +3,7 @@
     run = tracekit.load(["traces/"])              # files → a Run: typed tables and a quality record
     finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
+    finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
     finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # who never came, in which call
@@ -21,17 +22,19 @@ from tracekit.errors import InputError, MeshError, TracekitError, UsageError
 
 if TYPE_CHECKING:
     from tracekit import findings
+    from tracekit.analysis.breakdown.analyse import analyse as breakdown
     from tracekit.analysis.hang.analyse import analyse as hang
     from tracekit.analysis.places import places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.dumps.load import DumpSet, load_dumps
-    from tracekit.findings import HangFinding, SlowRankFinding, WhatIfFinding
+    from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
     from tracekit.findings.mesh import PlacesFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
 __all__ = [
+    "BreakdownFinding",
     "DumpSet",
     "HangFinding",
     "InputError",
@@ -42,6 +45,7 @@ __all__ = [
     "TracekitError",
     "UsageError",
     "WhatIfFinding",
+    "breakdown",
     "findings",
     "hang",
     "load",
@@ -52,12 +56,14 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "BreakdownFinding": ("tracekit.findings", "BreakdownFinding"),
     "DumpSet": ("tracekit.dumps.load", "DumpSet"),
     "HangFinding": ("tracekit.findings", "HangFinding"),
     "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
     "Run": ("tracekit.store", "Run"),
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
+    "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),

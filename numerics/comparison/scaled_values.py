@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -56,7 +57,7 @@ def one_factor(question: Question) -> Explanation | None:
 
 
 def _carried_on(question: Question) -> Explanation | None:
-    """Return the factor of few elements that the next wrong tensor of a rank has too; None where it has another."""
+    """Return the factor fitted to the next wrong tensor of a rank, where the few elements have it too; else None."""
     pairs, first = question.pairs, question.rows[0]
     run, later = pairs.run, pairs.table.different
     for column in ("rank", "step", "micro_batch"):
@@ -74,7 +75,10 @@ def _carried_on(question: Question) -> Explanation | None:
     apart = abs(own.value - its.value) > FACTOR_MARGIN * tolerance * abs(its.value)
     if apart or abs(its.value - 1) <= FACTOR_MARGIN * tolerance:
         return None
-    return _factor_words(question, own.value, max(tolerance, NAMED_FACTOR_TOLERANCE))
+    words = _factor_words(question, its.value, max(tolerance, NAMED_FACTOR_TOLERANCE))
+    return replace(
+        words, text=f"{words.text}, fitted to {run.name('tensor', following[0])}, which has it as well"
+    )
 
 
 def _factor_words(question: Question, value: float, tolerance: float) -> Explanation:

@@ -36,7 +36,7 @@ def one_sentence(done, code=3):
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("command", ["slowrank", "whatif", "ingest"])
+@pytest.mark.parametrize("command", ["slowrank", "whatif", "breakdown", "ingest"])
 def test_a_bad_file_alone(tracekit, tmp_path, case, command):
     data, reason = BAD[case]
     path = tmp_path / "rank0.json"

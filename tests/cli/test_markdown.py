@@ -46,7 +46,8 @@ def read(markdown):
 
 
 @pytest.mark.parametrize("arguments", [
-    ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("hang", "hang_host_stall"),
+    ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("breakdown", "demo_slow_tp"),
+    ("hang", "hang_host_stall"),
 ])  # fmt: skip
 def test_words_are_those_of_the_text(tracekit, arguments, tmp_path):
     command, sample = arguments

@@ -17,13 +17,15 @@ import tracekit
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run", "SlowRankFinding", "TracekitError",
-    "UsageError", "WhatIfFinding", "findings", "hang", "load", "load_dumps", "places", "slowrank", "whatif",
+    "BreakdownFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run", "SlowRankFinding",
+    "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "findings", "hang", "load", "load_dumps", "places",
+    "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
@@ -43,6 +45,16 @@ FINDINGS = {
         "question meaning ranks without_ms without_ms_low without_ms_high slowdown lost_ms lost_ms_low lost_ms_high "
         "share proven"
     ),
+    "BreakdownFinding": "ranks mesh steps total shares by_rank cells traffic volumes coverage quality notes",
+    "TimeParts": "step_ns compute_ns exposed bubble_ns host_ns idle_ns unknown_ns",
+    "ExposedTime": "axis wait_ns transfer_ns open_ns",
+    "Share": "part mean_ns share least median most",
+    "StepBreakdown": "rank step parts",
+    "RankBreakdown": "rank host coords steps parts communication_ns hidden_ns",
+    "Traffic": (
+        "axis op members rank_steps calls unsized bytes moved_bytes exposed_ns algorithm_gb_s bus_gb_s"
+    ),
+    "Volume": "axis what phi recorded formula scheme expected times fits",
     "HangFinding": ("ranks mesh verdict reason culprits first_group victims quality groups last_done notes"),
     "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides",
     "GroupRef": "name desc dim ranks",

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from tracekit_cli.schema import schema
 
 import tracekit
+from tracekit.report.breakdown_json import breakdown_document
 from tracekit.report.hang import hang_document
 from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema
@@ -20,6 +21,7 @@ SAMPLE = "sample_traces/demo_slow_tp"
 ANSWERS = {
     "slowrank": lambda: slowrank_document(tracekit.slowrank(tracekit.load(SAMPLE))),
     "whatif": lambda: whatif_document(tracekit.whatif(tracekit.load(SAMPLE), ["rank=5"])),
+    "breakdown": lambda: breakdown_document(tracekit.breakdown(tracekit.load(SAMPLE))),
     "mesh": lambda: mesh_document_of(tracekit.places(tracekit.load(SAMPLE))),
     "hang": lambda: hang_document(tracekit.hang(tracekit.load_dumps("sample_traces/hang_host_stall"))),
 }

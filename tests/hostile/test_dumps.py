@@ -163,6 +163,11 @@ def in_status(key, value):
     return damage
 
 
+def done_beyond(dump):
+    for key in ("enqueued", "completed"):
+        in_status(key, lambda _: 12)(dump)
+
+
 def first_of_each_group(value):
     def damage(dump):
         for group in {e["pg_id"] for e in dump["entries"]}:
@@ -194,6 +199,7 @@ CONTRADICTIONS = {
     "issued beyond the ring": in_status("enqueued", lambda last: 2**31 + last),
     "issued one beyond the ring": in_status("enqueued", lambda last: last + 1),
     "done that the ring holds open": in_status("completed", lambda last: last),
+    "done beyond what the ring holds open": done_beyond,
     "numbers that fall": first_of_each_group(lambda seq: 2 * seq),
     "numbers far ahead": first_of_each_group(lambda seq: 2**31),
     "one name for two groups": one_name_twice,
@@ -213,13 +219,18 @@ def test_a_dump_that_contradicts_itself_flips_nothing(tmp_path, seed, name):
         assert (verdict, culprits) == whole or (verdict, culprits) == ("inconclusive", [])
 
 
+@pytest.mark.parametrize("left", [False, True], ids=["no calls", "no call of the group"])
 @pytest.mark.parametrize("seed", quick_first(1, [5, 3, 8, 6]))
-def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed):
+def test_a_status_alone_that_leaps_accuses_nobody(tmp_path, seed, left):
     found = case(seed)
     dumps = copy.deepcopy(found.dumps)
     lone = innocent(found)
     in_status("enqueued", lambda last: 2**31 + last)(dumps[lone])
-    del dumps[lone]["entries"]
+    if left:  # the calls of that group are damaged alone
+        for entry in dumps[lone]["entries"]:
+            entry["pg_id"] = 1 if entry["process_group"][0] == "0" else entry["pg_id"]
+    else:
+        del dumps[lone]["entries"]
     finding = answer(tmp_path / "x", dumps)
     assert {c.rank for c in finding.culprits} <= {found.culprit}
     assert finding.verdict != "none"

@@ -10,6 +10,7 @@ from tests.tables.rows import comm, gemm, recorded, row
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.store import Group, InferredGroup
 from tracekit.tables.match import match
+from tracekit.tables.stream_sequences import stream_classes
 
 MESH = {"tp": 2, "cp": 1, "pp": 1, "dp": 4}
 GENERIC = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
@@ -62,6 +63,25 @@ def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
     for rank, line in ops.per_rank.items():
         assert {members[int(n)] for n in line.group} == {tuple(range(8)), tuple(range(rank % 2, 8, 2))}
     assert (ops.instance >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("others", "told"), [((4, 2), {20: 4, 24: 2}), ((4, 4), {20: 4, 24: 4}), ((2, -1), {20: 2, 24: -1})]
+)
+def test_other_ranks_tell_a_lost_size(others, told):
+    """Rank 0 lost the arguments of all calls of its second stream; the others tell what their two streams count."""
+
+    def calls(*sizes):
+        streams = [s for s in zip((20, 24), sizes, strict=True) for _ in range(4)]
+        told = ({} if size < 0 else {"group_size": size} for _, size in streams)
+        return [
+            comm(1000.0 * n, 90, None, stream=s, **m)
+            for n, ((s, _), m) in enumerate(zip(streams, told, strict=True))
+        ]
+
+    ranks = [recorded(r, *calls(others[0], others[1] if r else -1)) for r in range(4)]
+    sizes = {c.streams[0]: c.size for c in stream_classes(ranks)}
+    assert sizes == told
 
 
 def test_a_collective_that_counts_everybody_is_the_worlds(tmp_path):

@@ -1,5 +1,15 @@
 """Findings of the analyses as data: text and JSON of a report come from these objects alone."""
 
+from tracekit.findings.breakdown import (
+    BreakdownFinding,
+    ExposedTime,
+    RankBreakdown,
+    Share,
+    StepBreakdown,
+    TimeParts,
+    Traffic,
+    Volume,
+)
 from tracekit.findings.hang import (
     CallRef,
     Culprit,
@@ -26,12 +36,14 @@ from tracekit.findings.slowrank import (
 from tracekit.findings.whatif import WhatIfAnswer, WhatIfFinding
 
 __all__ = [
+    "BreakdownFinding",
     "CallRef",
     "Cause",
     "Coverage",
     "Culprit",
     "CulpritKind",
     "Evidence",
+    "ExposedTime",
     "GroupFrontier",
     "GroupRef",
     "HangFinding",
@@ -41,13 +53,19 @@ __all__ = [
     "MeshSource",
     "PathLevel",
     "Quality",
+    "RankBreakdown",
     "RankCoverage",
     "Rejected",
+    "Share",
     "Side",
     "SlowRankFinding",
+    "StepBreakdown",
     "StepsFinding",
     "Suspect",
+    "TimeParts",
+    "Traffic",
     "Verdict",
+    "Volume",
     "WhatIf",
     "WhatIfAnswer",
     "WhatIfFinding",

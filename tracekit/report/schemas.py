@@ -4,11 +4,13 @@ from typing import Any, Final
 
 import msgspec
 
+from tracekit.report.breakdown_document import BreakdownDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
     "whatif": WhatIfDocument,
+    "breakdown": BreakdownDocument,
     "mesh": PlacesDocument,
     "hang": HangDocument,
 }

@@ -29,6 +29,7 @@ class Progress:
     origin: int  # wall time at which own time is zero
     exposed: tuple[I64, I64]  # disjoint intervals of exposed communication
     at_ready: F64  # own time from which the operation could start; NaN where the trace does not tell
+    resumed: I64  # wall time at which compute went on after the operation: it stood still until then
 
     def at(self, times: I64) -> I64:
         """Own time elapsed at the wall `times`, ns; same shape."""
@@ -59,7 +60,7 @@ def own_progress(ops: RankOps) -> Progress:
 
     told = np.full(len(ops.start), UNKNOWN) if ops.ready is None else ops.ready
     ready = np.where(told == UNKNOWN, np.nan, at(np.where(told == UNKNOWN, ops.start, told)))
-    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready)
+    return Progress(ops.rank, at(ops.start), at(ops.end), ends - since, origin, exposed, ready, ends)
 
 
 def _went_on(start: I64, end: I64) -> I64:

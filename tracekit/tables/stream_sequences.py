@@ -5,8 +5,8 @@ Ranks whose streams run the same kinds in every step may be members of one group
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -53,15 +53,36 @@ def stream_classes(ranks: Sequence[RankOps], clocks: Clocks | None = None) -> li
     `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
     groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together.
     """
+    streams = {r.rank: _streams(r, mixed=clocks is not None) for r in ranks}
     classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
-    for rank in ranks:
+    for rank, found in streams.items():
         seen: Counter[tuple[Kinds, int]] = Counter()
-        for stream in _streams(rank, mixed=clocks is not None):
+        for stream in _sized(found, streams.values()):
             key = stream.usual, stream.size
-            classes[*key, seen[key]][rank.rank] = stream
+            classes[*key, seen[key]][rank] = stream
             seen[key] += 1
-    found = [_class(members, clocks) for _, members in sorted(classes.items()) if len(members) > 1]
-    return [c for c in found if c is not None]
+    every = [_class(members, clocks) for _, members in sorted(classes.items()) if len(members) > 1]
+    return [c for c in every if c is not None]
+
+
+def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> list["_Stream"]:
+    """The streams `mine` of one rank; where one lost all arguments that tell its size, others' tell the only one left.
+
+    `every` are the streams of each rank.
+    """
+    lost = {s.usual for s in mine if s.size == NO_GROUP}
+    known = [Counter((s.usual, s.size) for s in found if s.usual in lost) for found in every]
+    told = {}
+    for usual in lost:
+        sizes = [{key: n for key, n in found.items() if key[0] == usual} for found in known]
+        whole = [found for found in sizes if found and (usual, NO_GROUP) not in found]
+        if not whole or any(found != whole[0] for found in whole):
+            continue
+        here = Counter((s.usual, s.size) for s in mine if s.usual == usual)
+        left = Counter(whole[0]) - here
+        if len(left) == 1 and left.total() == here[usual, NO_GROUP]:
+            told[usual] = next(iter(left))[1]
+    return [replace(s, size=told.get(s.usual, s.size)) if s.size == NO_GROUP else s for s in mine]
 
 
 def streams_of_all(

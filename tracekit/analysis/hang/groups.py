@@ -77,8 +77,8 @@ def _group(ranks: tuple[int, ...], uses: _Uses, dumps: DumpSet, *, guessed: bool
 
 
 def _forget_leaps(group: Group) -> None:
-    """Make unknown what a status without calls claims further ahead of all other members than any host runs."""
-    claims = {r: f for r, f in group.frontiers.items() if f.tail.entry_enqueued < 0}
+    """Make unknown what a status alone, not the ring, claims further ahead of all other members than any host runs."""
+    claims = {r: f for r, f in group.frontiers.items() if f.tail.entry_enqueued < f.enqueued}
     for rank, frontier in claims.items():
         others = max((f.enqueued for r, f in group.frontiers.items() if r != rank), default=-1)
         if 0 <= others < frontier.enqueued - MAX_LEAP:

@@ -37,13 +37,11 @@ class Undecided:
 
 def coverage(case: Case) -> Coverage:
     """The share of exposed communication time, over the analysed steps, that was matched with all members."""
-    ops = case.ops
-    exposed = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
+    exposed = np.where(case.analysed, case.ops.exposed, 0).astype(np.float64)
     matched = whole(case)
-    names = ["_".join(case.axes_of(c)) or "other" for c in ops.channels]
-    axis = np.array([*names, "unknown"], object)[ops.channel]  # channel −1 takes the last name
     shares = {
-        str(name): _share(exposed[axis == name], matched[axis == name]) for name in sorted(set(axis.tolist()))
+        str(name): _share(exposed[case.axis == name], matched[case.axis == name])
+        for name in sorted(set(case.axis.tolist()))
     }
     return Coverage(_share(exposed, matched), {n: s for n, s in shares.items() if s is not None})
 

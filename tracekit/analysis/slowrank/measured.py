@@ -79,6 +79,12 @@ class Measured:
         a, b = (self.mesh.coordinates.get(m) for m in channel.members)
         return tuple(d for d, x, y in zip(self.mesh.order, a, b, strict=True) if x != y) if a and b else ()
 
+    @cached_property
+    def axis(self) -> npt.NDArray[np.object_]:
+        """By operation the axes of its channel, as `cp_dp`; `other` is no part of the mesh, `unknown` has none."""
+        names = ["_".join(self.axes_of(c)) or "other" for c in self.ops.channels]
+        return np.array([*names, "unknown"], object)[self.ops.channel]  # channel −1 takes the last name
+
     def shape_of(self, channel: Channel) -> tuple[object, ...]:
         """The axes of a channel; for part of an axis, as shards and replicas are, the axes with the members' offsets.
 

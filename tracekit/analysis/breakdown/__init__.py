@@ -1,0 +1,1 @@
+"""What a step consists of: compute, exposed communication by axis, bubble, host, idle; and what each axis moved."""

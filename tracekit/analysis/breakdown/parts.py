@@ -1,0 +1,143 @@
+"""Each recorded step of each rank cut into parts that add up to it, in whole nanoseconds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import whole
+from tracekit.findings import ExposedTime, Share, StepBreakdown, TimeParts
+from tracekit.tables.buffered_sends import Mask, linked
+from tracekit.tables.compute_time import windows_of
+from tracekit.tables.device_gaps import gaps_of
+from tracekit.tables.exposed_pieces import exposed_pieces
+from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
+from tracekit.tables.messages import message_ends
+from tracekit.tables.operation_names import ROOTED
+
+_BUBBLE: Final = "bubble"
+_WAIT, _TRANSFER, _OPEN = range(3)
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's whole steps, and what its communication had beside it in all of them, ns."""
+
+    cells: tuple[StepBreakdown, ...]
+    communication_ns: int
+    hidden_ns: int
+
+
+def steps_of(case: Case, rank: int, told: Mask) -> RankSteps:
+    """The steps of `rank`, as long as their wall time; `told` as from `waits_told`. InputError on a bad file."""
+    steps, source = case.steps, case.ops.per_rank[rank]
+    row = steps.row(rank)
+    columns = np.flatnonzero(np.isfinite(steps.wall[row])).tolist()
+    if not columns:
+        return RankSteps((), 0, 0)
+    windows = windows_of(case.ops, steps, rank, columns)
+    wall = steps.wall[row, columns].astype(np.int64)
+    gaps = gaps_of(case.run, case.ops, rank)
+    exposed = case.ops.progress[rank].exposed
+    compute = _within(subtract(source.busy, exposed), windows)
+    host, idle, unknown = (_within(kind, windows) for kind in (gaps.host, gaps.idle, gaps.unknown))
+    unknown += wall - (windows[1] - windows[0])  # what came before the recording
+    held = {key: _within(spans, windows) for key, spans in _held_up(case, rank, told).items()}
+    axes = sorted({axis for axis, _ in held if axis != _BUBBLE}, key=lambda a: _place(case, a))
+    none = np.zeros(len(columns), np.int64)
+    cells = []
+    for i, column in enumerate(columns):
+        kinds = [[int(held.get((axis, kind), none)[i]) for kind in range(3)] for axis in axes]
+        parts = TimeParts(
+            int(wall[i]), int(compute[i]),
+            tuple(ExposedTime(axis, *kind) for axis, kind in zip(axes, kinds, strict=True)),
+            int(held.get((_BUBBLE, _WAIT), none)[i]), int(host[i]), int(idle[i]), int(unknown[i]),
+        )  # fmt: skip
+        cells.append(StepBreakdown(rank, steps.numbers[column], parts))
+    running = union(source.start, source.end)
+    beside = subtract(running, subtract(running, source.busy))
+    return RankSteps(tuple(cells), int(_within(running, windows).sum()), int(_within(beside, windows).sum()))
+
+
+def added(parts: Iterable[TimeParts]) -> TimeParts:
+    """The sums of `parts`; axes in the order in which they come."""
+    every = list(parts)
+    axes = dict.fromkeys(e.axis for p in every for e in p.exposed)
+    spent = {axis: [e for p in every for e in p.exposed if e.axis == axis] for axis in axes}
+    return TimeParts(
+        sum(p.step_ns for p in every), sum(p.compute_ns for p in every),
+        tuple(
+            ExposedTime(
+                a, sum(e.wait_ns for e in s), sum(e.transfer_ns for e in s), sum(e.open_ns for e in s)
+            )
+            for a, s in spent.items()
+        ),
+        sum(p.bubble_ns for p in every), sum(p.host_ns for p in every), sum(p.idle_ns for p in every),
+        sum(p.unknown_ns for p in every),
+    )  # fmt: skip
+
+
+def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple[Share, ...]:
+    """Each part of `total`, the sum of `count` steps, with its spread over `ranks`; no exposed part of no time."""
+    spent = _named(total)
+    by_rank = [_named(parts) for parts in ranks]
+    found = []
+    for part, ns in spent.items():
+        shares = [named.get(part, 0) / max(p.step_ns, 1) for named, p in zip(by_rank, ranks, strict=True)]
+        spread = (min(shares), float(np.median(shares)), max(shares)) if shares else (0.0, 0.0, 0.0)
+        found.append(Share(part, ns / max(count, 1), ns / max(total.step_ns, 1), *spread))
+    return tuple(found)
+
+
+def _named(parts: TimeParts) -> dict[str, int]:
+    """The parts by name, in the order in which they are told."""
+    kinds = {
+        f"{e.axis} {kind}": ns
+        for e in parts.exposed
+        for kind, ns in (("waiting", e.wait_ns), ("transfer", e.transfer_ns), ("either", e.open_ns))
+        if ns
+    }
+    ends = {"host": parts.host_ns, "idle": parts.idle_ns, "unknown": parts.unknown_ns}
+    return {"compute": parts.compute_ns, **kinds, "bubble": parts.bubble_ns, **ends}
+
+
+def waits_told(case: Case) -> Mask:
+    """By operation: whether its wait is known, of all that its kernel carries; else it may be waiting or transfer."""
+    ops = case.ops
+    told = whole(case) & ~np.isin(ops.op.astype(str), ROOTED)
+    send, receive = message_ends(ops)
+    apart = ~linked(ops, case.clocks, send, receive)
+    told[send[apart]] = told[receive[apart]] = False
+    untold = np.bincount(ops.kernel, ~told, minlength=1)
+    return np.asarray(untold[ops.kernel] == 0, bool)
+
+
+def _within(spans: Intervals, windows: Intervals) -> I64:
+    """How much of the disjoint `spans` lies in each of the `windows`, ns."""
+    return covered_until(spans, windows[1]) - covered_until(spans, windows[0])
+
+
+def _held_up(case: Case, rank: int, told: Mask) -> dict[tuple[str, int], Intervals]:
+    """When the rank stood still for communication, by axis and by what it stood still for; disjoint, ns."""
+    ops = case.ops
+    pieces = exposed_pieces(ops, case.waits, rank)
+    axis, known = case.axis[pieces.row].astype(str), told[pieces.row]
+    arrived = np.clip(ops.start[pieces.row] + case.waits.held[pieces.row], pieces.start, pieces.end)
+    between = case.in_message[pieces.row] & (ops.channel[pieces.row] >= 0)
+    bubble = known & between & np.array(["pp" in a.split("_") for a in axis.tolist()], bool)
+    found = {(_BUBBLE, _WAIT): union(pieces.start[bubble], arrived[bubble])}
+    for name in dict.fromkeys(axis.tolist()):
+        mine = axis == name
+        late, open_ = mine & known & ~bubble, mine & ~known
+        found[name, _WAIT] = union(pieces.start[late], arrived[late])
+        found[name, _TRANSFER] = union(arrived[mine & known], pieces.end[mine & known])
+        found[name, _OPEN] = union(pieces.start[open_], pieces.end[open_])
+    return found
+
+
+def _place(case: Case, axis: str) -> tuple[int, str]:
+    """Where an axis stands in a list: single axes as the mesh has them, then planes, then what is none."""
+    order = [*case.mesh.order]
+    return (order.index(axis) if axis in order else len(order) + (axis in {"other", "unknown"}), axis)

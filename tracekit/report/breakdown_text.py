@@ -1,0 +1,115 @@
+"""The breakdown as text: parts of the step, ranks, communication, volumes; tables of at most 80 columns."""
+
+from typing import Final
+
+from tracekit.findings import BreakdownFinding, RankBreakdown, Share, Traffic, Volume
+from tracekit.report.shared_text import (
+    Line,
+    coverage_lines,
+    laid_out,
+    mesh_line,
+    numbers,
+    quality_lines,
+    ranks_line,
+    rejected_lines,
+)
+from tracekit.text import plain
+from tracekit.thresholds.report import ROWS_SHOWN
+from tracekit.units import ms
+
+_UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B"))
+
+
+def breakdown_text(finding: BreakdownFinding, *, verbose: bool = False) -> str:
+    """The finding in lines of `label  text`; `verbose` adds all ranks, kinds, quality rows and assumptions."""
+    steps = len(finding.cells)
+    mean = ms(finding.total.step_ns / max(steps, 1))
+    told = f"{mean:.3f} ms a step (mean of {steps} steps of ranks)"
+    lines: list[Line] = [("BREAKDOWN", told), *_share_lines(finding)]
+    lines += _rank_lines(finding, verbose=verbose)
+    lines += _traffic_lines(finding, verbose=verbose)
+    lines += _volume_lines(finding, verbose=verbose)
+    lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
+    lines.append(("mesh", mesh_line(finding.mesh)))
+    lines.append(("ranks", ranks_line(finding.ranks)))
+    lines += coverage_lines(finding.coverage, verbose=verbose)
+    lines += rejected_lines(finding.ranks, verbose=verbose)
+    lines += quality_lines(finding.quality, verbose=verbose)
+    if verbose:
+        lines += [("note", plain(note)) for note in finding.notes]
+    return laid_out(lines)
+
+
+def _share_lines(finding: BreakdownFinding) -> list[Line]:
+    """One line for each part of the step."""
+    head = f"{'ms a step':>12} {'share':>7}  by rank: least, median, most"
+    return [("part", head), *((plain(s.part), _share(s)) for s in finding.shares)]
+
+
+def _share(share: Share) -> str:
+    spread = f"{share.least:7.1%} {share.median:7.1%} {share.most:7.1%}"
+    return f"{ms(share.mean_ns):12.3f} {share.share:7.1%}  {spread}"
+
+
+def _rank_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
+    """One line for each rank, the one that waited least first; the first ones unless `verbose`."""
+    shown = finding.by_rank[: None if verbose else ROWS_SHOWN]
+    head = " compute waiting  moving  bubble    host    idle unknown"
+    left = len(finding.by_rank) - len(shown)
+    more = [("", f"… {left} more; those above waited least")] if left else []
+    return [("rank", head), *((f"{r.rank}", _rank(r)) for r in shown), *more]
+
+
+def _rank(rank: RankBreakdown) -> str:
+    p = rank.parts
+    spent = (
+        p.compute_ns,
+        p.waiting_ns,
+        p.transfer_ns,
+        p.bubble_ns,
+        p.host_ns,
+        p.idle_ns,
+        p.open_ns + p.unknown_ns,
+    )
+    return "".join(f"{ns / max(p.step_ns, 1):8.1%}" for ns in spent)
+
+
+def _traffic_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
+    """One line for each kind of communication; those for which compute stood still longest, unless `verbose`."""
+    shown = finding.traffic[: None if verbose else ROWS_SHOWN]
+    head = f"{'':14}{'calls':>7}{'moved':>10}{'exposed':>11}{'alg.':>8}{'bus GB/s':>9}"
+    return [("axis", head), *((plain(t.axis), _traffic(t)) for t in shown)] if shown else []
+
+
+def _traffic(traffic: Traffic) -> str:
+    """Calls, bytes and exposed time of a rank's step, and bandwidths."""
+    each = max(traffic.rank_steps, 1)
+    moved = _size(traffic.moved_bytes / each) if traffic.unsized < traffic.calls else "?"
+    speeds = f"{_speed(traffic.algorithm_gb_s):>8}{_speed(traffic.bus_gb_s):>9}"
+    exposed = f"{ms(traffic.exposed_ns / each):.4g} ms"
+    return f"{plain(traffic.op):<14.14}{traffic.calls / each:7.1f}{moved:>10}{exposed:>11}{speeds}"
+
+
+def _speed(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2g}" if value < 1 else f"{value:.1f}"
+
+
+def _size(count: float) -> str:
+    """Bytes in the largest unit that leaves a whole number before the point."""
+    unit, name = next((u for u in _UNITS if count >= u[0]), _UNITS[-1])
+    return f"{count / unit:.1f} {name}"
+
+
+def _volume_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
+    """What was sent beside what formulas give: those that fit, where one does; all if `verbose`."""
+    fitting = {v.axis for v in finding.volumes if v.fits}
+    shown = [v for v in finding.volumes if verbose or v.fits is not False or v.axis not in fitting]
+    lines: list[Line] = []
+    for v in shown:
+        lines.append((f"{plain(v.axis)} {v.what}", _sent(v)))
+        lines.append(("", f"{plain(v.formula)}: {plain(v.scheme)}"))
+    return lines
+
+
+def _sent(volume: Volume) -> str:
+    return f"{volume.recorded:.4g} elements a step = {volume.times:.4g} × {plain(volume.formula)}, Φ {volume.phi}"
