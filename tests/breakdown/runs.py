@@ -2,7 +2,6 @@
 
 from tests.slowrank.events import Timeline, write_run
 from tests.tables.rows import comm, launch, recv, row, send, step
-from tracekit.axes import AXES
 from tracekit.schema import EVENTS
 
 STEP_US, STEPS = 1000, 3
@@ -21,11 +20,6 @@ def made(folder, ranks, groups=PAIR, axis="tp", world=2):
         lines.append(Timeline(rank))
         lines[-1].rows = [dict.fromkeys(EVENTS.names) | r for r in rows]
     return write_run(folder, lines, groups, dict.fromkeys(groups, NAMED[axis]), world)
-
-
-def sizes(**some):
-    """A mesh as `--mesh` gives it."""
-    return dict.fromkeys(AXES, 1) | some
 
 
 def repeated(rows, first=0):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tracekit
-from tests.breakdown.runs import STEP_US, pair, sizes
+from tests.breakdown.runs import STEP_US, pair
 from tests.tables.rows import comm
 
 PROGRAM = """
@@ -75,7 +75,7 @@ def test_hta_finds_the_same_times(tmp_path):
         check=True,
     )
     spent, beside = json.loads(done.stdout.strip().splitlines()[-1])
-    found = {r.rank: r for r in tracekit.breakdown(tracekit.load(tmp_path), mesh=sizes(tp=2)).by_rank}
+    found = {r.rank: r for r in tracekit.breakdown(tracekit.load(tmp_path), mesh={"tp": 2}).by_rank}
     assert sorted(found) == [0, 1]
     for theirs, overlap in zip(spent, beside, strict=True):
         ours = found[theirs["rank"]]

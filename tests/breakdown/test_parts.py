@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tracekit
-from tests.breakdown.runs import made, pair, repeated, sizes, stages
+from tests.breakdown.runs import made, pair, repeated, stages
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, row
 from tracekit.analysis.breakdown.parts import added
@@ -28,7 +28,7 @@ def us(parts, *names):
 
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_pair_on_paper(tmp_path, step):
-    found = tracekit.breakdown(made(tmp_path, pair()), mesh=sizes(tp=2))
+    found = tracekit.breakdown(made(tmp_path, pair()), mesh={"tp": 2})
     quick, slow = cell(found, 0, step), cell(found, 1, step)
     assert us(quick, "step", "compute", "host", "idle", "unknown", "bubble") == [1000, 550, 100, 100, 0, 0]
     assert quick.exposed == (ExposedTime("tp", 150_000, 100_000, 0),)
@@ -38,7 +38,7 @@ def test_a_pair_on_paper(tmp_path, step):
 
 
 def test_waiting_for_another_stage_is_bubble(tmp_path):
-    found = tracekit.breakdown(made(tmp_path, stages(), axis="pp"), mesh=sizes(pp=2))
+    found = tracekit.breakdown(made(tmp_path, stages(), axis="pp"), mesh={"pp": 2})
     first, last = cell(found, 0, 1), cell(found, 1, 1)
     assert us(first, "step", "compute", "bubble", "host", "idle", "unknown") == [1000, 530, 380, 0, 0, 0]
     assert us(last, "step", "compute", "bubble", "host", "idle", "unknown") == [1000, 380, 400, 0, 0, 0]
@@ -58,19 +58,19 @@ def test_without_the_other_rank_waiting_is_open(tmp_path):
 
 def test_a_recording_of_communication_alone_tells_no_compute(tmp_path):
     rows = {r: repeated([comm(100 + 50 * r, 100 - 50 * r, 0), comm(950, 50, 0)]) for r in (0, 1)}
-    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh=sizes(tp=2)), 0, 1)
+    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh={"tp": 2}), 0, 1)
     assert us(parts, "compute", "host", "idle", "unknown") == [0, 0, 0, 850]
 
 
 def test_a_gap_without_a_launch_is_unknown(tmp_path):
     rows = {r: [e for e in rows if e["cat"] != "cuda_runtime"] for r, rows in pair().items()}
-    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh=sizes(tp=2)), 0, 1)
+    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh={"tp": 2}), 0, 1)
     assert us(parts, "compute", "host", "idle", "unknown") == [550, 0, 0, 200]
 
 
 def test_a_message_without_a_peer_has_no_axis(tmp_path):
     rows = pair(row("kernel", "ncclDevKernel_SendRecv", 800, 50, stream=23))
-    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh=sizes(tp=2)), 0, 1)
+    parts = cell(tracekit.breakdown(made(tmp_path, rows), mesh={"tp": 2}), 0, 1)
     assert parts.exposed == (ExposedTime("tp", 150_000, 100_000, 0), ExposedTime("unknown", 0, 0, 50_000))
     assert us(parts, "host", "idle", "unknown") == [100, 50, 0]
 
@@ -91,6 +91,6 @@ def test_a_shifted_clock_changes_nothing(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     one, two = (
-        tracekit.breakdown(made(tmp_path / n, r), mesh=sizes(tp=2)) for n, r in (("a", rows), ("b", moved))
+        tracekit.breakdown(made(tmp_path / n, r), mesh={"tp": 2}) for n, r in (("a", rows), ("b", moved))
     )
     assert replace(one, notes=(), quality=()) == replace(two, notes=(), quality=())

@@ -3,7 +3,7 @@
 import pytest
 
 import tracekit
-from tests.breakdown.runs import made, pair, repeated, sizes
+from tests.breakdown.runs import made, pair, repeated
 from tests.tables.rows import comm
 from tracekit.analysis.breakdown.traffic import ring_share
 
@@ -22,7 +22,7 @@ def test_what_a_ring_sends(op, members, share):
 def test_bandwidth_leaves_waiting_out(tmp_path):
     rows = {r: [e | {"in_nelems": MIB, "out_nelems": MIB} if e["collective"] else e for e in rows]
             for r, rows in pair_with_names().items()}  # fmt: skip
-    (found,) = tracekit.breakdown(made(tmp_path, rows), mesh=sizes(tp=2)).traffic
+    (found,) = tracekit.breakdown(made(tmp_path, rows), mesh={"tp": 2}).traffic
     assert (found.axis, found.op, found.members, found.calls, found.rank_steps) == (
         "tp",
         "all_reduce",
@@ -44,7 +44,7 @@ def test_a_size_that_is_not_told_is_counted(tmp_path):
         r: [e | {"in_nelems": None, "out_nelems": None} for e in rows]
         for r, rows in pair_with_names().items()
     }
-    found = tracekit.breakdown(made(tmp_path, rows), mesh=sizes(tp=2))
+    found = tracekit.breakdown(made(tmp_path, rows), mesh={"tp": 2})
     (traffic,) = found.traffic
     assert (traffic.unsized, traffic.bytes, traffic.algorithm_gb_s) == (12, 0, None)
     assert found.volumes == ()
@@ -84,4 +84,4 @@ def volumes(folder, calls, axis):
     """Volumes of a job of four ranks that make these calls, 20 µs each, in every step."""
     rows = [comm(20 * i, 20, 0, op, nelems=n, stream=20) for i, (op, n) in enumerate(calls)]
     run = made(folder, {r: repeated(rows) for r in range(4)}, {0: (0, 1, 2, 3)}, axis, world=4)
-    return tracekit.breakdown(run, mesh=sizes(**{axis: 4})).volumes
+    return tracekit.breakdown(run, mesh={axis: 4}).volumes

@@ -1,7 +1,13 @@
 """One recorded step proves neither a slow rank nor its absence."""
 
-from tests.slowrank.jobs import grid, job
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.recurrence import in_one_step, others_prove_health
 
 
 def test_an_excess_of_one_step_is_left_open(tmp_path):
@@ -23,3 +29,19 @@ def test_a_dearer_rank_hides_behind_no_stage(tmp_path):
     found = analyse(run)
     assert found.verdict in {"inconclusive", "slow_rank"}
     assert {s.rank for s in (*found.suspects, *found.candidates)} >= {5}
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_what_a_cut_step_may_cost_is_a_bound(tmp_path, part):
+    """A rank works 5 % longer in one of three steps, of which windows hold a part: the rest may be as slow."""
+    mesh = grid(dp=8)
+    case = prepared(job(tmp_path, mesh, slow={3: 1.05}, slow_steps={2}, layers=6, steps=3, jitter=0), mesh)
+    steps = replace(case.steps, wall=case.steps.wall * np.array([1.0, 1.0, part]))
+    once = in_one_step(replace(case, steps=steps, found=replace(case.found, throughout=frozenset())))
+    if part == 1.0:
+        assert once is None
+        return
+    assert once is not None
+    assert (case.steps.ranks[once.row], once.column) == (3, 2)
+    assert once.gain == pytest.approx(float(case.found.mean[once.row]) / part, rel=0.1)
+    assert not others_prove_health(case, once)

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import verdict
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.long_stage import LongStage
+from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
 
 MESH = grid(tp=2, dp=4)
 
@@ -103,3 +105,16 @@ def test_a_network_bounds_transfers_of_known_size(tmp_path):
     """50 µs is a transfer on any network: whoever came last of those recorded came last of all."""
     found = analyse(job(tmp_path, grid(dp=4), slow={2: 1.3}, lost={1}))
     assert [s.rank for s in found.suspects] == [2]
+
+
+@pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])
+def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, monkeypatch, awaited, said):
+    """A stage costs 2.6 % of the step; unseen ranks may cost 30 %, and hold others up for `awaited` of it at least."""
+    mesh = grid(pp=3, dp=2)
+    case = prepared(job(tmp_path, mesh, jitter=0), mesh)
+    price = 0.026 * case.step_ns
+    stage = LongStage((0, 1), 9.0, price, price, price, price)
+    unseen = Unseen(0.0, 0.3 * case.step_ns, (4,), awaited * case.step_ns)
+    monkeypatch.setattr(verdict, "long_stage", lambda _: stage)
+    monkeypatch.setattr(verdict, "waited_for_missing", lambda _: unseen)
+    assert verdict.decide(case).verdict == said

@@ -197,6 +197,7 @@ def _flagged(
     uses: Sequence[GroupUse],
     read: int,
 ) -> Mesh:
+    sizes = {**sizes, **{axis: 1 for axis in AXES if axis not in sizes}}  # as `parse_mesh` fills them in
     product = int(np.prod(list(sizes.values())))
     if product != len(world):
         told = ",".join(f"{d}={n}" for d, n in sizes.items())
