@@ -17,6 +17,9 @@ from pathlib import Path
 from tests.bench import traces
 
 CONTENDERS = (("hta", 1), ("hta", 2), ("ours", 1), ("ours", 2))
+READERS = (("hta", 1), ("scanner", 1), ("general", 1), ("ours", 1))
+"""For one file: HTA, the two readers of events alone, and the whole of ingest."""
+LABELS = {"hta": "HTA", "ours": "tracekit", "scanner": "compiled scanner", "general": "general reader"}
 GIB = 1 << 30
 
 
@@ -32,22 +35,22 @@ def measure(who: str, jobs: int, paths: list[Path]) -> dict[str, float]:
 
 def compare(title: str, paths: list[Path], json_bytes: int, rounds: int) -> None:
     """Interleaved rounds of all contenders on the same files, and a table of their medians."""
-    contenders = CONTENDERS if len(paths) > 1 else tuple(c for c in CONTENDERS if c[1] == 1)
+    contenders = CONTENDERS if len(paths) > 1 else READERS
     found: dict[tuple[str, int], list[dict[str, float]]] = {c: [] for c in contenders}
     for _ in range(rounds):
         for contender in contenders:
             found[contender].append(measure(*contender, paths))
     print(f"\n{title}: {json_bytes / 1e6:.0f} MB of JSON, medians of {rounds} interleaved rounds")
     print(
-        f"{'':22}{'seconds':>9}{'MB/s':>7}{'x HTA':>7}{'CPU s':>8}{'x HTA':>7}{'peak MiB':>10}{'events':>10}"
+        f"{'':28}{'seconds':>9}{'MB/s':>7}{'x HTA':>7}{'CPU s':>8}{'x HTA':>7}{'peak MiB':>10}{'events':>10}"
     )
     base = {key: statistics.median(r[key] for r in found["hta", 1]) for key in ("seconds", "cpu")}
     for (who, jobs), runs in found.items():
         seconds, cpu = (statistics.median(r[key] for r in runs) for key in ("seconds", "cpu"))
         peak = max(r["peak_mib"] for r in runs)
-        label = f"{'tracekit' if who == 'ours' else 'HTA'}, {jobs} process{'es' if jobs > 1 else ''}"
+        label = f"{LABELS[who]}, {jobs} process{'es' if jobs > 1 else ''}"
         print(
-            f"{label:22}{seconds:9.2f}{json_bytes / 1e6 / seconds:7.0f}{base['seconds'] / seconds:7.1f}"
+            f"{label:28}{seconds:9.2f}{json_bytes / 1e6 / seconds:7.0f}{base['seconds'] / seconds:7.1f}"
             f"{cpu:8.2f}{base['cpu'] / cpu:7.1f}{peak:10.0f}{runs[0]['events']:10.0f}"
         )
 

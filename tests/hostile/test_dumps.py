@@ -163,6 +163,11 @@ def in_status(key, value):
     return damage
 
 
+def done_beyond(dump):
+    for key in ("enqueued", "completed"):
+        in_status(key, lambda _: 12)(dump)
+
+
 def first_of_each_group(value):
     def damage(dump):
         for group in {e["pg_id"] for e in dump["entries"]}:
@@ -194,6 +199,7 @@ CONTRADICTIONS = {
     "issued beyond the ring": in_status("enqueued", lambda last: 2**31 + last),
     "issued one beyond the ring": in_status("enqueued", lambda last: last + 1),
     "done that the ring holds open": in_status("completed", lambda last: last),
+    "done beyond what the ring holds open": done_beyond,
     "numbers that fall": first_of_each_group(lambda seq: 2 * seq),
     "numbers far ahead": first_of_each_group(lambda seq: 2**31),
     "one name for two groups": one_name_twice,

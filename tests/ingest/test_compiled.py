@@ -28,7 +28,15 @@ from tracekit.thresholds.ingest import BATCH_ROWS, WORTH_COMPILING
 
 pytest.importorskip("numba")
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-LISTED = [*noise(), *(event(i) for i in range(5)), kernel(5), *TRICKY[:3], *TRICKY[4:], *noise()]
+LISTED = [
+    *noise(),
+    *(event(i) for i in range(5)),
+    kernel(5, grid=[24, 1, 1]),
+    event(6, name="ncclKernel_SendRecv", args={"grid": [8, 1]}),
+    *TRICKY[:3],
+    *TRICKY[4:],
+    *noise(),
+]
 
 
 @pytest.fixture(scope="module")

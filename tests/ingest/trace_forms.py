@@ -50,7 +50,7 @@ TIMES = (
 TEXTS = (
     '""',
     '"X"',
-    '"a b"',
+    '"ncclKernel_SendRecv<4>"',
     '"gemm<float, 4>"',
     '"' + "long" * 30 + '"',
     '"\\u0041"',
@@ -60,6 +60,9 @@ TEXTS = (
     '"\\ud83d\\ude00"',
     '"\\ud800"',
     '"ünï"',
+    '"Send\\u0052ecv"',
+    '"x Kernel_Generic"',
+    '"a b"',
     '"\\u0000"',
     '"}, {"',
     '"c10d::send"',
@@ -93,7 +96,7 @@ ODD = (
 OTHER_KEYS = ("Input Dims", "Call stack", "Ev Idx", "bp", "id", "s", "ünï", "\\u0061", "", "x" * 40)
 TOP = [s.key for s in SLOTS if not s.argument]
 ARGUMENTS = [s.key for s in SLOTS if s.argument]
-PLAIN = ("External id", "stream", "device", "correlation")
+PLAIN = ("grid", "External id", "stream", "device", "correlation")
 CALL = ("Collective name", "In msg nelems", "Group size", "dtype", "Process Group Name", "Comms Id", "Seq")
 
 
@@ -111,6 +114,8 @@ def _value(rng: Random, key: str, strange: float) -> str:
         return rng.choice(TEXTS[:10]) if rng.random() > strange else rng.choice(TEXTS)
     if key == "Concrete Inputs":
         return rng.choice(('["", "a", "3", "0"]', "[]", '["", "[1]"]'))
+    if key == "grid":
+        return rng.choice(("[24, 1, 1]", "[ 7 ]", "[]", "[0,0]")) if rng.random() > strange else '["a"]'
     if key == "Comms Id":
         return (
             rng.choice(("12345", '"12345"', "18446744073709551615", '"0"'))

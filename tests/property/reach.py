@@ -11,10 +11,12 @@ import argparse
 import gzip
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -83,6 +85,19 @@ def jobs(cases: int, seed: int) -> list[tuple[str, dict[str, Trace], set[int]]]:
     return found
 
 
+def count(name: str, traces: dict[str, Trace], culprits: set[int], counts: dict[str, Counter[str]]) -> None:
+    """Adds to `counts` what becomes of a job's answer, if it is right as recorded."""
+    whole = asked(traces)
+    if word(whole, culprits, whole[0]) != "survives":
+        print(f"{name}: {whole[0]} {list(whole[1])} as recorded, left out", file=sys.stderr, flush=True)
+        return
+    for what, seen in counts.items():
+        answer = asked(TAKEN[what](traces, Random(f"{name}-{what}")))
+        seen[word(answer, culprits, whole[0])] += 1
+        if word(answer, culprits, whole[0]) == "wrong":
+            print(f"{name}, without {what}: {answer[0]} {list(answer[1])}", file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,23 +106,15 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=sorted(TAKEN))
     chosen = parser.parse_args()
     counts: dict[str, Counter[str]] = {what: Counter() for what in chosen.only or TAKEN}
-    used, seen_at = 0, time.monotonic()
-    for name, traces, culprits in jobs(chosen.cases, chosen.seed):
-        whole = asked(traces)
-        if word(whole, culprits, whole[0]) != "survives":
-            print(f"{name}: {whole[0]} {list(whole[1])} as recorded, left out", file=sys.stderr, flush=True)
-            continue
-        used += 1
-        print(f"{name}: {time.monotonic() - seen_at:.0f} s", file=sys.stderr, flush=True)
-        for what, seen in counts.items():
-            answer = asked(TAKEN[what](traces, Random(f"{name}-{what}")))
-            seen[word(answer, culprits, whole[0])] += 1
-            if word(answer, culprits, whole[0]) == "wrong":
-                print(f"{name}, without {what}: {answer[0]} {list(answer[1])}", file=sys.stderr, flush=True)
-    print(f"{used} jobs\n\n| taken away | " + " | ".join(WORDS) + " |\n|---|---|---|---|")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):  # a pass that is ended says how far it came
+        for name, traces, culprits in jobs(chosen.cases, chosen.seed):
+            began = time.monotonic()
+            count(name, traces, culprits, counts)
+            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    print("| taken away | " + " | ".join(WORDS) + " |\n|---|---|---|---|")
     for what, seen in counts.items():
-        shares = " | ".join(f"{seen[w] / max(sum(seen.values()), 1):.0%}" for w in WORDS)
-        print(f"| {what} | {shares} |")
+        print(f"| {what} | " + " | ".join(str(seen[w]) for w in WORDS) + " |")
     return int(any(seen["wrong"] for seen in counts.values()))
 
 

@@ -44,15 +44,18 @@ def believed(tail: GroupTail, rows: list[Row]) -> list[Row]:
 
     rows: the collectives of a group without messages (a status counts both), in the order of the ring. The ring holds
     the newest calls and is read after the status, so that three things contradict each other: a call two beyond the
-    last one issued, an outstanding call newer than the ring's newest, and an open call that is the last one done (on
-    Gloo calls end out of order). Which side is damaged nothing tells: what the rank did last is unknown then.
+    last one issued, an outstanding call newer than the ring's newest, and an open call that is the last one done, or is
+    the ring's newest before that one (on Gloo calls end out of order). Which side is damaged nothing tells: what the
+    rank did last is unknown then.
     """
     enqueued, completed = tail.status_enqueued, tail.status_completed
     newest = rows[-1]
     beyond = sum(row[0] > enqueued + 1 for row in rows)
     lost = newest[0] < enqueued and completed < enqueued and not tail.open_end
     gloo = str(newest[2]["profiling_name"]).startswith("gloo:")
-    undone = not gloo and any(row[0] == completed and row[1] != DONE for row in rows)
+    undone = not gloo and any(
+        row[1] != DONE and (row[0] == completed or (row is newest and row[0] < completed)) for row in rows
+    )
     if enqueued < 0 or not (beyond or lost or undone):
         return rows
     tail.status_enqueued = tail.status_completed = -1

@@ -2,16 +2,18 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tracekit.arrays import from_numpy, from_strings
+from tracekit.arrays import MINUS_ONE, NO_INT64, from_numpy, from_strings, to_numpy
 from tracekit.ingest.kineto.compiled.layout import BITS_TEXT, PHASE, SLOTS, Pool
 from tracekit.ingest.kineto.compiled.pools import TextPool
-from tracekit.ingest.kineto.event_fields import KEPT_PHASES, SCANNED
+from tracekit.ingest.kineto.event_fields import GRIDDED, KEPT_PHASES, SCANNED
 from tracekit.thresholds.ingest import BATCH_ROWS
 
 NONE = np.iinfo(np.int64).min
 """Marks a row without a number: the scanner reads none of so many digits."""
 NO_CODE = -1
+GRID, NAME_COLUMN = (SCANNED.get_field_index(name) for name in ("grid", "name"))
 
 
 class Columns:
@@ -41,6 +43,8 @@ class Columns:
         """Return the first `rows` rows as a batch, and begin a new one."""
         arrays = [self._array(column, rows) for column in range(len(SCANNED))]
         self.filled[:] = 0
+        if arrays[GRID].null_count < rows:
+            arrays[GRID] = _of_messages(arrays[GRID], arrays[NAME_COLUMN])
         return pa.RecordBatch.from_arrays(arrays, schema=SCANNED)
 
     def clear_texts(self, *, crowded_only: bool) -> None:
@@ -62,6 +66,13 @@ class Columns:
         null = values == (NO_CODE if texts else NONE) if filled < rows or len(slots) > 1 else None
         array = from_numpy(values, null)
         return pa.DictionaryArray.from_arrays(array, self._texts[slots[0]].texts()) if texts else array
+
+
+def _of_messages(grids: pa.Array, names: pa.Array) -> pa.Array:
+    """The grids of kernels that may carry messages; those of all others are left out, as the general reader does."""
+    asked = pc.match_substring_regex(names.dictionary.cast(pa.binary()), "|".join(GRIDDED))
+    rows = np.append(to_numpy(asked), False)[to_numpy(names.indices.cast(pa.int64()).fill_null(MINUS_ONE))]
+    return pc.if_else(from_numpy(rows), grids, NO_INT64)
 
 
 def _phases(values: "np.ndarray[tuple[int], np.dtype[np.signedinteger]]") -> pa.Array:

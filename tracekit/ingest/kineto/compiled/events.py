@@ -6,7 +6,7 @@ An event is read into slots, and put into the columns only once all of it is kno
 from tracekit.ingest.kineto.compiled.layout import At, Ending, Key, Kind, Place
 from tracekit.ingest.kineto.compiled.memory import byte_at, compiled, put_word, word_at
 from tracekit.ingest.kineto.compiled.rows import MARKED, ROW, STOPPED, stored
-from tracekit.ingest.kineto.compiled.texts import WITH_ESCAPE, WORD, hash_of, same, traits
+from tracekit.ingest.kineto.compiled.texts import WORD, hash_of, same
 from tracekit.ingest.kineto.compiled.tokens import (
     ARRAY_END,
     COLON,
@@ -15,6 +15,7 @@ from tracekit.ingest.kineto.compiled.tokens import (
     OBJECT_END,
     QUOTE,
     blanks_end,
+    has_escape,
     string_end,
     value_end,
 )
@@ -75,7 +76,7 @@ def member_end(state: int, argument: int, first: int, count: int, at: int) -> in
     if not is_new(state, first, count, mixed):
         return -start
     entry = entry_of(state, argument, mixed, start, length)
-    if entry == 0 and traits(start, length) & WITH_ESCAPE:
+    if entry == 0 and has_escape(start, length):
         return -start
     at = blanks_end(at + 1)
     if byte_at(at) != COLON:

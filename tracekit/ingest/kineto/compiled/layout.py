@@ -99,6 +99,7 @@ class Kind(IntEnum):
     PHASE = 6
     INPUTS = 7
     ARGUMENTS = 8
+    FIRST = 9  # the first number of a list
 
 
 class Slot(NamedTuple):
@@ -112,7 +113,7 @@ class Slot(NamedTuple):
 
 
 def _kind(column: str, *, text: bool) -> Kind:
-    special = {"ph": Kind.PHASE, "comms_id": Kind.DIGITS, "pid": Kind.ID, "tid": Kind.ID}
+    special = {"ph": Kind.PHASE, "comms_id": Kind.DIGITS, "pid": Kind.ID, "tid": Kind.ID, "grid": Kind.FIRST}
     return special.get(column, Kind.TEXT if text else Kind.NUMBER)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tracekit.arrays import from_strings
 from tracekit.ingest.kineto.compiled.layout import Pool
-from tracekit.ingest.kineto.event_fields import CALLS
+from tracekit.ingest.kineto.event_fields import CALLS, GRIDDED
 from tracekit.ingest.kineto.refusal import Unrecognised
 from tracekit.thresholds.ingest import KEPT_WORDS, POOL_BYTES, POOL_TABLE, POOL_WORDS
 
@@ -55,9 +55,13 @@ class TextPool:
         return self._kept
 
 
+def _means(text: str) -> bool:
+    return text in MEANINGFUL or any(kind in text for kind in GRIDDED)
+
+
 def _unescaped(texts: pa.Array) -> pa.Array:
     plain = [json.loads(f'"{t}"', strict=False) if "\\" in t else t for t in texts.to_pylist()]
-    if any(p in MEANINGFUL and p != t for p, t in zip(plain, texts.to_pylist(), strict=True)):
+    if any(_means(p) and p != t for p, t in zip(plain, texts.to_pylist(), strict=True)):
         raise Unrecognised
     try:
         return from_strings(plain)

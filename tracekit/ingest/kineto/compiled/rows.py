@@ -165,7 +165,7 @@ def stored(state: int, at: int, start: int) -> int:
         find_peer(state)
     if word_at(state + ODD) != 0:
         return -start
-    if has & BITS_COMMS != 0 and word_at(state + MARKED) == 0 and not names_peer(state):
+    if has & BITS_COMMS != 0 and word_at(state + MARKED) == 0:
         return -start
     if has & (1 << TS) == 0:
         add(state + WITHOUT_TIME)

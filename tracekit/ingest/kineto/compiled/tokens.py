@@ -54,6 +54,17 @@ def string_end(at: int) -> int:
 
 
 @compiled
+def has_escape(at: int, length: int) -> bool:
+    """Whether a string, of which `string_end` told the length, holds an escape."""
+    while length > AT_ONCE:
+        if plain_bytes(at) < AT_ONCE:
+            return True
+        at += AT_ONCE
+        length -= AT_ONCE
+    return plain_bytes(at) < length
+
+
+@compiled
 def escape_end(at: int) -> int:
     """Return the address behind an escape; `at` is behind its backslash."""
     byte = byte_at(at)

@@ -9,13 +9,17 @@ from tracekit.ingest.kineto.compiled.memory import byte_at, compiled, put_word, 
 from tracekit.ingest.kineto.compiled.texts import PLAIN, traits
 from tracekit.ingest.kineto.compiled.tokens import (
     ARRAY,
+    ARRAY_END,
     FOUR_BYTES,
     LOWER_A,
+    LOWER_E,
     MINUS,
     NULL,
     POINT,
     QUOTE,
+    UPPER_E,
     ZERO,
+    blanks_end,
     is_digit,
     number_end,
     string_end,
@@ -36,6 +40,7 @@ VALUE, LENGTH = WORD * Value.COUNT, WORD * Value.LENGTH
 NUMBER, ID, TIME, TEXT, DIGITS, IS_PHASE, INPUTS = (
     int(k) for k in (Kind.NUMBER, Kind.ID, Kind.TIME, Kind.TEXT, Kind.DIGITS, Kind.PHASE, Kind.INPUTS)
 )
+FIRST = int(Kind.FIRST)
 NANO_DIGITS = 3
 """Digits of a microsecond that are whole nanoseconds."""
 CASE = 0x20
@@ -78,7 +83,21 @@ def taken_end(state: int, kind: int, slot: int, at: int) -> int:
     elif kind == INPUTS and byte == ARRAY:
         put(state, slot, at, 0)
         return value_end(at)
+    elif kind == FIRST and byte == ARRAY:
+        return first_end(state, slot, at)
     return odd_end(state, at)
+
+
+@compiled
+def first_end(state: int, slot: int, at: int) -> int:
+    """Return the address behind a list whose first value is an integer, or which is empty."""
+    first = blanks_end(at + 1)
+    byte = byte_at(first)
+    if byte == MINUS or is_digit(byte):
+        integer_end(state, slot, first)
+    elif byte != ARRAY_END:
+        put_word(state + ODD, 1)
+    return value_end(at)
 
 
 @compiled
@@ -128,22 +147,27 @@ def bare_digits_end(state: int, slot: int, at: int) -> int:
 @compiled
 def integer_end(state: int, slot: int, at: int) -> int:
     """Return the address behind an integer."""
-    end = number_end(at)
-    if end < 0:
-        return end
     negative = byte_at(at) == MINUS
-    start = at + negative
+    start = here = at + negative
     value = 0
-    plain = end - start <= MAX_CODED_DIGITS
-    for i in range(min(end - start, MAX_CODED_DIGITS)):
-        byte = byte_at(start + i)
-        plain = plain and is_digit(byte)
-        value = 10 * value + byte - ZERO
-    if plain and not (negative and value == 0):
+    while is_digit(byte_at(here)) and here - start < MAX_CODED_DIGITS:
+        value = 10 * value + byte_at(here) - ZERO
+        here += 1
+    if value > 0 and byte_at(start) != ZERO and is_behind_number(byte_at(here)):
         put(state, slot, -value if negative else value, 0)
+        return here
+    end = number_end(at)
+    if value == 0 and end == here and not negative:
+        put(state, slot, 0, 0)
     else:
         put_word(state + ODD, 1)
     return end
+
+
+@compiled
+def is_behind_number(byte: int) -> bool:
+    """Whether a byte ends a number of digits."""
+    return not (is_digit(byte) or byte in (POINT, LOWER_E, UPPER_E))
 
 
 @compiled
