@@ -1,5 +1,7 @@
 """What every folder of tests may use."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -10,6 +12,15 @@ settings.register_profile(
 )  # the same examples each time, however slow the machine
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """No compiled code that this user keeps is used, and none is left: a test sees the same on every machine."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
 
 
 @pytest.fixture(scope="session")

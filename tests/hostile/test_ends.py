@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.job import documents, write
+from tests.marks import quick_first
 from tracekit.errors import InputError
 from tracekit.ingest import load
 from tracekit.ingest.output_folder import refuse_foreign
@@ -122,7 +123,7 @@ def ended(script, notes, number):
     return parent.returncode, err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", quick_first(1, [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]))
 def test_a_signal_ends_all_ranks(tmp_path, number):
     assert ended(TRAIN, [tmp_path / "a", tmp_path / "b"], number) == (130, "reftrain: interrupted\n")
 
@@ -132,7 +133,7 @@ def test_a_killed_trainer_leaves_no_process(tmp_path, script):
     ended(script, [tmp_path / "a", tmp_path / "b"], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", quick_first(2, [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
 def test_a_captured_command_ends_with_numerics(tmp_path, number):
     code, said = ended(CAPTURE, [tmp_path / "a"], number)
     assert (code, said.strip()) in [(130, "numerics: interrupted"), (-signal.SIGKILL, "")]
@@ -143,7 +144,7 @@ def test_interrupted_writers_end_at_once(tmp_path):
     assert (code, said) == (130, "reftrain: interrupted\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", quick_first(1, [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_is_ctrl_c(tmp_path, number):
     with subprocess.Popen(
         [sys.executable, "-c", BUILD, str(tmp_path / "run")],
@@ -221,7 +222,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
     assert "free space" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["none/a.json", "link.json", "folder", "/proc/a.json"])
+@pytest.mark.parametrize("name", quick_first(2, ["/proc/a.json", "link.json", "folder", "none/a.json"]))
 def test_an_answer_that_cannot_be_written_is_told_first(tmp_path, name):
     (tmp_path / "link.json").symlink_to(tmp_path / "target")
     (tmp_path / "folder").mkdir()
