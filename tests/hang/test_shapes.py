@@ -124,6 +124,7 @@ def two_stalls(seed):
     return Case(MESH, "host_stall", "tp", None, False, dumps), {first, second.rank}, idle
 
 
+@pytest.mark.slow
 def test_hosts_stopped_in_different_groups_are_both_named(judge):
     both = 0
     for seed in range(30):

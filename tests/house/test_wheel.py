@@ -155,6 +155,7 @@ def test_reftrain_reads_its_hardware_files_from_the_wheel(program):
     assert answer["schema"] == "reftrain.plan/1"
 
 
+@pytest.mark.slow
 def test_reftrain_records_and_numerics_compares_from_the_wheel(program, tmp_path):
     small = ("--set", "model.layers=2", "--set", "data.batch_size=4", "--set", "data.seq_len=32")
     options = ("--mesh", "dp=1", "--steps", "1", "--capture", "digest", "--quiet", *small)

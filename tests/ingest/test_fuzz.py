@@ -109,7 +109,7 @@ def plain(name: Any) -> str:
     return "".join(c for c in name if c.isascii()) if isinstance(name, str) else ""
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(TRACES), edits, st.sampled_from([13, 300, 1 << 20]), st.sampled_from([80, 600, 1 << 22])
 )
@@ -123,7 +123,7 @@ def test_damage_yields_a_subset_of_what_is_there(data, steps, size, window):
     assert record.failed is None or not rows
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(TRACES), edits, st.sampled_from(["rank0.json", "x.json.gz", "rank_1.json.zst"]))
 def test_load_answers_or_refuses(tmp_path_factory, data, steps, name):
     path = tmp_path_factory.mktemp("fuzz") / name

@@ -4,6 +4,8 @@ import gzip
 import subprocess
 import sys
 
+import pytest
+
 from tests.ingest.sample import LAYOUTS, document, event, kernel
 
 MEASURE = """
@@ -44,6 +46,7 @@ def long_trace(path, repeats):
     return path
 
 
+@pytest.mark.slow
 def test_resident_memory_does_not_grow_with_file_length(tmp_path):
     few, small = measured(long_trace(tmp_path / "a.json.gz", 40))
     many, large = measured(long_trace(tmp_path / "b.json.gz", 400))

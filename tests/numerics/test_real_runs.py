@@ -7,6 +7,7 @@ from numerics.comparison.compare import Options, compare
 from numerics.comparison.invariants import broken_invariants
 from numerics.report.html import compare_html
 from numerics.store import open_capture
+from tests.marks import quick_first
 from tests.numerics.replay_runs import captured, replayed
 
 DATA = {"data": {"batch_size": 6, "seq_len": 24, "micro_batch_size": 1}}
@@ -60,8 +61,13 @@ def test_pipeline_and_recomputation_change_no_bit(ranks, tmp_path, baseline):
     [
         ("P02:layer=1", {"mesh": {"tp": 2}}, "layers.1.attention.out", "tp", "missing|partial"),
         ("P21", {"mesh": {"cp": 2}}, "output.out.grad", "cp", r"factor 2, the size of cp, fitted to \S+,"),
-        ("P38:mode=times", {"mesh": {"dp": 3}}, ".weight.grad", "dp", "factor 3, the size of dp"),
-        ("P53:factor=1.001", {"mesh": {"tp": 2}}, "layers.0.attention.wo.in", None, None),
+        *quick_first(
+            0,
+            [
+                ("P38:mode=times", {"mesh": {"dp": 3}}, ".weight.grad", "dp", "factor 3, the size of dp"),
+                ("P53:factor=1.001", {"mesh": {"tp": 2}}, "layers.0.attention.wo.in", None, None),
+            ],
+        ),
     ],
 )
 def test_planted_bugs_are_called_and_placed(ranks, tmp_path, baseline, fault, tables, tensor, axis, words):

@@ -68,6 +68,7 @@ def test_values_are_kept_when_asked_for(copy):
     assert open_capture(made).values
 
 
+@pytest.mark.slow
 def test_forced_replay_is_asked_of_the_program(copy):
     made = make_replay(copy, copy.parent / "forced", forced=True)
     assert not unequal(copy, made)

@@ -85,6 +85,7 @@ def test_shapes_that_suit_no_mesh_are_refused():
         Planner(workload("8b", 131, sequences=1), H100).plan()
 
 
+@pytest.mark.slow
 def test_less_memory_never_makes_the_step_faster(small):
     tight = Planner(workload("8b", 16), H100.with_constant("device.memory_gib", 24.0)).plan()
     fastest = min(row.step_s for row in [*small.rejected] if row.step_s) if small.rejected else 1e9

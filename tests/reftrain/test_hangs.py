@@ -86,6 +86,7 @@ def test_what_a_rank_did_last_survives_it(hang, kind):
         assert "was killed by SIGKILL; ended the other 3 ranks" in said
 
 
+@pytest.mark.slow
 def test_a_skipped_message_is_missing_at_one_end(hang):
     dumps, _ = hang(f"skip_collective:rank=2,steps={STEP},axis=pp,op=recv")
     ends = Counter()

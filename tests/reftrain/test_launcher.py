@@ -182,6 +182,7 @@ def test_world_from_environment():
         world_from_environment({**torchrun, "RANK": "x"})
 
 
+@pytest.mark.slow
 def test_a_planted_hang_leaves_dumps_and_ends_all_ranks(start, tmp_path):
     """Whoever waits gives up, the others are ended, and the sentence says where to look."""
     job = start(

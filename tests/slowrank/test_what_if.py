@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.generator import generate
+from tests.marks import quick_first
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
@@ -98,6 +99,7 @@ def test_what_is_late_in_one_place_is_cured_there(tmp_path):
     assert found.what_if.without_suspects_ms == pytest.approx(STEP_NS / 1e6, rel=0.005)
 
 
+@pytest.mark.slow
 def test_a_pause_of_several_ranks_is_removed_locally(tmp_path):
     case = generate(24, kind="late_data")
     case.write(tmp_path)
@@ -106,7 +108,9 @@ def test_a_pause_of_several_ranks_is_removed_locally(tmp_path):
     assert found.what_if.slowdown - 1 == pytest.approx(case.truth.slowdown - 1, rel=0.1)
 
 
-@pytest.mark.parametrize(("seed", "kind"), [(19, "pauses"), (28, "slow_compute"), (37, "launch_bound")])
+@pytest.mark.parametrize(
+    ("seed", "kind"), quick_first(1, [(19, "pauses"), (28, "slow_compute"), (37, "launch_bound")])
+)
 def test_the_price_is_the_planted_one(tmp_path, seed, kind):
     """Sends that wait for a late receiver, stages that only messages link, and a host behind its device."""
     case = generate(seed, kind=kind)
