@@ -31,7 +31,7 @@ demo: $(STAMP)
 	@$(BIN)/tracekit slowrank demo_run
 
 # At least one test of every behaviour; three parts of about one length at once, six to seven minutes on two cores.
-PART_1 := tests/advice tests/bugs tests/numerics tests/plan tests/slowrank
+PART_1 := tests/bugs tests/numerics tests/plan tests/slowrank
 PART_2 := tests/accuracy tests/demo tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/schedule tests/simulate tests/what_if
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
