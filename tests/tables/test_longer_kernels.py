@@ -73,3 +73,16 @@ def test_what_communication_beside_it_lengthens_is_not_longer():
     beside = rank(1.2, 1.2)
     beside = replace(beside, shared=beside.lasted * np.where(beside.column == 1, 0.5, 0.0))
     assert longer_kernels(beside, [rank()] * 3, 1).count == 0
+
+
+def test_kernels_of_one_step_alone_are_not_compared():
+    def with_extra(kernels):
+        """Two copies more in the middle step, and none in the others."""
+        return StepKernels(
+            np.append(kernels.column, [1, 1]), np.append(kernels.name, ["copy", "copy"]),
+            np.append(kernels.lasted, [900.0, 900.0]), np.append(kernels.shared, [0.0, 0.0]),
+            np.ones(len(kernels.lasted) + 2, bool),
+        )  # fmt: skip
+
+    found = longer_kernels(with_extra(rank(1.2, 1.2)), [with_extra(rank()), with_extra(rank())], 1)
+    assert (found.ns, found.count) == (600.0, 20)

@@ -40,7 +40,13 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
         here = [len(v) for v in (*beside, own.get(column, ()))]
         every = max(len(v) for v in (*own.values(), *beside))
         cut = max(here) < every  # by the ends of windows
-        if not beside or min(here) < (1 if cut else every) or len({len(v) for v in elsewhen}) > 1:
+        often = {len(v) for v in elsewhen}
+        if (
+            not beside
+            or min(here) < (1 if cut else every)
+            or len(often) > 1
+            or min(often, default=every) < min(here)
+        ):
             continue
         took.append(own[column][: min(here)])
         median = np.median([v[: min(here)] for v in beside], axis=0)
