@@ -69,4 +69,5 @@ except SystemExit:
     assert "Usage: " + program in done.stdout
     assert loaded & HEAVY == set()
     commands = {name for name in loaded if name.startswith("tracekit_cli.")}
-    assert commands == {"tracekit_cli.exit_codes", "tracekit_cli.program", f"tracekit_cli.{program}"}
+    shared = {f"tracekit_cli.{name}" for name in ("exit_codes", "program", "settings")}
+    assert commands == shared | {f"tracekit_cli.{program}"}
