@@ -66,12 +66,12 @@ def _places(ranks: Iterable[RankBreakdown]) -> dict[str, list[int]]:
 
 def _named(parts: TimeParts, steps: int) -> dict[str, float]:
     """Name of each part → ms a step; their sum is the step. Parts without time in any rank are not drawn."""
-    told = {"compute": parts.compute_ns, "host": parts.host_ns, "idle": parts.idle_ns}
+    told = {"compute": parts.compute_ns, "host": parts.host_ns, "bubble": parts.bubble_ns}
     for e in parts.exposed:
         told[f"waits on {e.axis}"] = e.wait_ns
         told[f"transfers on {e.axis}"] = e.transfer_ns
         told["waits or transfers"] = told.get("waits or transfers", 0) + e.open_ns
-    told |= {"bubble": parts.bubble_ns, "unknown": parts.unknown_ns}
+    told |= {"idle": parts.idle_ns, "unknown": parts.unknown_ns}
     return {kind: ms(ns / steps) for kind, ns in told.items()}
 
 

@@ -17,10 +17,10 @@ function theme() {
   const night = dark.matches && !state.print;
   return night
     ? {ink: "#e4e7eb", line: "#3a424a", middle: "#2a3036", low: "#5aa9f0", high: "#ff9d45", rest: "#8b96a1",
-       own: ["#6ba4dc", "#59636d", "#39414a", "#c9a227", "#8fd6c0", "#aab4be"], axes: [["#ffb066", "#a06b38"], ["#d99bd0", "#83587d"], ["#8fd0a6", "#4a8060"],
+       own: ["#6ba4dc", "#59636d", "#8fd6c0", "#c9a227", "#39414a", "#aab4be"], axes: [["#ffb066", "#a06b38"], ["#d99bd0", "#83587d"], ["#8fd0a6", "#4a8060"],
               ["#e6d06a", "#8d7f3d"], ["#f08a8a", "#964f4f"], ["#6fd3d8", "#3c8387"], ["#b9a3f5", "#6a5b9c"]]}
     : {ink: "#1b1f24", line: "#d5dae0", middle: "#f2f2f2", low: "#1565a8", high: "#c85a00", rest: "#7a8590",
-       own: ["#4c86bf", "#b4bcc5", "#dde2e7", "#c9a227", "#5aa58e", "#6b747d"], axes: [["#e07b1a", "#f3bf8a"], ["#a35a99", "#d7b3d2"], ["#3f8f5f", "#a8d3b8"],
+       own: ["#4c86bf", "#b4bcc5", "#5aa58e", "#c9a227", "#dde2e7", "#6b747d"], axes: [["#e07b1a", "#f3bf8a"], ["#a35a99", "#d7b3d2"], ["#3f8f5f", "#a8d3b8"],
               ["#b29a1e", "#e3d68e"], ["#c04848", "#e8b0b0"], ["#1f8f96", "#a3d6d9"], ["#6c55b8", "#c7bdea"]]};
 }
 
