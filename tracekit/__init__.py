@@ -5,8 +5,13 @@
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
     finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
+    table = tracekit.operations(run)              # all communication, one row an operation (Arrow)
+    analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # who never came, in which call
+
+A finding is a table as well: `to_pandas()`, `to_arrow()`, and a notebook shows it. `run.slowrank()`, `whatif`,
+`breakdown` and `operations` are the functions above with the run as their first argument.
 
 Files → ingest → tables → analysis → findings → report: one way, and every stage can be looked at.
 
@@ -21,9 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tracekit.errors import InputError, MeshError, TracekitError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit import findings
+    from tracekit import findings, interop
     from tracekit.analysis.breakdown.analyse import analyse as breakdown
     from tracekit.analysis.hang.analyse import analyse as hang
+    from tracekit.analysis.operation_table import operations
     from tracekit.analysis.places import places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
@@ -48,8 +54,10 @@ __all__ = [
     "breakdown",
     "findings",
     "hang",
+    "interop",
     "load",
     "load_dumps",
+    "operations",
     "places",
     "slowrank",
     "whatif",
@@ -67,6 +75,7 @@ _HOMES: Final = {
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),
+    "operations": ("tracekit.analysis.operation_table", "operations"),
     "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
     "whatif": ("tracekit.analysis.questions.answer", "answer"),
@@ -76,8 +85,8 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> Any:
     """The public object of that name; raises AttributeError where there is none."""
-    if name == "findings":
-        return import_module("tracekit.findings")
+    if name in {"findings", "interop"}:
+        return import_module(f"tracekit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]
