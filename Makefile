@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make gpu · make lint · make bench · make bench-localise · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make gpu · make lint · make bench · make bench-localise · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,8 +8,9 @@ PIP_TORCH := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX),)
 STAMP := $(VENV)/.installed
 HTA_STAMP := $(VENV)/.installed-hta
 FUZZ_STAMP := $(VENV)/.installed-fuzz
+CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-all gpu lint fuzz bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster gpu lint fuzz bench bench-localise sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -24,6 +25,10 @@ $(HTA_STAMP): $(STAMP)
 
 $(FUZZ_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	@touch $@
+
+$(CLUSTER_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,s3,cluster]'
 	@touch $@
 
 demo: $(STAMP)
@@ -49,6 +54,10 @@ test-3: $(STAMP)
 # Every test, those marked slow as well, and new random examples each time: what a release needs.
 test-all: $(STAMP)
 	@$(BIN)/python -m pytest -m 'slow or not slow' --hypothesis-profile search
+
+# A Ray cluster of two workers, one of them killed, reads traces from a server that speaks S3; two minutes.
+test-cluster: $(CLUSTER_STAMP)
+	@$(PYTEST) -m 'slow or not slow' tests/ingest/test_ray_engine.py
 
 # What only a GPU can show; on a machine without one, why each test is skipped.
 gpu: $(STAMP)

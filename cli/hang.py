@@ -25,7 +25,7 @@ from .source import Source, source
 @options.axes()
 @options.failing(get_args(HangVerdict))
 @options.answer()
-@source("DUMPS...")
+@source("DUMPS...", engines=False)
 def hang(source: Source, axes: options.Axes, fail_on: frozenset[str], answer: options.Answer) -> int:
     """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 

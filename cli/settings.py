@@ -25,7 +25,7 @@ def read_settings(program: str, command: click.Command, name: str) -> dict[str, 
 
     Raises UsageError where the file is no TOML, or names an option that the command has not.
     """
-    path = _file()
+    path = settings_file()
     if path is None:
         return {}
     tables = _table(_table(_parsed(path), program, path), name, path)
@@ -53,11 +53,11 @@ def from_outside(command: click.Command, values: Collection[str]) -> list[str]:
         if isinstance(parameter.envvar, str) and os.environ.get(parameter.envvar):
             lines.append(f"--{_key(parameter)} is set by the environment variable {parameter.envvar}")
         elif parameter.name in values:
-            lines.append(f"--{_key(parameter)} is set by {_file()}")
+            lines.append(f"--{_key(parameter)} is set by {settings_file()}")
     return lines
 
 
-def _file() -> Path | None:
+def settings_file() -> Path | None:
     """The file of settings: the one that `TRACEKIT_CONFIG` names, else the one of the current folder, or None."""
     named = os.environ.get(NAMED)
     if named:

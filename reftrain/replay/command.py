@@ -52,10 +52,11 @@ def replay(
     import torch
 
     from reftrain.replay.capture_writer import CaptureWriter
-    from reftrain.replay.declared_plan import declared_plan, possible_order
+    from reftrain.replay.declared_plan import declared_plan
     from reftrain.replay.engine import Replay
     from reftrain.replay.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
+    from reftrain.replay.possible_orders import possible_orders
     from reftrain.replay.resumed_state import state_before
     from reftrain.replay.variant import with_variants
 
@@ -65,7 +66,7 @@ def replay(
     recorded = read_plan(run)
     _check_plan(run, recorded, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
-    orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
+    orders = possible_orders(recorded, config)
     out.mkdir(parents=True, exist_ok=True)
     state = state_before(run, manifest.get("resumed"), config)
     count = min(config.steps, state.step + (steps or config.steps))
