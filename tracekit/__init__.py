@@ -4,6 +4,7 @@
     finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
+    finding = tracekit.diff(run, other)           # what takes longer in another run, tested over steps
     finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
     table = tracekit.operations(run)              # all communication, one row an operation (Arrow)
     analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
@@ -28,6 +29,7 @@ from tracekit.errors import InputError, MeshError, TracekitError, UsageError
 if TYPE_CHECKING:
     from tracekit import findings, interop
     from tracekit.analysis.breakdown.analyse import analyse as breakdown
+    from tracekit.analysis.diff.analyse import diff
     from tracekit.analysis.hang.analyse import analyse as hang
     from tracekit.analysis.operation_table import operations
     from tracekit.analysis.places import places
@@ -35,12 +37,14 @@ if TYPE_CHECKING:
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
+    from tracekit.findings.diff import DiffFinding
     from tracekit.findings.mesh import PlacesFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
 __all__ = [
     "BreakdownFinding",
+    "DiffFinding",
     "DumpSet",
     "HangFinding",
     "InputError",
@@ -52,6 +56,7 @@ __all__ = [
     "UsageError",
     "WhatIfFinding",
     "breakdown",
+    "diff",
     "findings",
     "hang",
     "interop",
@@ -65,6 +70,7 @@ __all__ = [
 
 _HOMES: Final = {
     "BreakdownFinding": ("tracekit.findings", "BreakdownFinding"),
+    "DiffFinding": ("tracekit.findings.diff", "DiffFinding"),
     "DumpSet": ("tracekit.dumps.load", "DumpSet"),
     "HangFinding": ("tracekit.findings", "HangFinding"),
     "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
@@ -72,6 +78,7 @@ _HOMES: Final = {
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
+    "diff": ("tracekit.analysis.diff.analyse", "diff"),
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),

@@ -17,15 +17,16 @@ import tracekit
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "BreakdownFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run", "SlowRankFinding",
-    "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "findings", "hang", "interop", "load", "load_dumps",
-    "operations", "places", "slowrank", "whatif",
+    "BreakdownFinding", "DiffFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run",
+    "SlowRankFinding", "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "diff", "findings", "hang",
+    "interop", "load", "load_dumps", "operations", "places", "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "diff": ["before", "after", "mesh=None", "order=None", "steps=None", "progress=None"],
     "operations": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],

@@ -47,3 +47,9 @@ NOTEBOOK_ROWS: Final = 32
 
 CELL_CHARACTERS: Final = 400
 """Characters of one cell of such a table: names in a trace may be megabytes long."""
+
+CHANGES_SHOWN: Final = 0.005
+"""Share of the step from which the text lists a change: a quarter of what a verdict counts."""
+
+NAME_CHARACTERS: Final = 22
+"""Characters of a name in a table of changes: 80 columns hold it beside three times."""
