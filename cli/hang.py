@@ -27,7 +27,7 @@ from .source import Source, source
 @options.failing(get_args(HangVerdict))
 @options.prometheus()
 @options.answer()
-@source("DUMPS...")
+@source("DUMPS...", engines=False)
 def hang(
     source: Source,
     axes: options.Axes,

@@ -16,13 +16,13 @@ class Packed(Protocol):
 
 
 def packed(name: str, kind: type[Packed], *options: Decorator) -> Decorator:
-    """Decorate a command with `options`, whose values it takes as one `kind` called `name`."""
+    """Decorate a command with `options`, whose values it takes as one `kind` called `name`; the rest keep defaults."""
     names = [field.name for field in fields(kind)]
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def taking(**values: Any) -> Any:
-            return command(**{name: kind(**{n: values.pop(n) for n in names})}, **values)
+            return command(**{name: kind(**{n: values.pop(n) for n in names if n in values})}, **values)
 
         return applied(taking, options)
 

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from tracekit.errors import TracekitError, with_rejected
+from tracekit.errors import TracekitError, UsageError, with_rejected
 from tracekit.ingest import load
+from tracekit.ingest.ray_engine import on_ray
 from tracekit.store import Run
+from tracekit.workers import Engine
 
 from .output import about
 from .packed import packed
@@ -23,21 +25,34 @@ _PARALLEL_FROM = 64_000_000
 
 @dataclass(frozen=True)
 class Source:
-    """Files that a command reads: `inputs` as named, which `job` of several, processes, and no progress if quiet."""
+    """Files that a command reads: `inputs` as named, which `job` of several, processes, and no progress if quiet.
+
+    engine, address: who reads in place of processes here, and where it is.
+    """
 
     inputs: tuple[str, ...]
     job: int | None
     jobs: int | None
     quiet: bool
+    engine: str | None = None
+    address: str | None = None
 
     def read(self, out: Path | None = None) -> Run:
         """The ingested run, read with a progress line; `out` keeps it.
 
         Without `jobs` one process reads, or one a CPU where the local input is large.
         """
-        with reading(quiet=self.quiet) as progress:
+        with self._reader() as engine, reading(quiet=self.quiet) as progress:
             jobs = self.jobs or _jobs(self.inputs)
-            return load(self.inputs, out=out, jobs=jobs, job=self.job, progress=progress)
+            return load(self.inputs, out=out, jobs=jobs, job=self.job, progress=progress, engine=engine)
+
+    def _reader(self) -> AbstractContextManager[Engine | None]:
+        """The engine that was asked for, as long as it is connected."""
+        if self.engine is not None:
+            return on_ray(self.address or os.environ.get("RAY_ADDRESS", ""), self.jobs)
+        if self.address is not None:
+            raise UsageError(f"--address {self.address}: no engine is to be found there; add --engine ray")
+        return nullcontext()
 
     @contextmanager
     def analysed(self) -> Iterator[tuple[Run, Callable[[int, int], None]]]:
@@ -53,24 +68,46 @@ class Source:
             raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__
 
 
-def source(metavar: str = "TRACES...") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a command with its input, lent to it as the `Source` called `source`."""
+_JOB: Final = click.option(
+    "--job",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Which job to answer for, where the input holds several: the refusal numbers them.",
+)
+_JOBS: Final = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read files; by the size of the input if left out.",
+)
+_ENGINES: Final = (
+    click.option(
+        "--engine",
+        type=click.Choice(["ray"]),
+        help="Let a running Ray cluster read the files, in place of processes here.",
+    ),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Where that cluster is; what RAY_ADDRESS says if left out.",
+    ),
+)
+
+
+def source(
+    metavar: str = "TRACES...", *, engines: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with its input, lent to it as the `Source` called `source`.
+
+    engines: whether a cluster may read it.
+    """
     return packed(
         "source",
         Source,
         click.argument("inputs", metavar=metavar, nargs=-1, required=True),
-        click.option(
-            "--job",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Which job to answer for, where the input holds several: the refusal numbers them.",
-        ),
-        click.option(
-            "--jobs",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Processes that read files; by the size of the input if left out.",
-        ),
+        _JOB,
+        _JOBS,
+        *(_ENGINES if engines else ()),
         click.option("--quiet", is_flag=True, help="No progress on stderr."),
     )
 

@@ -24,6 +24,7 @@ from tracekit.ingest.reading import Progress, ProgressEvent, read_files
 from tracekit.manifest import open_run, save_manifest
 from tracekit.store import Run, is_run
 from tracekit.thresholds.ingest import FILES_NAMED, LOOKED_INTO
+from tracekit.workers import Engine
 
 
 def load(
@@ -33,6 +34,7 @@ def load(
     jobs: int = 1,
     progress: Progress | None = None,
     job: int | None = None,
+    engine: Engine | None = None,
 ) -> Run:
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
@@ -41,6 +43,7 @@ def load(
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
+    engine: reads the files in place of processes here, as `ray_engine.on_ray` does; the run has the same bytes.
     Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
@@ -48,13 +51,11 @@ def load(
     if not inputs:
         raise InputError("no input was given; name files, folders, globs or URLs")
     if len(inputs) == 1 and is_run(Path(inputs[0])):
-        if out is not None:
-            raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
-        return replace(open_kept(Path(inputs[0]), jobs), job=job)
+        return replace(_opened(Path(inputs[0]), out, jobs), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
     with building(out) as (folder, lease):
-        results = read_files(found.sources, folder, jobs, progress) if found.sources else []
+        results = read_files(found.sources, folder, jobs, progress, engine) if found.sources else []
         together = _read_together(found, results)
         if together is not None:
             run = _of_set(together, inputs, found, folder, (jobs, job), progress)
@@ -65,6 +66,13 @@ def load(
         _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
     return open_run(out) if out is not None else replace(run, lease=lease)
+
+
+def _opened(folder: Path, out: Path | None, jobs: int) -> Run:
+    """The ingested run in `folder`; InputError where it is to be kept once more."""
+    if out is not None:
+        raise InputError(f"{folder}: is an ingested run already; every command reads it as it is")
+    return open_kept(folder, jobs)
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
