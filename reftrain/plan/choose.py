@@ -207,7 +207,7 @@ class Planner:
         tp, cp, pp, dp = mesh
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
-        for schedule, virtual, zero in _schemes(pp, work.model.layers, micro_batches):
+        for schedule, virtual, zero, consecutive in _schemes(pp, work.model.layers, micro_batches):
             for recompute in ("none", "full"):
                 yield Job(
                     model=work.model,
@@ -217,30 +217,41 @@ class Planner:
                     layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
                     schedule=schedule,
                     virtual=virtual,
-                    consecutive=min(pp, micro_batches),
+                    consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
                 )
 
 
-def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int]]:
-    """Schedule, virtual stages and ZeRO stage of the candidates.
+def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int, int]]:
+    """Schedule, virtual stages, ZeRO stage and consecutive micro-batches of the candidates.
 
     Without a pipeline ZeRO-1 to 3 are candidates. With a pipeline ZeRO-3 is not: the pipeline splits the weights, which
     makes gathers for every micro-batch needless ("Scaling Llama 3 Training", section 5.1).
     """
+    together = min(pp, micro_batches)
     if pp == 1:
-        yield from (("flexible", 1, zero) for zero in (1, 2, 3))
+        yield from (("flexible", 1, zero, together) for zero in (1, 2, 3))
         return
-    most = (layers + 2) // pp
+    most, whole = (layers + 2) // pp, whole_rounds(pp, micro_batches)
     for virtual in sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)}):
         for zero in (1, 2):
             if virtual == 1:
-                yield "1f1b", 1, zero
-            elif micro_batches >= pp:
-                yield "flexible", virtual, zero
+                yield "1f1b", 1, zero, together
+            elif whole:
+                yield "flexible", virtual, zero, whole
         if micro_batches * virtual <= MOST_IN_FLIGHT:
-            yield "afab", virtual, 2
+            yield "afab", virtual, 2, together
+
+
+def whole_rounds(pp: int, micro_batches: int) -> int | None:
+    """Return the fewest consecutive micro-batches, pp to 2·pp, with which no round is shorter than the pipeline.
+
+    After a shorter last round virtual stages can wait for one another, unless most forwards come first. None if there
+    is no such number.
+    """
+    counts = range(pp, min(2 * pp, micro_batches) + 1)
+    return next((k for k in counts if not 0 < micro_batches % k < pp), None)
 
 
 def axes_of(mesh: Mesh) -> int:
