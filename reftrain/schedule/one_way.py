@@ -120,9 +120,7 @@ def _table(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> Sche
     ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
     orders = forward_order(virtual, m, consecutive), backward_order(virtual, m, consecutive)
     stages = tuple(stage % ranks for stage in range(ranks * virtual))
-    actions = (
-        _one_rank(rank, ranks, *orders, min(warm, virtual * m)) for rank, warm in enumerate(warm_up)
-    )
+    actions = (_one_rank(rank, ranks, *orders, min(warm, virtual * m)) for rank, warm in enumerate(warm_up))
     return Schedule(spec.name, m, consecutive, stages, tuple(actions))
 
 
