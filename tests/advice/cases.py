@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -42,6 +43,7 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
+from tracekit.report import prometheus
 from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
@@ -274,6 +276,15 @@ def _(folder, patch):
         return load([f"s3://{folder.name}"])
 
     return lambda: load([f"s3://{folder.name}"]), installed
+
+
+@case("not installed; pip install 'tracekit4d[prometheus]'")
+def _(_folder, patch):
+    def checked(name: str) -> object:
+        patch.setattr(prometheus, "find_spec", find_spec if name else lambda _: None)
+        return prometheus.check_installed()
+
+    return lambda: checked(""), lambda: checked("prometheus_client")
 
 
 @case("not installed; pip install 'tracekit4d[report]'")
