@@ -9,27 +9,14 @@ from tracekit.report.markdown import fenced_markdown
 from tracekit.report.slowrank_json import dumps
 
 from . import options
-from .output import about, emit
-from .slowrank import analysing, read
+from .source import Source, source
 
 
 @click.command()
-@click.argument("traces", nargs=-1, required=True)
 @options.cut()
-@options.job()
-@options.output()
-def breakdown(
-    traces: tuple[str, ...],
-    mesh: dict[str, int] | None,
-    order: tuple[str, ...] | None,
-    steps: list[options.StepRange] | None,
-    job: int | None,
-    json_to: str | None,
-    markdown_to: str | None,
-    verbose: bool,
-    jobs: int | None,
-    quiet: bool,
-) -> int:
+@options.answer()
+@source()
+def breakdown(source: Source, cut: options.Cut, answer: options.Answer) -> int:
     """Say what each step consists of: compute, exposed communication by axis, bubble, host, idle.
 
     The parts of a step add up to it; what the traces do not tell is `unknown` or `either`. Then what each axis moved,
@@ -39,14 +26,8 @@ def breakdown(
     tracekit breakdown traces/
     tracekit breakdown traces/ --steps 3:8 --json -
     """
-    run = read(traces, jobs=jobs, job=job, quiet=quiet)
-    with analysing(run, quiet=quiet) as progress, about(traces):
-        finding = analyse(run, mesh, order, steps, progress)
-    text = breakdown_text(finding, verbose=verbose)
-    emit(
-        text,
-        lambda: dumps(breakdown_document(finding)),
-        json_to,
-        (lambda: fenced_markdown(text), markdown_to),
-    )
+    with source.analysed() as (run, progress):
+        finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+    text = breakdown_text(finding, verbose=answer.verbose)
+    answer.emit(text, lambda: dumps(breakdown_document(finding)), lambda: fenced_markdown(text))
     return 0

@@ -13,46 +13,27 @@ from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.markdown import indented_markdown
+from tracekit.report.prometheus import hang_metrics
 from tracekit.report.slowrank_json import dumps
 
 from . import exit_codes, options
-from .output import about, emit
+from .output import about
 from .progress import reading
+from .source import Source, source
 
 
 @click.command()
-@click.argument("dumps_", metavar="DUMPS...", nargs=-1, required=True)
-@click.option(
-    "--mesh",
-    callback=options.mesh,
-    metavar="tp=8,cp=1,pp=16,dp=128",
-    help="The mesh, inner to outer; inferred if left out.",
-)
-@click.option(
-    "--order",
-    callback=options.order,
-    metavar="tp,cp,dp,pp",
-    help="Axes inner to outer, where that is not as --mesh is written.",
-)
-@click.option(
-    "--fail-on",
-    callback=options.fail_on(get_args(HangVerdict)),
-    metavar="VERDICTS",
-    help="Exit 1 on these verdicts (joined by commas, or any), 4 if undecided.",
-)
-@options.job()
-@options.output()  # fmt: skip
+@options.axes()
+@options.failing(get_args(HangVerdict))
+@options.prometheus()
+@options.answer()
+@source("DUMPS...", engines=False)
 def hang(
-    dumps_: tuple[str, ...],
-    mesh: dict[str, int] | None,
-    order: tuple[str, ...] | None,
+    source: Source,
+    axes: options.Axes,
     fail_on: frozenset[str],
-    job: int | None,
-    json_to: str | None,
-    markdown_to: str | None,
-    verbose: bool,
-    jobs: int | None,
-    quiet: bool,
+    prometheus_to: str | None,
+    answer: options.Answer,
 ) -> int:
     """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 
@@ -64,19 +45,20 @@ def hang(
     tracekit hang dumps/
     tracekit hang dumps/ --verbose --json answer.json --fail-on hang,mismatch
     """
-    with reading(quiet=quiet) as show:
-        found = load_dumps(dumps_, jobs=jobs or len(os.sched_getaffinity(0)), progress=_shown(show), job=job)
+    jobs = source.jobs or len(os.sched_getaffinity(0))
+    with reading(quiet=source.quiet) as show:
+        found = load_dumps(source.inputs, jobs=jobs, progress=_shown(show), job=source.job)
     try:
-        with about(dumps_):
-            finding = analyse(found, mesh, order)
+        with about(source.inputs):
+            finding = analyse(found, axes.mesh, axes.order)
     except TracekitError as error:
         raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
-    text = hang_text(finding, verbose=verbose)
-    emit(
+    text = hang_text(finding, verbose=answer.verbose)
+    answer.emit(
         text,
         lambda: dumps(hang_document(finding)),
-        json_to,
-        (lambda: indented_markdown(text), markdown_to),
+        lambda: indented_markdown(text),
+        (lambda: hang_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 

@@ -1,17 +1,18 @@
 """Options that commands share, parsed into what the library takes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.report import prometheus as prometheus_client
 from tracekit.report.html.page import check_installed
 
-from .output import JSON, MARKDOWN, check_writable
+from .output import JSON, MARKDOWN, Form, check_writable, emit
+from .packed import Decorator, packed
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 StepRange = tuple[int | None, int | None]
 
 
@@ -58,58 +59,77 @@ def fail_on(
     return parse
 
 
-def job() -> Callable[[Command], Command]:
-    """Decorate a command with the option that chooses among several jobs."""
-    return click.option(
-        "--job",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Which job to answer for, where the input holds several: the refusal numbers them.",
-    )
+@dataclass(frozen=True)
+class Axes:
+    """Which mesh the job runs on: its sizes and its order, None where the groups tell."""
+
+    mesh: dict[str, int] | None
+    order: tuple[str, ...] | None
 
 
-def axes() -> Callable[[Command], Command]:
-    """Decorate a command with the options that say which mesh the job runs on."""
-    options = [
-        click.option(
-            "--mesh",
-            callback=mesh,
-            metavar="tp=8,cp=1,pp=16,dp=128",
-            help="The mesh, inner to outer; inferred if left out.",
-        ),
-        click.option(
-            "--order",
-            callback=order,
-            metavar="tp,cp,dp,pp",
-            help="Axes inner to outer, where that is not as --mesh is written.",
-        ),
-    ]
-    return _apply(options)
+@dataclass(frozen=True)
+class Cut(Axes):
+    """Which mesh the job runs on, and which steps are looked at; None is all."""
+
+    steps: list[StepRange] | None
 
 
-def cut() -> Callable[[Command], Command]:
-    """Decorate a command with the options that say which mesh and which steps the traces show."""
+@dataclass(frozen=True)
+class Answer:
+    """Forms of an answer: text with all evidence if `verbose`, and files or stdout (`-`) for the others."""
+
+    json_to: str | None
+    markdown_to: str | None
+    verbose: bool
+
+    def emit(self, text: str, document: Form, markdown: Form, *others: tuple[Form, str | None]) -> None:
+        """Print the text, and write the forms that were asked for."""
+        emit(text, document, self.json_to, (markdown, self.markdown_to), *others)
+
+
+_AXES = (
+    click.option(
+        "--mesh",
+        callback=mesh,
+        metavar="tp=8,cp=1,pp=16,dp=128",
+        help="The mesh, inner to outer; inferred if left out.",
+    ),
+    click.option(
+        "--order",
+        callback=order,
+        metavar="tp,cp,dp,pp",
+        help="Axes inner to outer, where that is not as --mesh is written.",
+    ),
+)
+
+
+def axes() -> Decorator:
+    """Decorate a command with the options that say which mesh the job runs on, as the `Axes` called `axes`."""
+    return packed("axes", Axes, *_AXES)
+
+
+def cut() -> Decorator:
+    """Decorate a command with the options that say what of the job it looks at, as the `Cut` called `cut`."""
     option = click.option(
         "--steps",
         callback=steps,
         metavar="3:8",
         help="Profiler steps to look at (3 to 7); all if left out.",
     )
-    return lambda command: axes()(option(command))
+    return packed("cut", Cut, *_AXES, option)
 
 
-def analysis(verdicts: Sequence[str]) -> Callable[[Command], Command]:
-    """Decorate a command with the options of every analysis of traces that ends in a verdict."""
-    option = click.option(
+def failing(verdicts: Sequence[str]) -> Decorator:
+    """Decorate a command with the option that fails on verdicts."""
+    return click.option(
         "--fail-on",
         callback=fail_on(verdicts),
         metavar="VERDICTS",
         help="Exit 1 on these verdicts (commas, or any); 4 if undecided.",
     )
-    return lambda command: cut()(option(command))
 
 
-def html() -> Callable[[Command], Command]:
+def html() -> Decorator:
     """Decorate a command with the option that writes its answer as one page."""
     return click.option(
         "--html", "html_to", callback=_page, metavar="FILE", help="Write one offline HTML page."
@@ -127,27 +147,26 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
     return text
 
 
-def output() -> Callable[[Command], Command]:
-    """Decorate a command with the options of every command that answers."""
-    options = [
-        JSON,
-        MARKDOWN,
-        click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions."),
-        click.option(
-            "--jobs",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Processes that read files; by the size of the input if left out.",
-        ),
-        click.option("--quiet", is_flag=True, help="No progress on stderr."),
-    ]
-    return _apply(options)
+def prometheus() -> Decorator:
+    """Decorate a command with the option that writes its answer as metrics."""
+    return click.option(
+        "--prometheus",
+        "prometheus_to",
+        callback=_metrics,
+        metavar="FILE",
+        help="Write metrics for a Prometheus text-file collector.",
+    )
 
 
-def _apply(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
+def _metrics(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--prometheus` before any work: the file can be written, and its package is installed."""
+    if text is not None:
+        prometheus_client.check_installed()
+        check_writable(Path(text))
+    return text
 
-    return decorate
+
+def answer() -> Decorator:
+    """Decorate a command with the forms of its answer, as the `Answer` called `answer`."""
+    verbose = click.option("--verbose", is_flag=True, help="All evidence, quality rows and assumptions.")
+    return packed("answer", Answer, JSON, MARKDOWN, verbose)

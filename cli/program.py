@@ -16,7 +16,10 @@ from typing import Any, NoReturn
 
 import click
 
+from tracekit.errors import TracekitError
+
 from . import exit_codes
+from .settings import from_outside, name_variables, read_settings
 
 DEBUG = "TRACEKIT_DEBUG"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -53,7 +56,30 @@ class Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None; imports its module."""
         del ctx
-        return self.entries[cmd_name].load() if cmd_name in self.entries else None
+        if cmd_name not in self.entries:
+            return None
+        command = self.entries[cmd_name].load()
+        name_variables(str(self.name), command, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names, which takes from a file of settings what is not given."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and command and not {*rest} & {*ctx.help_option_names}:
+            ctx.default_map = {name: read_settings(str(self.name), command, name)}
+        return name, command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a refusal tells which options were set from outside the command line."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, TracekitError) as error:
+            for name, values in (ctx.default_map or {}).items():
+                for line in from_outside(self.entries[name].load(), values):
+                    error.add_note(line)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line a command without importing any."""
@@ -101,6 +127,7 @@ def reported(name: str) -> Iterator[None]:
         sys.exit(exit_codes.of_error(error))
     except click.ClickException as error:
         error.show()
+        _tell_notes(error)
         sys.exit(exit_codes.of_error(error))
     except (KeyboardInterrupt, Exception) as error:
         code = exit_codes.of_error(error)

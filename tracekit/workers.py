@@ -13,10 +13,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from tracekit.child_processes import die_with
 
@@ -43,6 +45,39 @@ class Limits:
     slow: str
     big: str
     broken: str
+
+
+class Engine(Protocol):
+    """Does tasks somewhere: in processes of this machine, or on a cluster."""
+
+    def __call__(
+        self,
+        tasks: Sequence[Any],
+        make_handler: Callable[[Path], Handler],
+        folder: Path,
+        limits: Limits,
+        idle: Callable[[], None],
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index, result) of `make_handler(place)(task)` for each of `tasks`, as they finish.
+
+        What a handler writes to files in its `place` lies in `folder` when its result comes. limits, idle: as for
+        `do_all`. A task whose worker was lost is done again by another.
+        """
+
+
+def on_this_machine(jobs: int, method: str) -> Engine:
+    """Return the engine that runs `jobs` worker processes; method: as for `do_all`."""
+
+    def engine(
+        tasks: Sequence[Any],
+        make_handler: Callable[[Path], Handler],
+        folder: Path,
+        limits: Limits,
+        idle: Callable[[], None],
+    ) -> Iterator[tuple[int, Any]]:
+        return do_all(tasks, partial(make_handler, folder), jobs, limits, method=method, idle=idle)
+
+    return engine
 
 
 @dataclass

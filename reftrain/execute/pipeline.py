@@ -197,6 +197,7 @@ class PipelineExecutor:
         stage.arm(reduce=False, last=False)
         half, started = self._halves.pop(key_of(action))
         half.weight_part(stage.whole_parameters())
+        stage.widen_gradients()
         self._end_backward(started)
 
     def _end_backward(self, started: _Started) -> None:

@@ -149,6 +149,18 @@ class ShardedStage:
             module.unshard()
         return list(self.module.parameters())
 
+    def widen_gradients(self) -> None:
+        """Add the gradients of one micro-batch to those before in the format of the reduction.
+
+        Needed after the weight part of a split backward: FSDP2 does it in hooks that this part does not pass, so that
+        several micro-batches would be added in the format of the computation.
+        """
+        for _, module in self._wrapped():
+            group = module._get_fsdp_state()._fsdp_param_group  # noqa: SLF001 - FSDP2 has no other way
+            for held in group.fsdp_params if group is not None else ():
+                held.accumulate_unsharded_grad_if_needed()
+                held.to_accumulated_grad_if_needed()
+
     def release_gathered(self) -> None:
         """Free the gathered weights: the next computation gathers what the shards then hold."""
         for _, module in self._wrapped():

@@ -5,6 +5,7 @@ parent watches them (`rank.processes`): it names a rank that dies and how, and e
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 from reftrain.config.checks import check_world
@@ -111,7 +112,7 @@ def _fork_all(config: RunConfig, make_hooks: MakeHooks) -> None:
         try:
             for rank in range(size):
                 world = World(rank, rank, size, meeting)
-                ranks.fork(lambda world=world: train_rank(config, world, make_hooks))  # type: ignore[misc]
+                ranks.fork(partial(train_rank, config, world, make_hooks))
             ranks.wait()
         except StuckError as error:
             raise RankDiedError(f"{error}; {_who_never_came(config)}") from error

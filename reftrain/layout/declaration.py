@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from reftrain.config.run import RunConfig
+from reftrain.layout.pipeline import Pipeline
 
 STD = 0.02
 
@@ -47,7 +48,7 @@ class Declaration:
     """The model's parameters as the configuration declares them."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.config = config
+        self.config, self.pipeline = config, Pipeline(config)
         self.tp = config.mesh.tp
         self.sequence_parallel = config.mesh.sequence_parallel and self.tp > 1
         self.outside = "tp" if self.sequence_parallel else ""

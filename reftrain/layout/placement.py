@@ -70,10 +70,7 @@ def _kind(name: str) -> str:
 
 
 class Placements:
-    """The places of one run's tensors.
-
-    `owners` is the pipeline rank that counts for a virtual stage, where that is not its number modulo pp.
-    """
+    """The places of one run's tensors."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -81,7 +78,6 @@ class Placements:
         self.parameters: dict[str, tuple[int, Parameter]] = {
             p.name: (stage, p) for stage in range(config.stages) for p in self.declared.in_order(stage)
         }
-        self.owners: dict[int, int] = {}
 
     def _sequence(self, seat: Seat, *, pieces: bool) -> list[tuple[int, int]]:
         """Stretches (offset, size) of the sequence that the seat holds; of its tensor rank's piece if asked."""
@@ -222,7 +218,7 @@ class Placements:
         rows = shard_rows(parameter.local_shape[0], len(group), group.index(seat))
         copies = self.config.mesh.tp if parameter.split is None else parameter.copies
         replica = replica * copies + seat.tp % copies
-        if seat.pp != self.owners.get(stage, stage % self.config.mesh.pp):
+        if seat.pp != self.declared.pipeline.schedule.rank_of(stage):
             replica += (seat.pp + 1) * len(groups) * copies
         return Placement(parameter.shape, (_clipped(parameter, seat.tp, *rows),), replica)
 

@@ -79,7 +79,14 @@ class Axis:
         """Start to sum in place over the axis (two ranks or more), beside what follows."""
         reduction = reduction_name(dist.ReduceOp.SUM)
         call = CollectiveCall(
-            self.name, "all_reduce", label, tensor, self.group, tensor.numel(), reduction=reduction
+            self.name,
+            "all_reduce",
+            label,
+            tensor,
+            self.group,
+            tensor.numel(),
+            reduction=reduction,
+            awaited=True,
         )
         self.hooks.collective_begin(call)
         work = dist.all_reduce(tensor, group=self.group, async_op=True)

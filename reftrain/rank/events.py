@@ -36,7 +36,8 @@ class CollectiveCall:
     or recv; `label` names the tensor of the model that the call serves, e.g. `layers.3.attention.wo`. `tensor` is
     this rank's input (for a recv: the buffer to fill); `elements_out` is the number of elements that the rank
     receives; `peer` is the global rank at the other end of a send or recv. `output` is the result's buffer where
-    that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max, …).
+    that is not `tensor`; `reduction` is the operation of a reducing call (sum, avg, max, …). The result of an
+    `awaited` call is there when the wait for it has ended.
     """
 
     axis: str
@@ -48,6 +49,7 @@ class CollectiveCall:
     peer: int | None = None
     output: torch.Tensor | None = None
     reduction: str = "sum"
+    awaited: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ such. Weights gathered by FSDP2 are not recorded: the shards are, after every st
 
 import contextlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,7 @@ from reftrain.rank.events import CollectiveCall, StepMetrics
 from reftrain.rank.hooks import Hooks, RunContext
 from reftrain.rank.trainer_view import TrainerView
 from reftrain.record.call_phase import moment
-from reftrain.schedule.actions import COMPUTE, Action, Kind
+from reftrain.schedule.actions import BACKWARDS, COMPUTE, Action
 from tracekit.own_files import of_a_run, remove_own
 
 SOURCE = "reftrain"
@@ -77,8 +78,6 @@ class Capture(Hooks):
     def built(self, trainer: TrainerView) -> None:
         """Watch every module of every stage."""
         self._trainer = trainer
-        schedule = trainer.schedule
-        self.rows.places.owners = {stage: schedule.owners(stage)[0] for stage in range(schedule.stages)}
         for stage in trainer.stages.values():
             stage.module.register_forward_pre_hook(self._on_inputs)
             for name, module in stage.module.named_modules():
@@ -93,7 +92,7 @@ class Capture(Hooks):
         return -1 if self._action is None else self._action.micro_batch
 
     def _is_recomputing(self) -> bool:
-        return self._action is not None and self._action.kind is Kind.BACKWARD
+        return self._action is not None and self._action.kind in BACKWARDS
 
     def _on_inputs(self, _: nn.Module, arguments: tuple[Any, ...]) -> None:
         batch = arguments[1]
@@ -113,7 +112,18 @@ class Capture(Hooks):
         number, again = self._micro_batch(), self._is_recomputing()
         self.rows.activation(name, value, number, recomputed=again)
         if value.requires_grad and not again:
-            on_gradient(value, lambda grad: self.rows.activation_grad(name, grad, number))
+            on_gradient(value, self._gradient_watch(name, number))
+
+    def _gradient_watch(self, name: str, number: int) -> Callable[[torch.Tensor], None]:
+        """Record a gradient when it comes first: a backward in two parts passes some tensors twice."""
+        passed: list[bool] = []
+
+        def seen(grad: torch.Tensor) -> None:
+            if not passed:
+                passed.append(True)
+                self.rows.activation_grad(name, grad, number)
+
+        return seen
 
     def _input_watch(self, name: str) -> Any:
         def seen(_: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -176,12 +186,12 @@ class Capture(Hooks):
 
     def collective_end(self, call: CollectiveCall) -> None:
         """Record what came out, of a call that is complete."""
-        if call.peer is None and not self._is_weights(call):
+        if call.peer is None and not call.awaited and not self._is_weights(call):
             self._collective(call, call.tensor if call.output is None else call.output, result=True)
 
     def wait_end(self, call: CollectiveCall) -> None:
-        """Record what a message brought."""
-        if call.op == "recv":
+        """Record what a message brought, or a sum that was made beside the computation."""
+        if call.op == "recv" or call.awaited:
             self._collective(call, call.tensor, result=True)
 
     @staticmethod

@@ -23,7 +23,7 @@ from reftrain.rank.hooks import Hooks
 from reftrain.rank.trainer_view import StageView, TrainerView
 from reftrain.record.call_phase import moment
 from reftrain.record.ring_bounds import ring_bounds
-from reftrain.schedule.actions import COMPUTE, Action, Kind
+from reftrain.schedule.actions import COMPUTE, ENDS_BACKWARD, Action, Kind
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -72,6 +72,7 @@ class OrderRecorder(Hooks):
         self._calls: dict[Reduction, list[int]] = {}
         self._sums: dict[int, _Accumulation] = {}
         self._layouts: dict[str, Layout] = {}
+        self._units: dict[tuple[int, str], Layout] = {}
         self._eras: list[tuple[int, int, tuple[Reduction, ...]]] = []
 
     @property
@@ -84,9 +85,9 @@ class OrderRecorder(Hooks):
         """Note the layout of the buffers that hold several parameters."""
         self._trainer = trainer
         ranks = trainer.mesh.shard_size
-        for stage in trainer.stages.values():
+        for number, stage in trainer.stages.items():
             for name, group in parameter_groups(stage):
-                self._layouts[f"{name}.grad"] = group_layout(stage, group, ranks)
+                self._units[number, f"{name}.grad"] = group_layout(stage, group, ranks)
         local = trainer.local_parameters()
         for axis in ("tp", "kv"):
             self._layouts[f"{axis}.partial_gradients"] = tuple(
@@ -95,6 +96,8 @@ class OrderRecorder(Hooks):
                 for name, spec in stage.specs.items()
                 if axis in spec.sums
             )
+        for number, stage in trainer.stages.items():
+            self._layouts[f"stage{number}.grad"] = tuple((name, local[name].numel()) for name in stage.specs)
         self._bucket_layouts(trainer)
         self._layouts["grad_norm"] = (("shards", ranks),)
         ends = ("tok_embeddings.weight", "output.weight")
@@ -113,13 +116,16 @@ class OrderRecorder(Hooks):
             self._layouts[f"bucket{number}.grad"] = layout
 
     def action_begin(self, action: Action) -> None:
-        """Remember what is computed now."""
-        self._action = action if action.kind in COMPUTE else None
+        """Remember what is computed or reduced now."""
+        self._action = action if action.kind in COMPUTE | {Kind.REDUCE_GRADIENT} else None
 
     def action_end(self, action: Action) -> None:
-        """Note what a backward added."""
-        if action.kind is Kind.BACKWARD:
+        """Note what a backward added, and a reduction that follows one in two parts."""
+        if action.kind in ENDS_BACKWARD:
             self._accumulated(action)
+        sums = self._sums.get(action.stage)
+        if action.kind is Kind.REDUCE_GRADIENT and sums and action.micro_batch not in sums.cuts:
+            sums.cuts.append(action.micro_batch)
         self._action = None
 
     def _accumulated(self, action: Action) -> None:
@@ -150,6 +156,8 @@ class OrderRecorder(Hooks):
         group = tuple(dist.get_process_group_ranks(call.group))
         elements = call.tensor.numel()
         layout = self._layouts.get(call.label, ())
+        if self._action is not None:
+            layout = self._units.get((self._action.stage, call.label), layout)
         gloo = dist.get_backend(call.group) == "gloo" and not ring
         key = Reduction(
             label=call.label,

@@ -1,6 +1,7 @@
 """The replay on bounded tensors: every value exact, beside the most that rounding may move it."""
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,16 +45,14 @@ class BoundedReplay(Replay):
                 held |= {f"{name}.{kind}": _plain(value) for name, value in named.items()}
         return rate
 
-    @property
+    @cached_property
     def _held(self) -> dict[Seat, dict[str, Tensor]]:
         """Recorded state of the optimiser after the last step, by seat and "name.kind"."""
-        if "held" not in self.__dict__:
-            by_seat: dict[Seat, dict[str, Tensor]] = {}
-            for kind, shards in self.state.items():
-                for seat, named in shards.items():
-                    by_seat.setdefault(seat, {}).update({f"{name}.{kind}": v for name, v in named.items()})
-            self.__dict__["held"] = by_seat
-        return self.__dict__["held"]  # type: ignore[no-any-return]
+        by_seat: dict[Seat, dict[str, Tensor]] = {}
+        for kind, shards in self.state.items():
+            for seat, named in shards.items():
+                by_seat.setdefault(seat, {}).update({f"{name}.{kind}": v for name, v in named.items()})
+        return by_seat
 
     def _update(
         self,

@@ -25,7 +25,7 @@ class CaptureWriter(Observer):
         super().__init__()
         self.config = config
         self.places = Placements(config)
-        self.grid = self.places.grid
+        self.grid, self.pipeline = self.places.grid, self.places.declared.pipeline
         self.out, self.level, self.names = out, level, tuple(names)
         self.ranks = {seat: self._rank(seat) for seat in self.grid.seats()}
         self._again: dict[tuple[Seat, str], list[Callable[[], None]]] = {}
@@ -47,7 +47,7 @@ class CaptureWriter(Observer):
     def _here(self) -> list[RankRows]:
         """Rows of the ranks in lock step now."""
         mesh, now = self.config.mesh, self.now
-        pp = now.stage % mesh.pp
+        pp = self.pipeline.rank_of(now.stage, now.micro_batch)
         rows = [self.ranks[Seat(now.dp, pp, c, t)] for c in range(mesh.cp) for t in range(mesh.tp)]
         for rank in rows:
             rank.step = now.step
@@ -215,15 +215,17 @@ class CaptureWriter(Observer):
         """Record a stage's output as sent and as received; nothing where one rank holds both stages."""
         pp, now = self.config.mesh.pp, self.now
         onward = list(tensors)
-        if sender % pp == receiver % pp:
+        if self.pipeline.rank_of(sender, now.micro_batch) == self.pipeline.rank_of(receiver, now.micro_batch):
             return onward
         kind = label[0]
+        replica = self.pipeline.replica_of(now.micro_batch)
+        suffix = f"@{replica}" if replica else ""
         for op, stage, result in (("send", sender, False), ("recv", receiver, True)):
             self.now.stage = stage
             for place, rank in enumerate(self._here()):
                 seat = rank.seat
                 group = [self.grid.rank(Seat(seat.dp, p, seat.cp, seat.tp)) for p in range(pp)]
-                text = f"{'R' if result else 'S'}{kind}{stage}.{now.micro_batch}"
+                text = f"{'R' if result else 'S'}{kind}{stage}.{now.micro_batch}{suffix}"
                 phase: Phase = "forward" if kind == "A" else "backward"
                 held = onward[place].detach()
                 rank.collective(axis, op, text, held, phase, group, now.micro_batch, result=result)

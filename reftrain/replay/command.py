@@ -52,20 +52,20 @@ def replay(
     import torch
 
     from reftrain.replay.capture_writer import CaptureWriter
-    from reftrain.replay.declared_plan import declared_plan, possible_order
+    from reftrain.replay.declared_plan import declared_plan
     from reftrain.replay.engine import Replay
     from reftrain.replay.forced_passes import force, repeat
     from reftrain.replay.formats import formats_of
+    from reftrain.replay.possible_orders import possible_orders
     from reftrain.replay.resumed_state import state_before
     from reftrain.replay.variant import with_variants
 
     manifest = read_manifest(run)
     config = configuration(manifest, out)
     torch.set_num_threads(config.threads)
-    recorded = read_plan(run)
-    _check_plan(run, recorded, config.mesh.world_size)
+    recorded = _plan_of(run, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
-    orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
+    orders = possible_orders(recorded, config)
     out.mkdir(parents=True, exist_ok=True)
     state = state_before(run, manifest.get("resumed"), config)
     count = min(config.steps, state.step + (steps or config.steps))
@@ -96,13 +96,16 @@ def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
 
 
-def _check_plan(run: Path, plan: OrderPlan | None, world_size: int) -> None:
+def _plan_of(run: Path, world_size: int) -> OrderPlan:
+    """Return the recorded plan; `ReplayError` where there is none, or one of another run."""
+    plan = read_plan(run)
     if plan is None:
         raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
     if plan.world_size != world_size:
         raise ReplayError(
             f"{run}: order_plan.json is of {plan.world_size} ranks, run.json of {world_size}; they are of two runs"
         )
+    return plan
 
 
 def _write_manifest(out: Path, values: dict[str, Any]) -> None:

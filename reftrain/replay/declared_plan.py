@@ -13,7 +13,7 @@ from reftrain.config.run import RunConfig
 from reftrain.layout.declaration import Declaration, Parameter, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.layout.settings import local_settings
-from reftrain.replay.formats import Formats, StageOrder, formats_of
+from reftrain.replay.formats import Formats, Orders, formats_of
 from reftrain.replay.gradients import (
     between_replicas,
     bucket_names,
@@ -21,20 +21,11 @@ from reftrain.replay.gradients import (
     partial_names,
     seats_along,
 )
+from reftrain.replay.possible_orders import possible_orders
 from reftrain.replay.ring import chunk_bounds
 
 Layout = tuple[tuple[str, int], ...]
-
-
-def possible_order(recorded: OrderPlan | None, stage: int, config: RunConfig) -> StageOrder:
-    """Return the order of a stage's accumulation: as recorded, or ascending where micro-batches differ."""
-    declared = tuple(range(config.micro_batches))
-    found = next((r for r in recorded.reductions if r.label == f"stages.{stage}"), None) if recorded else None
-    if found is None or sorted(found.operands) != list(declared):
-        return StageOrder(declared, frozenset(declared[-1:]))
-    last = found.operands[-1]
-    cuts = set(found.cuts) & set(declared) if config.mesh.shards_gradients else set()
-    return StageOrder(found.operands, frozenset(cuts | {last}))
+Numbers = tuple[int, ...]
 
 
 class _Writer:
@@ -43,6 +34,7 @@ class _Writer:
     def __init__(self, config: RunConfig, recorded: OrderPlan | None, first: int) -> None:
         self.config, self.first = config, first
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
+        self.pipeline = self.declared.pipeline
         self.formats: Formats = formats_of(config.numerics.policy)
         self.reductions: list[Reduction] = []
         self._known = {(r.place, r.group): r for r in recorded.reductions} if recorded else {}
@@ -94,7 +86,7 @@ class _Writer:
 def declared_plan(config: RunConfig, recorded: OrderPlan | None, first: int = 0) -> OrderPlan:
     """Return the declared plan: all reductions of each step of the run from step `first` on."""
     writer = _Writer(config, recorded, first)
-    orders = {stage: possible_order(recorded, stage, config) for stage in range(config.stages)}
+    orders = possible_orders(recorded, config)
     _activations(writer)
     _gradients(writer, orders)
     _step(writer)
@@ -121,15 +113,13 @@ def _tensor_sums(writer: _Writer, stage: int, layers: range) -> None:
     config, declared = writer.config, writer.declared
     data, cp = config.data, config.mesh.cp
     tokens = data.micro_batch_size * data.seq_len // cp
-    every = range(config.micro_batches)
-    compute = writer.formats.compute
-    wide = writer.formats.wide if config.numerics.tp_reduce == "fp32" else compute
+    wide = writer.formats.wide if config.numerics.tp_reduce == "fp32" else writer.formats.compute
     op = "reduce_scatter" if declared.sequence_parallel else "all_reduce"
     last = stage + 1 == config.stages
-    for seats in _of_stage(writer, stage, "tp"):
+    for seats, every in _of_stage(writer, stage, "tp"):
 
-        def crossing(label: str, phase: str, group: list[Seat] = seats) -> None:
-            writer.add(label, "tp", op, phase, wide, group, every, tokens * config.model.dim)
+        def crossing(label: str, phase: str, group: list[Seat] = seats, of: Numbers = every) -> None:
+            writer.add(label, "tp", op, phase, wide, group, of, tokens * config.model.dim)
 
         if stage == 0:
             crossing("tok_embeddings", "forward")
@@ -160,8 +150,8 @@ def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
     ring = config.numerics.cp_method == "ring"
     heads = max(model.kv_heads // mesh.tp, 1)
     elements = 2 * config.data.micro_batch_size * heads * config.data.seq_len * model.head_dim
-    every = [n for n in range(config.micro_batches) for _ in range(mesh.cp if ring else 1)]
-    for seats in _of_stage(writer, stage, "cp"):
+    for seats, numbers in _of_stage(writer, stage, "cp"):
+        every = [n for n in numbers for _ in range(mesh.cp if ring else 1)]
         for number in layers:
             writer.add(
                 f"layers.{number}.attention.kv.grad",
@@ -175,23 +165,25 @@ def _key_value_sums(writer: _Writer, stage: int, layers: range) -> None:
             )
 
 
-def _of_stage(writer: _Writer, stage: int, *axes: str) -> list[list[Seat]]:
+def _of_stage(writer: _Writer, stage: int, *axes: str) -> list[tuple[list[Seat], Numbers]]:
+    """Return the groups of ranks that compute a stage, each with its micro-batches in ascending order."""
+    owners = {pp: tuple(sorted(writer.pipeline.added(stage, pp))) for pp in writer.pipeline.owners(stage)}
     groups = seats_along(writer.grid, *axes)
-    return [group for group in groups if group[0].pp == stage % writer.config.mesh.pp]
+    return [(group, owners[group[0].pp]) for group in groups if owners.get(group[0].pp)]
 
 
 def _elements(parameter: Parameter, rows: int) -> int:
     return rows * torch.Size(parameter.local_shape[1:]).numel()
 
 
-def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
+def _gradients(writer: _Writer, orders: Orders) -> None:
     """Accumulation over micro-batches and the reduction over data and context ranks."""
     config, declared = writer.config, writer.declared
-    for stage, order in orders.items():
+    for (stage, pp), order in orders.items():
         units = declared.units(stage)
         cuts = tuple(n for n in order.backwards if n in order.reduce_after)
         for tp in range(config.mesh.tp):
-            for seats in writer.grid.shard_groups(stage % config.mesh.pp, tp):
+            for seats in writer.grid.shard_groups(pp, tp):
                 for unit, parameters in units:
                     layout = tuple(
                         (p.name, _elements(p, -(-p.local_shape[0] // len(seats)))) for p in parameters
@@ -202,7 +194,7 @@ def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
                         f"{unit}.grad", "dp_cp", "reduce_scatter", "reduce", reduce, seats, cuts, elements,
                         layout=layout,
                     )  # fmt: skip
-        _replica_sums(writer, stage, cuts[-1:])
+        _replica_sums(writer, stage, pp, cuts[-1:])
         added = len(order.backwards) > len(cuts)
         writer.reductions.append(
             Reduction(
@@ -220,11 +212,11 @@ def _gradients(writer: _Writer, orders: dict[int, StageOrder]) -> None:
         )
 
 
-def _replica_sums(writer: _Writer, stage: int, once: tuple[int, ...]) -> None:
+def _replica_sums(writer: _Writer, stage: int, pp: int, once: tuple[int, ...]) -> None:
     """Sums of each unit between the groups that shard it."""
     axis = between_replicas(writer.config)
     for tp in range(writer.config.mesh.tp if axis else 0):
-        groups = writer.grid.shard_groups(stage % writer.config.mesh.pp, tp)
+        groups = writer.grid.shard_groups(pp, tp)
         for unit, parameters in writer.declared.units(stage):
             layout = tuple((p.name, _elements(p, -(-p.local_shape[0] // len(groups[0])))) for p in parameters)
             elements, kind = sum(n for _, n in layout), writer.formats.reduce
@@ -234,17 +226,21 @@ def _replica_sums(writer: _Writer, stage: int, once: tuple[int, ...]) -> None:
                 )  # fmt: skip
 
 
+def _one_buffer(writer: _Writer, label: str, axis: str, seats: list[Seat], names: Sequence[str]) -> None:
+    """Declare the sum of a buffer that holds these parameters' gradients; nothing where it holds none."""
+    layout = _shard_layout(writer, seats[0], names)
+    if layout:
+        elements, kind = sum(n for _, n in layout), writer.formats.parameter
+        writer.add(label, axis, "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout)
+
+
 def _buckets(writer: _Writer) -> None:
-    config, kind = writer.config, writer.formats.parameter
-    size = torch.empty((), dtype=kind).element_size()
+    config = writer.config
+    size = torch.empty((), dtype=writer.formats.parameter).element_size()
     for seats in seats_along(writer.grid, "dp", "cp"):
         names = bucket_names(config, writer.declared, seats[0].pp, size)
         for number, bucket in enumerate(names):
-            layout = _shard_layout(writer, seats[0], bucket)
-            elements = sum(n for _, n in layout)
-            writer.add(
-                f"bucket{number}.grad", "dp_cp", "all_reduce", "reduce", kind, seats, (-1,), elements, layout=layout
-            )  # fmt: skip
+            _one_buffer(writer, f"bucket{number}.grad", "dp_cp", seats, bucket)
 
 
 def _step(writer: _Writer) -> None:
@@ -257,11 +253,9 @@ def _step(writer: _Writer) -> None:
         _buckets(writer)
     for axis in ("kv", "tp"):
         for seats in partial_groups(config, grid, axis):
-            layout = _shard_layout(writer, seats[0], partial_names(config, declared, seats[0], axis))
-            if layout:
-                elements = sum(n for _, n in layout)
-                label, kind = f"{axis}.partial_gradients", writer.formats.parameter
-                writer.add(label, axis, "all_reduce", "reduce", kind, seats, once, elements, layout=layout)
+            names = partial_names(declared, seats[0], axis)
+            _one_buffer(writer, f"{axis}.partial_gradients", axis, seats, names)
+    _owners(writer)
     _tied(writer)
     shards = (("shards", len(grid.shard_groups(0, 0)[0])),)
     for axes in (("dp", "cp"), ("tp",), ("pp",)):
@@ -274,8 +268,7 @@ def _step(writer: _Writer) -> None:
 
 def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
     group = next(g for g in writer.grid.shard_groups(seat.pp, seat.tp) if seat in g)
-    stages = range(seat.pp, writer.config.stages, writer.config.mesh.pp)
-    known = {p.name: p for stage in stages for p in writer.declared.in_order(stage)}
+    known = {p.name: p for stage in writer.pipeline.held(seat.pp) for p in writer.declared.in_order(stage)}
     return tuple(
         (name, _elements(p, shard_rows(p.local_shape[0], len(group), group.index(seat))[1]))
         for name in names
@@ -283,9 +276,18 @@ def _shard_layout(writer: _Writer, seat: Seat, names: Sequence[str]) -> Layout:
     )
 
 
+def _owners(writer: _Writer) -> None:
+    """Sums of a stage's gradients between the pipeline ranks that hold it."""
+    for stage in range(writer.config.stages):
+        names = [p.name for p in writer.declared.in_order(stage)]
+        for group in seats_along(writer.grid, "pp"):
+            seats = [seat for seat in group if seat.pp in writer.pipeline.owners(stage)]
+            _one_buffer(writer, f"stage{stage}.grad", f"replicas_{stage}", seats, names)
+
+
 def _tied(writer: _Writer) -> None:
     config = writer.config
-    if not config.model.tied_embeddings or config.mesh.pp == 1:
+    if not config.model.tied_embeddings or config.stages - 1 in writer.pipeline.held(0):
         return
     for seat in writer.grid.seats():
         if seat.pp == 0:

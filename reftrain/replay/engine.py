@@ -4,6 +4,7 @@ Forward and backward of the tensor and context ranks of a stage run in lock step
 pipeline stages only wait for each other, so that their order in time changes nothing.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,13 +16,18 @@ from reftrain.layout.declaration import Declaration, shard_rows
 from reftrain.layout.grid import Grid, Seat
 from reftrain.replay.batch import MicroBatch, Reader, Share, shares
 from reftrain.replay.first_values import State, first_state, local_values
-from reftrain.replay.formats import Formats, StageOrder, formats_of
-from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm
+from reftrain.replay.formats import Formats, Orders, Place, StageOrder, formats_of
+from reftrain.replay.gradients import Accumulator, Reducer, Shards, finish, global_norm, sum_owners
 from reftrain.replay.observer import Moment, Observer
 from reftrain.replay.optimizer import ShardOptimizer, clip_factor, learning_rate
-from reftrain.replay.scalar_sums import sum_losses, sum_valid
+from reftrain.replay.scalar_sums import rank_total, sum_losses, sum_valid
 from reftrain.replay.stage import backward, leaves, run_stage
 from reftrain.replay.virtual_ranks import Ranks, VirtualRanks
+
+Weights = Mapping[Place, Sequence[Mapping[str, Tensor]]]
+"""Gathered weights of each stage on each of its pipeline ranks, for every tensor rank."""
+Taken = dict[tuple[int, int, int], dict[Seat, dict[str, Tensor]]]
+"""Accumulated gradients by stage, pipeline rank and number of the reduction."""
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Replay:
     def __init__(
         self,
         config: RunConfig,
-        orders: Mapping[int, StageOrder],
+        orders: Orders,
         formats: Formats | None = None,
         observer: Observer | None = None,
         state: State | None = None,
@@ -71,6 +77,7 @@ class Replay:
         self.formats = formats or formats_of(config.numerics.policy)
         self.observer = observer or Observer()
         self.grid, self.declared = Grid(config.mesh), Declaration(config)
+        self.pipeline = self.declared.pipeline
         self.reducer = Reducer(config, self.grid, self.declared, self.formats, self.observer)
         mesh = config.mesh
         self.virtual_ranks = VirtualRanks(
@@ -107,20 +114,20 @@ class Replay:
         mesh = self.config.mesh
         shards: Shards = {seat: {} for seat in self.grid.seats()}
         for stage in range(self.config.stages):
-            for parameter in self.declared.in_order(stage):
-                for tp in range(mesh.tp):
-                    local = local_values(parameter, values[parameter.name], tp, dtype)
-                    for group in self.grid.shard_groups(stage % mesh.pp, tp):
+            for parameter, tp in itertools.product(self.declared.in_order(stage), range(mesh.tp)):
+                local = local_values(parameter, values[parameter.name], tp, dtype)
+                for pp in self.pipeline.owners(stage):
+                    for group in self.grid.shard_groups(pp, tp):
                         for index, seat in enumerate(group):
                             first, rows = shard_rows(len(local), len(group), index)
                             shards[seat][parameter.name] = local[first : first + rows].clone()
         return shards
 
-    def _weights(self, stage: int) -> list[dict[str, Tensor]]:
-        """Gathered weights of a stage in the compute format, for each tensor rank."""
+    def _weights(self, stage: int, pp: int) -> list[dict[str, Tensor]]:
+        """Gathered weights of a stage on a pipeline rank in the compute format, for each tensor rank."""
         out = []
         for tp in range(self.config.mesh.tp):
-            group = self.grid.shard_groups(stage % self.config.mesh.pp, tp)[0]
+            group = self.grid.shard_groups(pp, tp)[0]
             out.append(
                 {
                     p.name: torch.cat([self.shards[seat][p.name] for seat in group]).to(self.formats.compute)
@@ -138,54 +145,54 @@ class Replay:
             tokens = torch.cat([batch.tokens for batch in of_rank])
             self.observer.read(dp, tokens, torch.cat([batch.targets for batch in of_rank]))
         valid = sum_valid(self.grid, batches, self.observer)
-        weights = [self._weights(stage) for stage in range(config.stages)]
-        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]] = {}
+        weights = {place: self._weights(*place) for place in self.orders}
+        taken: Taken = {}
         losses: dict[Seat, Tensor] = {}
         for dp in range(mesh.dp):
             losses |= self._data_rank(dp, batches[dp], weights, valid, taken)
         reduced: Shards = {seat: {} for seat in self.grid.seats()}
         now.phase, now.micro_batch = "reduce", -1
-        for (stage, number), whole in sorted(taken.items(), key=lambda item: (item[0][1], -item[0][0])):
-            last = number + 1 == len(self.orders[stage].reduce_after)
+        for (stage, pp, number), whole in sorted(taken.items(), key=lambda item: (item[0][2], -item[0][0])):
+            last = number + 1 == len(self.orders[stage, pp].reduce_after)
             for tp in range(mesh.tp):
-                self.reducer.reduce(stage, tp, whole, reduced, last=last)
+                self.reducer.reduce(stage, pp, tp, whole, reduced, last=last)
+        self._add_nothing(reduced)
+        sum_owners(self.grid, self.declared, reduced, self.observer)
         finish(config, self.grid, self.declared, reduced, self.observer)
         reduced = self.observer.shards("param_grad", ".grad", reduced)
-        norm = global_norm(config, self.grid, self.declared, reduced, self.observer)
+        norm = global_norm(self.grid, self.declared, reduced, self.observer)
         loss = sum_losses(self.grid, losses, self.observer) / valid
         norm = self.observer.scalar("grad_norm", norm)
         self.observer.scalar("loss", torch.tensor(loss, dtype=torch.float64), reported=True)
         return StepResult(loss, valid, norm, reduced)
 
+    def _add_nothing(self, reduced: Shards) -> None:
+        """Give zeros as gradients to an owner of a stage that no micro-batch reached."""
+        for seat, shards in self.shards.items():
+            for name, shard in shards.items():
+                reduced[seat].setdefault(name, torch.zeros_like(shard))
+
     def _data_rank(
-        self,
-        dp: int,
-        batches: Sequence[MicroBatch],
-        weights: Sequence[Sequence[Mapping[str, Tensor]]],
-        valid: int,
-        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+        self, dp: int, batches: Sequence[MicroBatch], weights: Weights, valid: int, taken: Taken
     ) -> dict[Seat, Tensor]:
         """Run all micro-batches of a data-parallel rank; put accumulated gradients into `taken`, return loss sums."""
         mesh = self.config.mesh
-        stages = [
-            _Stage(self.orders[stage], [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
-            for stage in range(self.config.stages)
-        ]
+        stages = {
+            place: _Stage(order, [Accumulator(self.formats) for _ in range(len(self.virtual_ranks))])
+            for place, order in self.orders.items()
+        }
         sums: dict[int, Ranks] = {}
-        for number in self.orders[self.config.stages - 1].backwards:
+        last = self.config.stages - 1
+        ends = {pp: order.backwards for (stage, pp), order in self.orders.items() if stage == last}
+        for number in itertools.chain.from_iterable(ends.values()):
             cut = shares(self.config, batches[number], self.formats)
             batch = [cut[c] for c in range(mesh.cp) for _ in range(mesh.tp)]
             sums[number] = self._micro_batch(dp, number, batch, weights, valid, stages, taken)
-        last = (self.config.stages - 1) % mesh.pp
         totals = {}
-        for place in range(len(self.virtual_ranks)):
-            total = torch.zeros(1, dtype=torch.float64)
-            if self.config.numerics.loss_log == "stacked":
-                total = total + torch.stack([sums[number][place] for number in sorted(sums)]).sum().double()
-            else:
-                for number in sorted(sums):
-                    total = total + sums[number][place].double()
-            totals[Seat(dp, last, *divmod(place, mesh.tp))] = total
+        for (pp, numbers), place in itertools.product(ends.items(), range(len(self.virtual_ranks))):
+            of_rank = [sums[number][place] for number in sorted(numbers)]
+            stacked = self.config.numerics.loss_log == "stacked"
+            totals[Seat(dp, pp, *divmod(place, mesh.tp))] = rank_total(of_rank, stacked=stacked)
         return totals
 
     def _micro_batch(
@@ -193,10 +200,10 @@ class Replay:
         dp: int,
         number: int,
         batch: Sequence[Share],
-        weights: Sequence[Sequence[Mapping[str, Tensor]]],
+        weights: Weights,
         valid: int,
-        stages: Sequence[_Stage],
-        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+        stages: Mapping[Place, _Stage],
+        taken: Taken,
     ) -> Ranks:
         """Run forward and backward through all stages; return the loss sums of every rank in lock step."""
         now = self.observer.now
@@ -216,25 +223,25 @@ class Replay:
             grads = (
                 None if here.inputs is None else [grad for t in here.inputs if (grad := t.grad) is not None]
             )
-            self._accumulate(dp, stage, number, here.leaves, stages[stage], taken)
+            at = stage, self.pipeline.rank_of(stage, number)
+            self._accumulate(dp, at, number, here.leaves, stages[at], taken)
         return [total.detach() for total in sums]
 
-    def _forward(
-        self, batch: Sequence[Share], weights: Sequence[Sequence[Mapping[str, Tensor]]]
-    ) -> list[_Passed]:
+    def _forward(self, batch: Sequence[Share], weights: Weights) -> list[_Passed]:
         """Run the micro-batch forward through all stages; return what each stage's backward needs."""
         config, now = self.config, self.observer.now
         passed: list[_Passed] = []
         outputs: Ranks | None = None
         for stage, layers in enumerate(self.declared.stages()):
             now.phase, now.stage = "forward", stage
+            held = weights[stage, self.pipeline.rank_of(stage, now.micro_batch)]
             if outputs is not None:
                 outputs = self.observer.message("pp", "A", stage - 1, stage, outputs)
                 now.stage = stage
             self.observer.inputs(batch)
             inputs = None if outputs is None else leaves(outputs)
             local = [
-                {n: w.detach().requires_grad_() for n, w in weights[stage][place % config.mesh.tp].items()}
+                {n: w.detach().requires_grad_() for n, w in held[place % config.mesh.tp].items()}
                 for place in range(len(self.virtual_ranks))
             ]
             local = self.observer.weights(local)
@@ -246,11 +253,11 @@ class Replay:
     def _accumulate(
         self,
         dp: int,
-        stage: int,
+        at: Place,
         number: int,
         local: Sequence[Mapping[str, Tensor]],
         state: _Stage,
-        taken: dict[tuple[int, int], dict[Seat, dict[str, Tensor]]],
+        taken: Taken,
     ) -> None:
         """Add a micro-batch's gradients when its turn in the stage's order has come, and cut at reductions."""
         state.waiting[number] = [
@@ -266,9 +273,9 @@ class Replay:
             state.done += 1
             if turn in state.order.reduce_after:
                 reduction = sum(micro_batch in state.order.reduce_after for micro_batch in before)
-                whole = taken.setdefault((stage, reduction), {})
+                whole = taken.setdefault((*at, reduction), {})
                 for place, accumulator in enumerate(state.accumulators):
-                    seat = Seat(dp, stage % self.config.mesh.pp, *divmod(place, self.config.mesh.tp))
+                    seat = Seat(dp, at[1], *divmod(place, self.config.mesh.tp))
                     whole[seat] = accumulator.take()
 
     def apply(self, step: int, result: StepResult) -> float:

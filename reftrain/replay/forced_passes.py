@@ -1,7 +1,7 @@
 """The two passes of a forced replay: in the run's formats, and on bounded tensors where that one differs."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from numerics.schema import Level
@@ -10,7 +10,7 @@ from reftrain.replay.bounded_replay import BoundedReplay
 from reftrain.replay.engine import Replay
 from reftrain.replay.first_values import State
 from reftrain.replay.forced import ForcedWriter
-from reftrain.replay.formats import Formats, StageOrder
+from reftrain.replay.formats import Formats, Orders
 from reftrain.replay.recorded_values import recorded_ranks
 
 
@@ -25,7 +25,7 @@ def repeat(engine: Replay, steps: int) -> None:
 def force(
     run: Path,
     config: RunConfig,
-    orders: Mapping[int, StageOrder],
+    orders: Orders,
     formats: Formats,
     out: Path,
     level: Level,

@@ -1,5 +1,6 @@
 """Inputs of a replay beside the configuration: the order of accumulation, and the number formats to assume."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,12 @@ class StageOrder:
 
     backwards: tuple[int, ...]
     reduce_after: frozenset[int]
+
+
+Place = tuple[int, int]
+"""A virtual stage and a pipeline rank that holds it."""
+Orders = Mapping[Place, StageOrder]
+"""Orders of all stages on all the pipeline ranks that compute them."""
 
 
 @dataclass(frozen=True)

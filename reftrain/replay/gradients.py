@@ -63,10 +63,17 @@ class Reducer:
         self._replica_sums: dict[tuple[int, str, Seat], Tensor] = {}
 
     def reduce(
-        self, stage: int, tp: int, whole: Mapping[Seat, Mapping[str, Tensor]], shards: Shards, *, last: bool
+        self,
+        stage: int,
+        pp: int,
+        tp: int,
+        whole: Mapping[Seat, Mapping[str, Tensor]],
+        shards: Shards,
+        *,
+        last: bool,
     ) -> None:
-        """Reduce every unit of a stage; `whole` are the accumulated gradients of each seat of the group."""
-        groups = self.grid.shard_groups(stage % self.config.mesh.pp, tp)
+        """Reduce every unit of a stage on a pipeline rank; `whole` are each seat's accumulated gradients."""
+        groups = self.grid.shard_groups(pp, tp)
         for unit, parameters in self.declared.units(stage):
             flats: dict[Seat, Tensor] = {}
             for group in groups:
@@ -127,6 +134,16 @@ class Reducer:
             shard[parameter.name] = shard[parameter.name] + grad if parameter.name in shard else grad
 
 
+def sum_owners(grid: Grid, declared: Declaration, shards: Shards, observer: Observer) -> None:
+    """Sum a stage's gradients over the pipeline ranks that hold it, where a bidirectional schedule has several."""
+    for stage in range(declared.config.stages):
+        owners = declared.pipeline.owners(stage)
+        names = [p.name for p in declared.in_order(stage)]
+        for group in seats_along(grid, "pp") if len(owners) > 1 else []:
+            ranks = {seat: shards[seat] for seat in group if seat.pp in owners}
+            _sum_in_one_buffer(names, ranks, f"replicas_{stage}", f"stage{stage}.grad", observer)
+
+
 def between_replicas(config: RunConfig) -> str | None:
     """Axis over which each unit is summed between its replicas; None where there are none, or it is done in buckets."""
     mesh = config.mesh
@@ -140,10 +157,9 @@ def bucket_names(config: RunConfig, declared: Declaration, pp: int, size: int) -
 
     `size` is the bytes of an element. Source: Li et al. 2020, "PyTorch Distributed", section 3.2.3.
     """
-    stages = range(pp, config.stages, config.mesh.pp)
     buckets: list[list[str]] = []
     held = 0
-    for parameter in reversed([p for stage in stages for p in declared.in_order(stage)]):
+    for parameter in reversed([p for stage in declared.pipeline.held(pp) for p in declared.in_order(stage)]):
         own = size * torch.Size(parameter.local_shape).numel()
         if not buckets or held + own > config.mesh.bucket_mb * MIB:
             buckets.append([])
@@ -170,7 +186,7 @@ def finish(config: RunConfig, grid: Grid, declared: Declaration, shards: Shards,
         sum_buckets(config, grid, declared, shards, observer)
     for axis in ("kv", "tp"):
         for group in partial_groups(config, grid, axis):
-            names = partial_names(config, declared, group[0], axis)
+            names = partial_names(declared, group[0], axis)
             if names and len(group) > 1:
                 ranks = {seat: shards[seat] for seat in group}
                 _sum_in_one_buffer(names, ranks, axis, f"{axis}.partial_gradients", observer)
@@ -187,9 +203,9 @@ def partial_groups(config: RunConfig, grid: Grid, axis: str) -> list[list[Seat]]
     return list(groups.values())
 
 
-def partial_names(config: RunConfig, declared: Declaration, seat: Seat, axis: str) -> list[str]:
+def partial_names(declared: Declaration, seat: Seat, axis: str) -> list[str]:
     """Parameters of a seat whose gradient is still partial over the axis, in the order of the buffer."""
-    stages = range(seat.pp, config.stages, config.mesh.pp)
+    stages = declared.pipeline.held(seat.pp)
     return [p.name for stage in stages for p in declared.in_order(stage) if p.sums == axis]
 
 
@@ -208,13 +224,12 @@ def _sum_tied(config: RunConfig, grid: Grid, shards: Shards, observer: Observer)
     """Both ends of a tied embedding get the sum of their gradients, over the first and last pipeline ranks."""
     first, last = "tok_embeddings.weight", "output.weight"
     for seat in grid.seats():
-        if seat.pp:
-            continue
-        other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
-        if other == seat:
+        if {first, last} <= shards[seat].keys():
             total = ring_sum([shards[seat][first], shards[seat][last]])
             shards[seat][first], shards[seat][last] = total, total.clone()
+        if seat.pp or last in shards[seat]:
             continue
+        other = Seat(seat.dp, config.mesh.pp - 1, seat.cp, seat.tp)
         name = ("embedding", "all_reduce", "tied_embedding.grad")
         ends = observer.reduction_in(*name, {seat: shards[seat][first], other: shards[other][last]})
         total = ring_sum(list(ends.values()))
@@ -231,11 +246,9 @@ def seats_along(grid: Grid, *axes: str) -> list[list[Seat]]:
     return list(groups.values())
 
 
-def global_norm(
-    config: RunConfig, grid: Grid, declared: Declaration, shards: Shards, observer: Observer
-) -> Tensor:
+def global_norm(grid: Grid, declared: Declaration, shards: Shards, observer: Observer) -> Tensor:
     """Euclidean norm of the model's gradient (1,): squares by parameter, then over data, tensor, pipeline ranks."""
-    squares = {seat: _squares(config, grid, declared, seat, shards[seat]) for seat in grid.seats()}
+    squares = {seat: _squares(grid, declared, seat, shards[seat]) for seat in grid.seats()}
     for axes in (("dp", "cp"), ("tp",), ("pp",)):
         for group in seats_along(grid, *axes):
             name = ("_".join(axes), "all_reduce", "grad_norm")
@@ -245,15 +258,13 @@ def global_norm(
     return squares[grid.seats()[0]].sqrt()
 
 
-def _squares(
-    config: RunConfig, grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, Tensor]
-) -> Tensor:
+def _squares(grid: Grid, declared: Declaration, seat: Seat, grads: Mapping[str, Tensor]) -> Tensor:
     """Sum of squares of what this seat counts: every element of the model once."""
     replica = next(
         number for number, group in enumerate(grid.shard_groups(seat.pp, seat.tp)) if seat in group
     )
     total: Tensor | None = None
-    for stage in range(seat.pp, config.stages, config.mesh.pp):
+    for stage in declared.pipeline.counted(seat.pp):
         for parameter in declared.in_order(stage):
             grad = grads[parameter.name]
             square = grad.to(torch.promote_types(grad.dtype, torch.float32)).square().sum()

@@ -8,14 +8,17 @@ from typing import Any, Final
 from reftrain.config.file import from_tables
 from reftrain.config.run import RunConfig
 from reftrain.errors import ReftrainError
-from reftrain.layout.settings import WHOLE_BACKWARD
+from reftrain.schedule.registry import SCHEMES
 from reftrain.thresholds import LARGEST_MANIFEST
 
 SCHEMA: Final = "reftrain.run/1"
 _KERNELS: Final = frozenset({"auto", "sdpa", "math", "flash", "documents"})
 """Kernels of attention that the replay computes."""
 
-_PIPELINE: Final = ("schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced")
+_PIPELINE: Final = (
+    "schedule", "virtual_stages", "consecutive", "layers_per_stage", "balanced", "pipelines", "concatenation",
+    "replica_sync",
+)  # fmt: skip
 
 
 class ReplayError(ReftrainError):
@@ -78,9 +81,11 @@ def _refusal(config: RunConfig, manifest: Mapping[str, Any]) -> str:
     gpus = (manifest.get("fingerprint") or {}).get("gpus")
     if manifest.get("device") == "cuda" or (gpus and manifest.get("device") != "cpu"):
         return "it summed over NCCL, whose order is not recorded (run.device = cpu is replayed)"
-    if config.pipeline.schedule not in WHOLE_BACKWARD:
-        known = ", ".join(sorted(WHOLE_BACKWARD))
+    if not SCHEMES[config.pipeline.schedule].synchronous:
+        known = ", ".join(sorted(name for name, scheme in SCHEMES.items() if scheme.synchronous))
         return f"the order of sums of its schedule {config.pipeline.schedule} has no counterpart here ({known} have)"
+    if config.pipeline.concatenation == "doubling":
+        return "chimera's doubling, which computes forwards twice, has no counterpart here (direct and halving have)"
     if config.numerics.attention not in _KERNELS:
         known = ", ".join(sorted(_KERNELS))
         return f"its attention kernel {config.numerics.attention} has no counterpart here ({known} have)"

@@ -24,6 +24,14 @@ def sum_valid(grid: Grid, batches: Sequence[Sequence[MicroBatch]], observer: Obs
     return valid
 
 
+def rank_total(losses: Sequence[Tensor], *, stacked: bool) -> Tensor:
+    """Return the sum of a rank's losses of micro-batches in float64, (1,); `stacked` adds them in their own format."""
+    total = torch.zeros(1, dtype=torch.float64)
+    for loss in [torch.stack(list(losses)).sum()] if stacked and losses else losses:
+        total = total + loss.double()
+    return total
+
+
 def sum_losses(grid: Grid, losses: Mapping[Seat, Tensor], observer: Observer) -> float:
     """Return the sum of the token losses in float64: over data and context ranks of the last stage, then over pp."""
     sums = {seat: losses.get(seat, torch.zeros(1, dtype=torch.float64)) for seat in grid.seats()}

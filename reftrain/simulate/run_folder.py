@@ -8,6 +8,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from reftrain.config.fault_spec import FaultSpec
@@ -82,7 +83,7 @@ def write_folder(
     simulation, setup = outcome.simulation, outcome.setup
     refuse_foreign("--out", folder)
     for part in ("trace", "fr"):
-        remove_own(folder / part, lambda path, part=part: of_a_run(f"{part}/{path}"))  # type: ignore[misc]
+        remove_own(folder / part, partial(_is_own, part))
     with made_folder(folder):
         _write_manifest(outcome, config, folder)
         _write_json(folder / "timeline.json", time_line(simulation, setup.job))
@@ -97,6 +98,11 @@ def write_folder(
         recorder = FlightWriter(simulation, folder / "fr", dead)
         dumps = Written(len(set(ranks) - set(dead)), *write_dumps(recorder, ranks, jobs))
     return dataclasses.replace(outcome, traces=traces, dumps=dumps)
+
+
+def _is_own(part: str, path: str) -> bool:
+    """True if a path below a part of the folder is one that a run writes."""
+    return of_a_run(f"{part}/{path}")
 
 
 def _write_manifest(outcome: Outcome, config: RunConfig, folder: Path) -> None:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,9 @@ from tracekit.ingest import load
 from tracekit.mesh import parse_mesh
 from tracekit.store import InferredGroup
 from tracekit.tables.match import match
+
+NO_MESH: Any = None
+"""The mesh of a rank whose hooks ask for none."""
 
 
 @case("is printed already; name a file for one of them")
@@ -86,12 +90,12 @@ def _(_folder, patch):
 
 
 @case("never struck: in its steps rank {} made no {}{}; choose another")
-def _(_folder, _patch):
+def _(_folder, patch):
     def run_to_the_end(fault: str) -> None:
         (made,) = fault_hooks([parse_fault(fault, 2)])
-        made.setup(RunContext(configured("mesh.dp=2"), None, 0, torch.device("cpu")))  # type: ignore[arg-type]
+        made.setup(RunContext(configured("mesh.dp=2"), NO_MESH, 0, torch.device("cpu")))
         made.step_begin(0)
-        made.strike = lambda _: None  # type: ignore[method-assign]
+        patch.setattr(made, "strike", lambda _: None)
         made.collective_begin(CollectiveCall("dp", "all_reduce", "x", torch.zeros(1), None, 1))
         made.close()
 
@@ -170,7 +174,7 @@ def _(folder, _patch):
         config = configured(f"run.out={folder} {settings}")
         for hook in own_hooks(config):
             if type(hook).__name__ == "AllocatorSnapshot":
-                hook.setup(RunContext(config, None, 0, torch.device("cpu")))  # type: ignore[arg-type]
+                hook.setup(RunContext(config, NO_MESH, 0, torch.device("cpu")))
 
     return lambda: set_up("evidence.memory_snapshot=true"), lambda: set_up("evidence.memory_snapshot=false")
 

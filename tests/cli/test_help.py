@@ -7,7 +7,7 @@ import sys
 import pytest
 from tracekit_cli.tracekit import tracekit as group
 
-ASKED_FOR = {"slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown"}
+ASKED_FOR = {"doctor", "slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown"}
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 """Libraries whose import alone takes longer than help may (0.25 s)."""
 
@@ -69,4 +69,5 @@ except SystemExit:
     assert "Usage: " + program in done.stdout
     assert loaded & HEAVY == set()
     commands = {name for name in loaded if name.startswith("tracekit_cli.")}
-    assert commands == {"tracekit_cli.exit_codes", "tracekit_cli.program", f"tracekit_cli.{program}"}
+    shared = {f"tracekit_cli.{name}" for name in ("exit_codes", "program", "settings")}
+    assert commands == shared | {f"tracekit_cli.{program}"}

@@ -248,6 +248,26 @@ def test_a_damaged_status_is_paired_with_no_group(tmp_path):
     assert finding.verdict != "none"
 
 
+MISNAMED = [
+    (3, 5, {"10": {"name": "1"}}, "none"),
+    (8, 6, {"7": {"name": 1}}, "none"),
+    (8, 4, {"3": {"name": "9"}, "9": {"name": [[]]}}, None),
+]
+
+
+@pytest.mark.parametrize(("seed", "lone", "names", "calls"), MISNAMED)
+def test_a_group_under_another_name_is_no_group(tmp_path, seed, lone, names, calls):
+    """The recorder writes each group under its name: else its status or its calls seem those of another."""
+    found = case(seed)
+    dumps = copy.deepcopy(found.dumps)
+    dumps[lone] |= {"entries": calls or dumps[lone]["entries"]}
+    for name, row in names.items():
+        dumps[lone]["pg_config"][name] |= row
+    finding = answer(tmp_path / "x", dumps)
+    assert {c.rank for c in finding.culprits} <= {found.culprit, lone}
+    assert finding.verdict != "none"
+
+
 def test_a_group_given_as_text_is_no_group(tmp_path):
     found = case()
     dumps = copy.deepcopy(found.dumps)

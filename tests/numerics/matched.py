@@ -12,12 +12,10 @@ import torch
 
 from reftrain.config.file import load
 from reftrain.config.run import MeshConfig, PipelineConfig, RunConfig
+from reftrain.layout.pipeline import Pipeline
 from reftrain.layout.placement import Placements
 from reftrain.replay.engine import Replay
 from reftrain.replay.formats import StageOrder
-from reftrain.schedule.actions import Kind
-from reftrain.schedule.generators import make_schedule
-from reftrain.schedule.lower import lower
 from tests.numerics import real_ranks
 from tests.numerics.real_ranks import Bits, TrainedRank, bits, same
 from tests.ranks.pool import RankPool
@@ -91,6 +89,27 @@ MORE: dict[str, dict[str, dict[str, object]]] = {
         "model": {"tied_embeddings": True, "layers": 4},
         "pipeline": {"virtual_stages": 2, "balanced": True, "consecutive": 3},
     },
+    "pp2 zb_h1": {"mesh": {"pp": 2}, "pipeline": {"schedule": "zb_h1"}},
+    "tp2·pp3·dp2 zb_h1": {
+        "mesh": {"tp": 2, "pp": 3, "dp": 2},
+        "model": {"layers": 3},
+        "data": {"micro_batch_size": 1},
+        "pipeline": {"schedule": "zb_h1"},
+    },
+    "pp2 dualpipe_v": {
+        "mesh": {"pp": 2, "dp": 2},
+        "model": {"layers": 4},
+        "data": {"micro_batch_size": 1},
+        "pipeline": {"schedule": "dualpipe_v", "virtual_stages": 2},
+    },
+    "pp2 gems": {"mesh": {"pp": 2}, "pipeline": {"schedule": "gems"}},
+    "pp3·dp2 gems": {"mesh": {"pp": 3, "dp": 2}, "model": {"layers": 3}, "pipeline": {"schedule": "gems"}},
+    "pp2 chimera": {"mesh": {"pp": 2, "dp": 2}, "pipeline": {"schedule": "chimera"}},
+    "tp2·pp4 chimera": {
+        "mesh": {"tp": 2, "pp": 4},
+        "model": {"layers": 4},
+        "pipeline": {"schedule": "chimera", "pipelines": 4},
+    },
     "pp2 uneven stages": {
         "mesh": {"pp": 2},
         "model": {"layers": 3},
@@ -138,27 +157,11 @@ def configuration(tables: dict[str, dict[str, object]], policy: str, **mesh: int
     return load(None, merged)
 
 
-def orders(config: RunConfig) -> dict[int, StageOrder]:
+def orders(config: RunConfig) -> dict[tuple[int, int], StageOrder]:
     """Order of accumulation as the schedule has it."""
-    pipeline = config.pipeline
-    schedule = lower(
-        make_schedule(
-            pipeline.schedule,
-            config.mesh.pp,
-            pipeline.virtual_stages,
-            config.micro_batches,
-            config.consecutive,
-        ),
-        config.mesh.zero,
-    )
-    out = {}
-    for stage in range(config.stages):
-        actions = [a for a in schedule.actions[stage % config.mesh.pp] if a.stage == stage]
-        out[stage] = StageOrder(
-            tuple(a.micro_batch for a in actions if a.kind is Kind.BACKWARD),
-            frozenset(a.micro_batch for a in actions if a.kind is Kind.REDUCE_GRADIENT),
-        )
-    return out
+    pipeline = Pipeline(config)
+    places = [(stage, pp) for stage in range(config.stages) for pp in pipeline.owners(stage)]
+    return {at: StageOrder(pipeline.added(*at), frozenset(pipeline.reduced_after(*at))) for at in places}
 
 
 def replayed(config: RunConfig, steps: int = STEPS) -> list[TrainedRank]:

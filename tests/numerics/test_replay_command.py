@@ -93,7 +93,14 @@ def test_something_else_is_never_overwritten(copy):
     [
         ({"device": "cuda"}, "NCCL"),
         ({"numerics": {"attention": "flex"}}, "attention kernel flex .*documents, flash"),
-        ({"schedule": {"schedule": "zb_h1"}}, "schedule zb_h1 .*1f1b"),
+        (
+            {"schedule": {"schedule": "pipedream"}, "optimizer": {"clip_norm": 0.0}},
+            "schedule pipedream .*1f1b",
+        ),
+        (
+            {"schedule": {"schedule": "chimera", "concatenation": "doubling"}, "parallel": {"pp": 2}},
+            "doubling, which computes forwards twice",
+        ),
     ],
 )
 def test_runs_without_a_matched_baseline_are_refused_by_name(copy, fields, words):

@@ -25,10 +25,18 @@ CASES = [
     ("order dp,cp,tp,pp", "fp32"),
     ("no document mask", "fp32"),
     ("uneven shards dp5", "bf16"),
+    ("tp2·pp3·dp2 zb_h1", "bf16"),
+    ("pp2 dualpipe_v", "fp32"),
+    ("pp3·dp2 gems", "fp32"),
+    ("tp2·pp4 chimera", "bf16_pure"),
 ]
 
 
 SLOW = [
+    ("tp2·pp3·dp2 zb_h1", "bf16"),
+    ("pp2 dualpipe_v", "fp32"),
+    ("pp3·dp2 gems", "fp32"),
+    ("tp2·pp4 chimera", "bf16_pure"),
     ("tp2·cp2, attention by documents", "bf16"),
     ("tp2+SP", "fp32"),
     ("cp4 head-tail", "fp32"),

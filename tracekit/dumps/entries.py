@@ -87,7 +87,7 @@ class Reducer:
         entries = in_order(entries or ())
         scan = _scanned(result, entries, index)
         scan.forget_disputed(len(entries))
-        fill_status(result, dump.get("pg_status"), scan.ids, index)
+        fill_status(result, dump.get("pg_status"), scan.ids, {} if result.unlisted else index)
         if entries:
             scan.damaged[-1] = max(scan.damaged.get(-1, -1), last_gap(entries))
             _drop_leaps(result, scan, span_of(entries))
@@ -105,22 +105,20 @@ class Reducer:
         return result
 
     def _config(self, result: RankDump, config: Any) -> dict[str, int]:
-        """Enter the groups of `pg_config`; give the index of each by its name, which two groups cannot share."""
-        found: dict[str, GroupTail] = {}
-        shared: set[str] = set()
+        """Enter the groups of `pg_config`; give the index of each by its name.
+
+        The recorder writes each under its own name: one under another is damaged and left out, its calls name it.
+        """
+        index: dict[str, int] = {}
         for key, value in list(config.items())[:MAX_GROUPS] if isinstance(config, dict) else ():
-            if not isinstance(value, dict):
-                continue
-            name = text_of(value.get("name", key), MAX_GROUP_NAME)
-            members = self._members(value.get("ranks", ""))
-            if name in found and members != found[name].ranks:
-                shared.add(name)
-            elif members:
-                found[name] = GroupTail(name, text_of(value.get("desc"), MAX_GROUP_NAME), members)
+            name = text_of(key, MAX_GROUP_NAME)
+            if not isinstance(value, dict) or text_of(value.get("name", key), MAX_GROUP_NAME) != name:
+                result.unlisted = True
+            elif (members := self._members(value.get("ranks", ""))) and name not in index:
+                index[name] = len(result.groups)
+                result.groups.append(GroupTail(name, text_of(value.get("desc"), MAX_GROUP_NAME), members))
         self._lists.clear()
-        result.unlisted = bool(shared)
-        result.groups += [group for name, group in found.items() if name not in shared]
-        return {group.name: place for place, group in enumerate(result.groups)}
+        return index
 
     def _members(self, text: Any) -> tuple[int, ...]:
         """Give the ranks in "[0, 1, 2]" (or in a list of them), sorted; nothing where it is no list of ranks."""

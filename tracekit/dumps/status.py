@@ -16,6 +16,7 @@ def fill_status(result: RankDump, status: Any, ids: dict[int, int], index: dict[
 
     Groups are numbered in the order in which they are made, and so are names and local ids. Where both lists are
     complete and numeric they therefore pair up in order, unless an entry contradicts that or a row is damaged.
+    index: groups by name; empty where not all are listed.
     """
     if not isinstance(status, dict) or not status:
         return

@@ -4,7 +4,7 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from tracekit.thresholds.ingest import (
     READER_SECONDS,
     WORTH_SCANNING,
 )
-from tracekit.workers import Limits, do_all
+from tracekit.workers import Engine, Limits, on_this_machine
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class ProgressEvent:
 
 Progress = Callable[[ProgressEvent], None]
 
+PARTS: Final = "part-*"
+"""Names of the tables of files, until those that count are in their places."""
 LIMITS: Final = Limits(
     seconds=READER_SECONDS,
     memory=READER_BYTES,
@@ -55,32 +57,50 @@ LIMITS: Final = Limits(
 
 
 def read_files(
-    sources: Sequence[Source], folder: Path, jobs: int, progress: Progress | None
+    sources: Sequence[Source],
+    folder: Path,
+    jobs: int,
+    progress: Progress | None,
+    engine: Engine | None = None,
 ) -> list[FileResult]:
     """Return the result of each of `sources`, their tables written to parts of `folder`.
 
-    A caller with threads cannot be forked: with one job its files are read in this process, where a file that kills its
-    reader kills the caller; with several, processes are spawned.
+    engine: has the files read; without one `jobs` processes of this machine do. A caller with threads cannot be forked:
+    with one job its files are read in this process, where a file that kills its reader kills the caller; with several,
+    processes are spawned.
     """
     told = _Told(sources, progress)
     expected = sum(_json_bytes(source) for source in sources)
-    prepare(expected, told.note)
-    parts = [folder / f"part-{i:06d}" for i in range(len(sources))]
     alone = threading.active_count() == 1
-    if jobs == 1 and not alone:
-        return [told.read(i, part) for i, part in enumerate(parts)]
+    if engine is None:
+        prepare(expected, told.note)
+        if jobs == 1 and not alone:
+            return [told.read(i, folder / _part(i)) for i in range(len(sources))]
     largest_first = sorted(range(len(sources)), key=lambda i: -sources[i].size)
-    tasks = [(i, sources[i], parts[i]) for i in largest_first]
-    handler = partial(_FileReader, told.counts if alone else None, expected)
-    method = "fork" if alone else "spawn"
+    tasks = [(i, sources[i]) for i in largest_first]
+    shared = told.counts if alone and engine is None else None
+    handler = partial(_FileReader, shared, expected, engine is not None)
+    engine = engine or on_this_machine(jobs, "fork" if alone else "spawn")
     results: dict[int, FileResult] = {}
-    for number, found in do_all(tasks, handler, jobs, LIMITS, method=method, idle=told.look):
+    for number, found in engine(tasks, handler, folder, LIMITS, told.look):
         i = largest_first[number]
         if isinstance(found, OutputError):
             raise found
-        results[i] = found if isinstance(found, FileResult) else _broken(sources[i], found)
+        results[i] = _placed(found, folder) if isinstance(found, FileResult) else _broken(sources[i], found)
         told.done(i)
     return [results[i] for i in range(len(sources))]
+
+
+def _part(index: int) -> str:
+    """Name of the table of the file with that place."""
+    return f"part-{index:06d}"
+
+
+def _placed(result: FileResult, folder: Path) -> FileResult:
+    """`result` with its tables in `folder`, wherever they were written first."""
+    return replace(
+        result, tables=tuple(replace(t, path=str(folder / Path(t.path).name)) for t in result.tables)
+    )
 
 
 def _json_bytes(source: Source) -> int:
@@ -91,15 +111,20 @@ def _json_bytes(source: Source) -> int:
 
 
 class _FileReader:
-    """Reads one file after the other in a worker; `counts` tells how far it is, `expected` is the JSON of all."""
+    """Reads one file after the other in a worker, their tables to `folder`.
 
-    def __init__(self, counts: mmap.mmap | None, expected: int) -> None:
-        self._counts = counts
-        prepare(expected, may_compile=False)  # a forked worker has what its parent loaded
+    counts: tells how far each file is. expected: bytes of JSON in all. afar: whether nobody compiled for this machine
+    before; a worker that was forked has what its parent loaded.
+    """
 
-    def __call__(self, task: tuple[int, Source, Path]) -> FileResult | Exception:
+    def __init__(self, counts: mmap.mmap | None, expected: int, afar: bool, folder: Path) -> None:
+        self._counts, self._folder = counts, folder
+        prepare(expected, may_compile=afar)
+
+    def __call__(self, task: tuple[int, Source]) -> FileResult | Exception:
         """Return the result of a file; an exception is a fault of ours that must not cost the other files."""
-        index, source, part = task
+        index, source = task
+        part = self._folder / _part(index)
 
         def tell(count: int) -> None:
             if self._counts is not None:
@@ -109,7 +134,7 @@ class _FileReader:
             return read_file(source, part, tell)
         except OSError as error:
             return OutputError(
-                f"{part.parent}: {error.strerror or error}; free some space, or name another folder"
+                f"{self._folder}: {error.strerror or error}; free some space, or name another folder"
             )
         except Exception as error:  # noqa: BLE001 (it is reported with the file)
             return RuntimeError(f"a fault of ours, please report it: {type(error).__name__}: {error}"[:300])

@@ -232,3 +232,15 @@ BUILD_SECONDS: Final = 120.0
 
 MAX_CODE: Final = 1 << 24
 """Bytes of a file of compiled code that is read, 16 MiB; it has some 30 KB."""
+
+CONNECT_SECONDS: Final = 5.0
+"""Time for a cluster to take a connection: a name and three packets, over any distance."""
+
+FILES_A_TASK: Final = 16
+"""Files of one task of a cluster: its process starts in a second, which as many small files are worth."""
+
+TASKS_A_CPU: Final = 2
+"""Tasks handed to each processor of a cluster: one to do, one to follow; all results under way must fit in memory."""
+
+LOST_WORKERS: Final = 8
+"""Workers that one task may lose before it is given up: nodes that may be taken away go several times an hour."""

@@ -19,7 +19,8 @@ def machine_code() -> bytes:
     signed: Any = njit(
         "int64(int64)", nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
     )
-    made: Any = signed(scan.py_func)  # type: ignore[attr-defined]
+    scanner: Any = scan
+    made: Any = signed(scanner.py_func)
     result = made.overloads[made.signatures[0]]
     module = llvm.parse_assembly(result.library.get_llvm_str())
     foreign = [f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")]

@@ -1,0 +1,132 @@
+"""The input of commands: traces or dumps, the job among them, and the progress of reading and comparing."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from tracekit.errors import TracekitError, UsageError, with_rejected
+from tracekit.ingest import load
+from tracekit.ingest.ray_engine import on_ray
+from tracekit.store import Run
+from tracekit.workers import Engine
+
+from .output import about
+from .packed import packed
+from .progress import comparing, reading
+
+_PARALLEL_FROM = 64_000_000
+"""Bytes of local input from which the time to start further processes pays."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that a command reads: `inputs` as named, which `job` of several, processes, and no progress if quiet.
+
+    engine, address: who reads in place of processes here, and where it is.
+    """
+
+    inputs: tuple[str, ...]
+    job: int | None
+    jobs: int | None
+    quiet: bool
+    engine: str | None = None
+    address: str | None = None
+
+    def read(self, out: Path | None = None, *, append: bool = False) -> Run:
+        """The ingested run, read with a progress line; `out` keeps it, and grows if it is to `append`.
+
+        Without `jobs` one process reads, or one a CPU where the local input is large.
+        """
+        with self._reader() as engine, reading(quiet=self.quiet) as progress:
+            jobs = self.jobs or _jobs(self.inputs)
+            return load(
+                self.inputs,
+                out=out,
+                jobs=jobs,
+                job=self.job,
+                progress=progress,
+                engine=engine,
+                append=append,
+            )
+
+    def _reader(self) -> AbstractContextManager[Engine | None]:
+        """The engine that was asked for, as long as it is connected."""
+        if self.engine is not None:
+            return on_ray(self.address or os.environ.get("RAY_ADDRESS", ""), self.jobs)
+        if self.address is not None:
+            raise UsageError(f"--address {self.address}: no engine is to be found there; add --engine ray")
+        return nullcontext()
+
+    @contextmanager
+    def analysed(self) -> Iterator[tuple[Run, Callable[[int, int], None]]]:
+        """Lend the run, and a callback that shows how far its analysis is.
+
+        A refusal names the input, and the files that were rejected.
+        """
+        run = self.read()
+        try:
+            with comparing(quiet=self.quiet) as progress, about(self.inputs):
+                yield run, progress
+        except TracekitError as error:
+            raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__
+
+
+_JOB: Final = click.option(
+    "--job",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Which job to answer for, where the input holds several: the refusal numbers them.",
+)
+_JOBS: Final = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read files; by the size of the input if left out.",
+)
+_ENGINES: Final = (
+    click.option(
+        "--engine",
+        type=click.Choice(["ray"]),
+        help="Let a running Ray cluster read the files, in place of processes here.",
+    ),
+    click.option(
+        "--address",
+        metavar="HOST:PORT",
+        help="Where that cluster is; what RAY_ADDRESS says if left out.",
+    ),
+)
+
+
+def source(
+    metavar: str = "TRACES...", *, engines: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a command with its input, lent to it as the `Source` called `source`.
+
+    engines: whether a cluster may read it.
+    """
+    return packed(
+        "source",
+        Source,
+        click.argument("inputs", metavar=metavar, nargs=-1, required=True),
+        _JOB,
+        _JOBS,
+        *(_ENGINES if engines else ()),
+        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+    )
+
+
+def _jobs(inputs: tuple[str, ...]) -> int:
+    total = 0
+    for path in map(Path, inputs):
+        if path.is_dir():
+            total += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
+        elif path.is_file():
+            total += path.stat().st_size
+        if total >= _PARALLEL_FROM:
+            return max(1, len(os.sched_getaffinity(0)))
+    return 1

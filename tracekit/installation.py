@@ -1,0 +1,72 @@
+"""What this installation has: its packages beside those it asks for, by extra, and folders it writes into."""
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Final
+
+from tracekit.own_files import unwritable
+
+DISTRIBUTION: Final = "tracekit4d"
+_REQUIREMENT: Final = re.compile(
+    r"(?P<name>[\w.-]+)\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
+)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is asked for: the least version that serves, and the one installed, None where none is.
+
+    extra: the extra that asks for it; empty where nothing works without it.
+    """
+
+    name: str
+    least: str
+    installed: str | None
+    extra: str
+
+    @property
+    def serves(self) -> bool:
+        """True if it is installed, and as new as asked for."""
+        return self.installed is not None and _numbers(self.installed) >= _numbers(self.least)
+
+
+def packages() -> list[Package]:
+    """Every package that the distribution asks for, those without an extra first, by extra and name."""
+    found = []
+    for text in requires(DISTRIBUTION) or ():
+        match = _REQUIREMENT.match(text)
+        if match:
+            name = match["name"]
+            found.append(Package(name, match["least"] or "0", _installed(name), match["extra"] or ""))
+    return sorted(found, key=lambda p: (p.extra, p.name.lower()))
+
+
+def by_extra(found: Sequence[Package]) -> dict[str, list[Package]]:
+    """The packages of each extra; under the empty name those that everything needs."""
+    extras = sorted({p.extra for p in found})
+    return {extra: [p for p in found if p.extra == extra] for extra in extras}
+
+
+def temporary_folder() -> tuple[Path, str | None]:
+    """The folder of temporary files, and why nothing can be written there; None where a byte could."""
+    folder = Path(tempfile.gettempdir())
+    return folder, unwritable(folder)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version, without zeros at their end: (2, 4, 6) of `2.4.6rc1`."""
+    numbers = [int(n) for n in re.findall(r"\d+", re.split(r"[^\d.]", text)[0])]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
