@@ -63,8 +63,7 @@ def replay(
     manifest = read_manifest(run)
     config = configuration(manifest, out)
     torch.set_num_threads(config.threads)
-    recorded = read_plan(run)
-    _check_plan(run, recorded, config.mesh.world_size)
+    recorded = _plan_of(run, config.mesh.world_size)
     formats = with_variants(formats_of(config.numerics.policy), variants)
     orders = possible_orders(recorded, config)
     out.mkdir(parents=True, exist_ok=True)
@@ -97,13 +96,16 @@ def _again(run: Path, out: Path, level: str, variants: Sequence[str]) -> None:
     run_again(described(manifest, out), policy, manifest.get("faults") or [], level)
 
 
-def _check_plan(run: Path, plan: OrderPlan | None, world_size: int) -> None:
+def _plan_of(run: Path, world_size: int) -> OrderPlan:
+    """Return the recorded plan; `ReplayError` where there is none, or one of another run."""
+    plan = read_plan(run)
     if plan is None:
         raise ReplayError(f"{run}: has no order_plan.json; run again with --capture digest")
     if plan.world_size != world_size:
         raise ReplayError(
             f"{run}: order_plan.json is of {plan.world_size} ranks, run.json of {world_size}; they are of two runs"
         )
+    return plan
 
 
 def _write_manifest(out: Path, values: dict[str, Any]) -> None:

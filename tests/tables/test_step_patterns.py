@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.tables.rows import comm, events, gemm, group, launch, recorded, row
 from tracekit.tables.operations import rank_ops
@@ -29,10 +30,10 @@ def busy(rank, *, windows=((0, 3),), first=0, last=0, optimizer="adam", apart=10
     rows, begins = [], []
     for number, (begin, steps) in enumerate(windows):
         inside, at = [], 200 * begin + apart * number
-        for _ in range(steps):
+        for step in range(begin, begin + steps):
             inside += [gemm(at, 30, "forward"), gemm(at + 30, 50 + 5 * rank, "backward")]
             inside += [comm(at + 80 + 5 * rank, 10 - 5 * rank, 0, stream=20), gemm(at + 90, 10, optimizer)]
-            at += 200
+            at += 200 + 3 * (step**2 % 7)
         kept = inside[first : len(inside) - last]
         begins.append(min(r["ts"] for r in kept))
         rows += kept
@@ -63,6 +64,15 @@ def test_time_between_windows_is_no_steps():
     ranks = with_repeating_steps([busy(0, windows=captures), busy(1, windows=captures)], PAIR)
     assert [r.step.tolist() for r in ranks] == [[0, 1, 3, 4]] * 2
     assert ranks[0].steps[3][0] == ranks[0].begins[1]
+
+
+@pytest.mark.parametrize(("lost", "left"), [(0, [4, 5, 6]), (1, [0, 1, 2])])
+def test_a_lost_window_leaves_the_others_their_steps(lost, left):
+    """What rank 1 shares with rank 0 tells which of two captures it lacks, whatever their clocks say."""
+    captures = ((0, 3), (51, 3))
+    mine = busy(1, windows=(captures[1 - lost],))
+    found = with_repeating_steps([busy(0, windows=captures), mine], PAIR)
+    assert [r.step.tolist() for r in found] == [[0, 1, 2, 4, 5, 6], left]
 
 
 def test_windows_of_one_step_show_the_pattern_together():

@@ -9,7 +9,9 @@ from typing import Literal
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
+"""Somebody stopped; somebody made another call; nobody waits; or the dumps do not tell."""
 CulpritKind = Literal["host_stalled", "device_stalled", "mismatched_call", "missing_dump"]
+"""How a rank failed: it never issued the call, never completed it, made another one, or left no dump."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from tracekit.store import Group
+from tracekit.tables.common_windows import common_windows
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_order import window_of
 from tracekit.tables.match import Operations, match
@@ -32,6 +33,18 @@ class Cuts:
         """The number of each repetition within its window."""
         return np.arange(len(self.window)) - np.searchsorted(self.window, self.window)
 
+    def among(self, common: Sequence[int], count: int) -> "Cuts":
+        """These cuts with windows numbered by `common` (own window → one of `count` that all ranks share).
+
+        A window that the rank lacks ends nowhere else than the others' do.
+        """
+        told = dict(zip(common, self.closed, strict=True))
+        return replace(
+            self,
+            window=np.array(common, np.int64)[self.window],
+            closed=tuple(told.get(n, True) for n in range(count)),
+        )
+
 
 def numbered(
     ranks: Sequence[RankOps], groups: Sequence[Group] | None, cuts: Mapping[int, Cuts]
@@ -41,11 +54,15 @@ def numbered(
     None where operations that ranks share show no common steps, or where they are needed and the `groups` are not yet
     known. Numbers ascend from 0; one is left out between two windows: nobody knows how many steps lie between.
     """
-    if len({len(c.closed) for c in cuts.values()}) > 1:
-        return None
     cut = [r for r in ranks if r.rank in cuts]
     own = {r.rank: _labels(r, cuts[r.rank]) for r in cut}
     ops: Operations | None = None
+    if len({len(c.closed) for c in cuts.values()}) > 1:
+        ops = match(cut, groups) if groups is not None else None
+        common = common_windows(ops) if ops is not None else None
+        if common is None:
+            return None
+        cuts = {r: c.among(common[r], max(map(len, common.values()))) for r, c in cuts.items()}
     number = {r: np.full(len(c.begin), NO_STEP, np.int64) for r, c in cuts.items()}
     following = 0
     for window in range(len(next(iter(cuts.values())).closed)):
@@ -119,7 +136,8 @@ def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -
     profiler that starts and stops at the same step on all ranks is assumed: as many repetitions are the same ones.
     """
     links = _links(ops, np.concatenate([own[rank] for rank in ops.ranks]))
-    first = ops.ranks[0]
+    present = [r for r in ops.ranks if counts[r]]
+    first = present[0]
     ahead: dict[int, int] = {}
     heap: list[tuple[int, int, int]] = [(0, first, 0)]
     while heap:
@@ -132,10 +150,11 @@ def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -
                 if often < REPEATING_SHARE * of:
                     return None
                 heappush(heap, (-often, other, shift + apart))
-    if len(ahead) == len(ops.ranks):
-        return ahead
-    alike = len({n for n in counts.values() if n}) <= 1 and not any(ahead.values())
-    return dict.fromkeys(ops.ranks, 0) if alike else None
+    everybody = dict.fromkeys(ops.ranks, 0)
+    if len(ahead) == len(present):
+        return everybody | ahead
+    alike = len({counts[r] for r in present}) <= 1 and not any(ahead.values())
+    return everybody if alike else None
 
 
 def _links(ops: Operations, own: I64) -> dict[int, dict[int, tuple[int, int, int]]]:

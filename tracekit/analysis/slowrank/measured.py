@@ -110,7 +110,7 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
             "no communication operation in any trace, so ranks cannot be compared; record communication as well"
         )
     steps = measure(ops, wanted)
-    if not steps.numbers:
+    if not steps.numbers or not (steps.labelled or _one_window(ops)):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
         told = f"steps {known[0]} to {known[-1]} were found" if known else "no step was found"
         if not steps.labelled:
@@ -127,6 +127,11 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     if len(steps.numbers) == 1:
         steps = _with_late_start(ops, steps, clocks)
     return Measured(run, ops, waits, steps, clocks, mesh, buffered)
+
+
+def _one_window(ops: Operations) -> bool:
+    """Whether every rank recorded one window: time between two belongs to no step."""
+    return all(len(o.begins) == 1 for o in ops.per_rank.values())
 
 
 def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
