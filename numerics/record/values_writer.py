@@ -51,7 +51,7 @@ class ValuesWriter:
                 f"values of type {flat.dtype} cannot be stored; leave {key!r} out of the names"
             )
         raw = flat.contiguous().view(torch.uint8).numpy()
-        self._file.write(raw)
+        self._file.write(raw.data)
         end = self._at + raw.nbytes
         self._header[key] = {"dtype": code, "shape": [flat.numel()], "data_offsets": [self._at, end]}
         self._at = end
