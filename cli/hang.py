@@ -13,6 +13,7 @@ from tracekit.findings.hang import HangVerdict
 from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.markdown import indented_markdown
+from tracekit.report.prometheus import hang_metrics
 from tracekit.report.slowrank_json import dumps
 
 from . import exit_codes, options
@@ -24,9 +25,16 @@ from .source import Source, source
 @click.command()
 @options.axes()
 @options.failing(get_args(HangVerdict))
+@options.prometheus()
 @options.answer()
 @source("DUMPS...", engines=False)
-def hang(source: Source, axes: options.Axes, fail_on: frozenset[str], answer: options.Answer) -> int:
+def hang(
+    source: Source,
+    axes: options.Axes,
+    fail_on: frozenset[str],
+    prometheus_to: str | None,
+    answer: options.Answer,
+) -> int:
     """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 
     DUMPS: flight-recorder dumps (pickle or JSON, versions 2.0 to 2.10, NCCL or Gloo) under any names,
@@ -46,7 +54,12 @@ def hang(source: Source, axes: options.Axes, fail_on: frozenset[str], answer: op
     except TracekitError as error:
         raise with_rejected(error, [(r.path, r.reason) for r in found.rejected]) from error.__cause__
     text = hang_text(finding, verbose=answer.verbose)
-    answer.emit(text, lambda: dumps(hang_document(finding)), lambda: indented_markdown(text))
+    answer.emit(
+        text,
+        lambda: dumps(hang_document(finding)),
+        lambda: indented_markdown(text),
+        (lambda: hang_metrics(finding), prometheus_to),
+    )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 
 

@@ -37,14 +37,22 @@ class Source:
     engine: str | None = None
     address: str | None = None
 
-    def read(self, out: Path | None = None) -> Run:
-        """The ingested run, read with a progress line; `out` keeps it.
+    def read(self, out: Path | None = None, *, append: bool = False) -> Run:
+        """The ingested run, read with a progress line; `out` keeps it, and grows if it is to `append`.
 
         Without `jobs` one process reads, or one a CPU where the local input is large.
         """
         with self._reader() as engine, reading(quiet=self.quiet) as progress:
             jobs = self.jobs or _jobs(self.inputs)
-            return load(self.inputs, out=out, jobs=jobs, job=self.job, progress=progress, engine=engine)
+            return load(
+                self.inputs,
+                out=out,
+                jobs=jobs,
+                job=self.job,
+                progress=progress,
+                engine=engine,
+                append=append,
+            )
 
     def _reader(self) -> AbstractContextManager[Engine | None]:
         """The engine that was asked for, as long as it is connected."""

@@ -3,6 +3,7 @@
     DIR/manifest.json              {"schema": "tracekit.run/1", "world_size", "mesh_hint", "ranks", "rejected",
                                    "quality"}: a RankRecord per rank (with the hash of its input), a Rejected per
                                    file that was not usable, a Quality per repair or doubt
+    DIR/files.json                 the input files, so that others can be appended (`ingest.kept_files`)
     DIR/groups.parquet             schema.GROUPS
     DIR/events/rank-000000.parquet schema.EVENTS, one file per rank
 

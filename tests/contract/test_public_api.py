@@ -22,7 +22,7 @@ NAMES = {
     "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
-    "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
+    "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
