@@ -14,6 +14,7 @@ from tracekit.ingest import ProgressEvent
 from tracekit.report.hang import hang_document, hang_text
 from tracekit.report.html.hang import hang_html
 from tracekit.report.markdown import indented_markdown
+from tracekit.report.prometheus import hang_metrics
 from tracekit.report.slowrank_json import dumps
 
 from . import exit_codes, options
@@ -26,10 +27,16 @@ from .source import Source, source
 @options.axes()
 @options.failing(get_args(HangVerdict))
 @options.html()
+@options.prometheus()
 @options.answer()
 @source("DUMPS...", engines=False)
 def hang(
-    source: Source, axes: options.Axes, fail_on: frozenset[str], html_to: str | None, answer: options.Answer
+    source: Source,
+    axes: options.Axes,
+    fail_on: frozenset[str],
+    html_to: str | None,
+    prometheus_to: str | None,
+    answer: options.Answer,
 ) -> int:
     """Say who never came: the ranks that made the others wait, in which call, and if host or device stalled.
 
@@ -55,6 +62,7 @@ def hang(
         lambda: dumps(hang_document(finding)),
         lambda: indented_markdown(text),
         (lambda: hang_html(finding, picture), html_to),
+        (lambda: hang_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
 

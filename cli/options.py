@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.report import prometheus as prometheus_client
 from tracekit.report.html.page import check_installed
 
 from .output import JSON, MARKDOWN, Form, check_writable, emit
@@ -143,6 +144,25 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
         raise click.BadParameter("a page is no text for a terminal; name a file")
     check_installed()
     check_writable(Path(text))
+    return text
+
+
+def prometheus() -> Decorator:
+    """Decorate a command with the option that writes its answer as metrics."""
+    return click.option(
+        "--prometheus",
+        "prometheus_to",
+        callback=_metrics,
+        metavar="FILE",
+        help="Write metrics for a Prometheus text-file collector.",
+    )
+
+
+def _metrics(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--prometheus` before any work: the file can be written, and its package is installed."""
+    if text is not None:
+        prometheus_client.check_installed()
+        check_writable(Path(text))
     return text
 
 

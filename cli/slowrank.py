@@ -8,6 +8,7 @@ from tracekit.analysis.slowrank.analyse import analyse, illustrated
 from tracekit.findings import Verdict
 from tracekit.report.html.slowrank import slowrank_html
 from tracekit.report.markdown import labelled_markdown
+from tracekit.report.prometheus import slowrank_metrics
 from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps, slowrank_document
 from tracekit.report.slowrank_text import slowrank_lines
@@ -20,10 +21,16 @@ from .source import Source, source
 @options.cut()
 @options.failing(get_args(Verdict))
 @options.html()
+@options.prometheus()
 @options.answer()
 @source()
 def slowrank(
-    source: Source, cut: options.Cut, fail_on: frozenset[str], html_to: str | None, answer: options.Answer
+    source: Source,
+    cut: options.Cut,
+    fail_on: frozenset[str],
+    html_to: str | None,
+    prometheus_to: str | None,
+    answer: options.Answer,
 ) -> int:
     """Say who is slow, where in DP → PP → CP → TP, why, and what it costs; or that nobody is to blame.
 
@@ -48,5 +55,6 @@ def slowrank(
         lambda: dumps(slowrank_document(finding)),
         lambda: labelled_markdown(lines),
         (lambda: page, html_to),
+        (lambda: slowrank_metrics(finding), prometheus_to),
     )
     return exit_codes.of_verdict(finding.verdict, fail_on)
