@@ -42,6 +42,9 @@ MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 MARKDOWN_CHARACTERS: Final = 60_000
 """Characters of a whole answer as Markdown: a comment on GitHub holds 65 536."""
 
+PERFETTO_SUSPECTS: Final = 64
+"""Suspects with a track in a Perfetto trace: more tracks than a screen shows; the JSON holds all."""
+
 NOTEBOOK_ROWS: Final = 32
 """Rows of a finding that a notebook shows below a cell: one screen; the table itself has all."""
 
