@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -16,7 +16,7 @@ from tracekit.store import Run
 from tracekit.workers import Engine
 
 from .output import about
-from .packed import packed
+from .packed import Decorator, packed
 from .progress import comparing, reading
 
 _PARALLEL_FROM = 64_000_000
@@ -76,6 +76,27 @@ class Source:
             raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two runs that a command compares, and who reads them, as in `Source`."""
+
+    before: str
+    after: str
+    jobs: int | None
+    quiet: bool
+    engine: str | None
+    address: str | None
+
+    @property
+    def sources(self) -> tuple[Source, Source]:
+        """The two runs, each as one input."""
+        one, two = (
+            Source((given,), None, self.jobs, self.quiet, self.engine, self.address)
+            for given in (self.before, self.after)
+        )
+        return one, two
+
+
 _JOB: Final = click.option(
     "--job",
     type=click.IntRange(min=1),
@@ -102,9 +123,15 @@ _ENGINES: Final = (
 )
 
 
-def source(
-    metavar: str = "TRACES...", *, engines: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+_QUIET: Final = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+
+
+def pair() -> Decorator:
+    """Decorate a command with two inputs, lent to it as the `Pair` called `pair`."""
+    return packed("pair", Pair, click.argument("before"), click.argument("after"), _JOBS, *_ENGINES, _QUIET)
+
+
+def source(metavar: str = "TRACES...", *, engines: bool = True) -> Decorator:
     """Decorate a command with its input, lent to it as the `Source` called `source`.
 
     engines: whether a cluster may read it.
@@ -116,7 +143,7 @@ def source(
         _JOB,
         _JOBS,
         *(_ENGINES if engines else ()),
-        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+        _QUIET,
     )
 
 
