@@ -99,7 +99,7 @@ class _Draft:
     def _rows(self) -> Iterator[int]:
         """Recorded operations that an unseen rank takes part in, those that were matched first."""
         ops = self.run.ops
-        mine = (ops.channel >= 0) & np.append(self.partial, False)[ops.channel] & self.run.analysed
+        mine = (ops.channel >= 0) & np.array([*self.partial, False], bool)[ops.channel] & self.run.analysed
         yield from np.flatnonzero(mine & (ops.instance >= 0)).tolist()
         yield from np.flatnonzero(mine & (ops.instance < 0)).tolist()
 

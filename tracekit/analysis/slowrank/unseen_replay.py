@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import Unseen, beyond_network, partial_rows, waited_for_missing
 from tracekit.analysis.slowrank.unseen_ranks import with_unseen
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
@@ -39,7 +39,16 @@ def waited_for_unseen(case: Case) -> Unseen:
     if case.seen is None:
         return unseen
     left = _left(case)
-    return replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, left))
+    awaited = max(left, beyond_network(case, _transfers(case)))
+    return replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
+
+
+def _transfers(case: Case) -> dict[int, float]:
+    """By operation with an unseen member the transfer that the model gives it, ns: it may be a wait for that one."""
+    model, missing = case.model, frozenset(case.missing)
+    if not isinstance(model, StepModel):
+        return {}
+    return {row: model.transfer[model.instance[row]] for row in partial_rows(case, missing)}
 
 
 def _left(case: Case) -> float:
