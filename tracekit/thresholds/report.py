@@ -36,6 +36,9 @@ TIMELINE_PARTS: Final = 1500
 MAP_CELLS: Final = 200_000
 """Cells of one heat map in a page: 16 384 ranks × 12 steps; more are drawn in blocks of steps."""
 
+PAGE_ROWS: Final = 500
+"""Rows of one table in a page: more are not read, and --json holds all."""
+
 MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 """Characters of one line of Markdown: names in a trace may be megabytes long."""
 
