@@ -43,7 +43,7 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
-from tracekit.report import prometheus
+from tracekit.report import perfetto, prometheus
 from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
@@ -285,6 +285,15 @@ def _(_folder, patch):
         return prometheus.check_installed()
 
     return lambda: checked(""), lambda: checked("prometheus_client")
+
+
+@case("not installed; pip install 'tracekit4d[perfetto]'")
+def _(_folder, patch):
+    def checked(name: str) -> object:
+        patch.setattr(perfetto, "find_spec", find_spec if name else lambda _: None)
+        return perfetto.check_installed()
+
+    return lambda: checked(""), lambda: checked("perfetto")
 
 
 @case("not installed; pip install 'tracekit4d[report]'")

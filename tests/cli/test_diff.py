@@ -7,6 +7,7 @@ SAMPLES = "sample_traces"
 
 def test_same_run_fails_no_build(tracekit, slow):
     done = tracekit("diff", slow[0], slow[0], "--fail-on", "slower,faster", "--json", "-", "--quiet")
+    assert done.out, done.err
     document = json.loads(done.out)
     assert document["schema"] == "tracekit.diff/1"
     assert done.code == (4 if document["verdict"] == "inconclusive" else 0)

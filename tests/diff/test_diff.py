@@ -8,6 +8,7 @@ import pytest
 import tracekit
 from tests.breakdown.runs import kernel, made, shifted_ids
 from tests.tables.rows import comm, step
+from tracekit.analysis.diff import analyse
 from tracekit.analysis.diff.analyse import _verdict
 from tracekit.analysis.diff.significance import changes, interval
 from tracekit.findings.diff import Change
@@ -81,6 +82,12 @@ def test_different_meshes_compare_no_rank(runs, tmp_path):
     assert (other.ranks, other.compared) == ((), 0)
     assert other.notes[0].startswith("the meshes differ: means over all 2 and 2 recorded ranks")
     assert {"tp waiting", "dp waiting"} <= {c.what for c in other.parts}
+
+
+def test_rare_kernels_are_compared_together(runs, monkeypatch):
+    monkeypatch.setattr(analyse, "KERNELS_KEPT", 0)
+    (others,) = tracekit.diff(*runs).kernels
+    assert (others.what, round(others.change_ns)) == ("all other kernels", 50_000)
 
 
 def test_two_steps_decide_nothing(runs):

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from tracekit.analysis.diff.side import Side, side_of
+from tracekit.analysis.diff.side import Kernels, Side, side_of
 from tracekit.analysis.diff.significance import changes, interval
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.findings.diff import Change, DiffFinding, DiffVerdict
@@ -17,6 +17,8 @@ from tracekit.units import ms
 _WITHIN: Final = (
     "steps tell how much one run varies, not how much two runs of the same job on other machines do"
 )
+
+_OTHERS: Final = "all other kernels"
 
 
 def diff(
@@ -82,16 +84,27 @@ def _ranks(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Chang
 
 
 def _kernels(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
-    """The changes of kernels; one that a run never ran takes no time there."""
-    found = [s.kernels(r) for s, r in zip(sides, ranks, strict=True)]
-    if not all(found):
+    """The changes of the kernels that take longest in either run, and of all others together."""
+    one, two = (s.kernels(r) for s, r in zip(sides, ranks, strict=True))
+    if not one or not two:
         return ()
-    names = sorted({*found[0], *found[1]})
-    zeros = [np.zeros(len(s.case.steps.numbers)) for s in sides]
-    one, two = (
-        _columns([f.get(n, zero) for n in names], s) for f, zero, s in zip(found, zeros, sides, strict=True)
+    time = {n: max(sum(k.get(n, {}).values()) for k in (one, two)) for n in {*one, *two}}
+    named = sorted(time, key=lambda n: (-time[n], n))
+    named, rest = named[:KERNELS_KEPT], named[KERNELS_KEPT:]
+    before, after = (
+        np.stack([*(_times(k, [n], s) for n in named), *([_times(k, rest, s)] if rest else [])], axis=1)
+        for k, s in zip((one, two), sides, strict=True)
     )
-    return changes("kernel", names, one, two)[:KERNELS_KEPT]
+    return changes("kernel", [*named, *([_OTHERS] if rest else [])], before, after)
+
+
+def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
+    """The time of all these kernels in each step, shape (steps,), ns; none where a kernel did not run."""
+    total = np.zeros(len(side.case.steps.numbers))
+    for name in names:
+        for column, ns in kernels.get(name, {}).items():
+            total[column] += ns
+    return total
 
 
 def _columns(values: Sequence[F64], side: Side) -> F64:

@@ -21,6 +21,9 @@ from tracekit.units import ms
 Place = tuple[int, ...]
 """Index on each axis, in the mesh's order."""
 
+Kernels = dict[str, dict[int, float]]
+"""Time of a kernel by its name and the column of the step, ns; a step in which it never ran is absent."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -53,21 +56,19 @@ class Side:
         held = [[value(self.parts[r, c]) for r in ranks if (r, c) in self.parts] for c in columns]
         return np.array([np.mean(h) if h else np.nan for h in held], np.float64)
 
-    def kernels(self, ranks: Sequence[int]) -> dict[str, F64]:
-        """Time of each kernel of computing in each step, mean over `ranks` of a GPU, shape (steps,), ns."""
+    def kernels(self, ranks: Sequence[int]) -> Kernels:
+        """Time of each kernel of computing in each step, mean over `ranks` that run on a GPU; ns."""
         case = self.case
-        spent: dict[str, F64] = defaultdict(lambda: np.zeros(len(case.steps.numbers)))
+        spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         asked = [r for r in ranks if case.ops.per_rank[r].on_gpu]
         whole = np.isfinite(case.steps.own[[case.steps.row(r) for r in asked]]).sum(axis=0)
         for rank in asked:
             found = kernels_in_steps(case.run, case.ops, case.steps, case.steps.row(rank))
             names, code = np.unique(found.name.astype(str), return_inverse=True)
-            for i, name in enumerate(names.tolist()):
-                mine = code == i
-                np.add.at(spent[name], found.column[mine], found.lasted[mine])
-        return {
-            name: np.where(whole > 0, total / np.maximum(whole, 1), np.nan) for name, total in spent.items()
-        }
+            cell, of = np.unique(code * len(whole) + found.column, return_inverse=True)
+            for at, ns in zip(cell.tolist(), np.bincount(of, found.lasted).tolist(), strict=True):
+                spent[str(names[at // len(whole)])][at % len(whole)] += ns
+        return {name: {c: ns / int(whole[c]) for c, ns in held.items()} for name, held in spent.items()}
 
 
 def side_of(
