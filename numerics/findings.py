@@ -16,7 +16,9 @@ Verdict = Literal[
     "incomparable",
     "undecided",
 ]
+"""What the comparison found; docs/numerics.md says what each demands."""
 Proof = Literal["matched_order", "local", "bound", "infeasible_by_plan", "ladder", "invariant", "none"]
+"""What the verdict rests on."""
 
 
 @dataclass(frozen=True)
