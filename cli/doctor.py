@@ -19,6 +19,7 @@ from .settings import NAMED, settings_file
 GIVES: Final = {
     "fast": "compiled reading of traces over 128 MB",
     "hta": "comparison with HolisticTraceAnalysis",
+    "prometheus": "--prometheus",
     "report": "--html",
     "train": "reftrain, and numerics on recordings of one's own",
 }
@@ -31,6 +32,9 @@ def doctor() -> int:
     """Say what this installation can do: versions, extras, folders and settings.
 
     Exit 3 where something that every command needs is missing or cannot be written. Paste the answer into a bug report.
+
+    \b
+    tracekit doctor > doctor.txt
     """
     broken = False
     for label, told, fine in _checks():

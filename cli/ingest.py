@@ -13,15 +13,19 @@ from .source import Source, source
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="Folder to write; replaced if it is a run."
 )
+@click.option(
+    "--append", is_flag=True, help="Read only the files that the run does not hold yet, and add them."
+)
 @source()
-def ingest(source: Source, out: Path) -> int:
+def ingest(source: Source, out: Path, append: bool) -> int:
     """Read TRACES once and keep them as Parquet, so that further questions are answered at once.
 
     \b
     tracekit ingest traces/ --out run/
     tracekit slowrank run/
+    tracekit ingest traces/ --out run/ --append
     """
-    run = source.read(out)
+    run = source.read(out, append=append)
     events = sum(r.events for r in run.ranks)
     told = f"{out}: {len(run.ranks)} ranks, {events} events, {len(run.groups)} process groups"
     click.echo(plain(told))

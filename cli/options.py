@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from tracekit.mesh import parse_mesh, parse_order
+from tracekit.report import perfetto as perfetto_trace
+from tracekit.report import prometheus as prometheus_client
 from tracekit.report.html.page import check_installed
 
 from .output import JSON, MARKDOWN, Form, check_writable, emit
@@ -142,6 +144,47 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
     if text == "-":
         raise click.BadParameter("a page is no text for a terminal; name a file")
     check_installed()
+    check_writable(Path(text))
+    return text
+
+
+def prometheus() -> Decorator:
+    """Decorate a command with the option that writes its answer as metrics."""
+    return click.option(
+        "--prometheus",
+        "prometheus_to",
+        callback=_metrics,
+        metavar="FILE",
+        help="Write metrics for a Prometheus text-file collector.",
+    )
+
+
+def _metrics(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--prometheus` before any work: the file can be written, and its package is installed."""
+    if text is not None:
+        prometheus_client.check_installed()
+        check_writable(Path(text))
+    return text
+
+
+def perfetto() -> Decorator:
+    """Decorate a command with the option that writes its answer as a trace of Perfetto."""
+    return click.option(
+        "--perfetto",
+        "perfetto_to",
+        callback=_trace,
+        metavar="FILE",
+        help="Write finding and evidence as a trace for ui.perfetto.dev.",
+    )
+
+
+def _trace(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str | None:
+    """Check `--perfetto` before any work: the trace is a file, and its package is installed."""
+    if text is None:
+        return None
+    if text == "-":
+        raise click.BadParameter("a trace is no text for a terminal; name a file")
+    perfetto_trace.check_installed()
     check_writable(Path(text))
     return text
 

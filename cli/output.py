@@ -11,7 +11,7 @@ from tracekit.errors import InputError, OutputError
 from tracekit.own_files import unwritable
 from tracekit.thresholds.ingest import FILES_NAMED
 
-Form = Callable[[], str]
+Form = Callable[[], str | bytes]
 """Writes the answer in one form, when it is asked for."""
 
 
@@ -28,17 +28,18 @@ def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, st
             write_file(Path(target), form())
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, text: str | bytes) -> None:
     """Write a file whole or not at all; a pipe or device, such as /dev/stdout, is written to as it is.
 
     Raises OutputError, with the remedy, where that fails; a link is never replaced.
     """
     check_writable(path)
+    data = text if isinstance(text, bytes) else text.encode("utf-8")
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
         else:
-            _replaced(path, text)
+            _replaced(path, data)
     except OSError as error:
         raise _refused(path, error.strerror or str(error)) from error
 
@@ -58,14 +59,14 @@ def check_writable(path: Path) -> None:
         raise _refused(path, f"its folder refuses: {why}")
 
 
-def _replaced(path: Path, text: str) -> None:
+def _replaced(path: Path, data: bytes) -> None:
     """Write under a temporary name and rename, so that a killed command leaves nothing half-written."""
     with tempfile.NamedTemporaryFile(
-        "w", dir=path.absolute().parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        dir=path.absolute().parent, prefix=f".{path.name}.", delete=False
     ) as file:
         temporary = Path(file.name)
         try:
-            file.write(text)
+            file.write(data)
             file.flush()
             temporary.chmod(0o644)
             temporary.replace(path)

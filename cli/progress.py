@@ -68,19 +68,29 @@ def comparing(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
             yield show
     else:
-        with _ticking(console) as told:
+        with _ticking(console, "comparing") as told:
             yield lambda done, of: told.update(text=f"{done}/{of} ranks")
 
 
 @contextmanager
-def _ticking(console: Console) -> Iterator[dict[str, str]]:
+def planning(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Lend a callback for (candidates looked at, all candidates) of a plan."""
+    if quiet:
+        yield lambda _done, _of: None
+        return
+    with _ticking(Console(stderr=True), "planning") as told:
+        yield lambda done, of: told.update(text=f"{done}/{of} candidates")
+
+
+@contextmanager
+def _ticking(console: Console, doing: str) -> Iterator[dict[str, str]]:
     """Write a line now and then, from a thread, until the work is done; the text that it shows is lent."""
     told, done, begin = {"text": ""}, threading.Event(), time.monotonic()
 
     def tick() -> None:
         wait = _SILENT_S
         while not done.wait(wait):
-            text = f"comparing: {told['text']}, {time.monotonic() - begin:.0f} s"
+            text = f"{doing}: {told['text']}, {time.monotonic() - begin:.0f} s"
             console.print(text, markup=False, highlight=False)
             wait = _LOG_EVERY_S
 

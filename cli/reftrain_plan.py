@@ -1,7 +1,7 @@
 """`reftrain memory`, `plan` and `calibrate`: memory and time of a run before it is run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -61,7 +61,7 @@ def memory(
     if kernels == "fused":
         job = replace(job, kernels="fused", attention="flex", optimizer="fused")
     ranks = MemoryModel(job).ranks()
-    emit(table(ranks), lambda: json.dumps(document(job, ranks)) + "\n", json_to)
+    emit(table(ranks, job.kernels), lambda: json.dumps(document(job, ranks)) + "\n", json_to)
 
 
 @click.command()
@@ -77,6 +77,14 @@ def memory(
     help="Mean length of documents that do not attend to each other, tokens; else attention is causal.",
 )
 @click.option(
+    "--prefer",
+    type=click.Choice(["simple", "time"]),
+    default="simple",
+    show_default=True,
+    help="Which of a tie is taken: the simplest mesh, or the fastest.",
+)
+@click.option("--quiet", is_flag=True, help="No progress on stderr.")
+@click.option(
     "--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against memory as SVG."
 )
 @JSON
@@ -88,33 +96,44 @@ def plan(
     hardware: str,
     micro_batch: int,
     mean_document: float | None,
+    prefer: str,
+    quiet: bool,
     svg: Path | None,
     json_to: str | None,
 ) -> None:
-    """Choose mesh and schedule: all meshes by projected time, each rejected one with its reason."""
-    from functools import lru_cache
-
+    """Choose mesh and schedule: all meshes by projected time, those left out with their reason."""
     from reftrain.config.presets import preset_tables
     from reftrain.config.run import ModelConfig
     from reftrain.cost.hardware import load_hardware
     from reftrain.plan import plan_report
-    from reftrain.plan.attention_pairs import slowest_pairs
     from reftrain.plan.choose import Planner
     from reftrain.plan.meshes import Workload
+
+    from .progress import planning
 
     model = ModelConfig(**preset_tables(preset)["model"])  # type: ignore[arg-type]
     length, total = parse_count("--seq", seq), parse_count("--tokens", tokens)
     if total % length:
         problem = f"{total} tokens are no whole number of sequences of {length}"
         raise ConfigError("--tokens", problem, f"give a multiple of {length}")
-    machine = load_hardware(hardware)
-    pairs = None
-    if mean_document:
-        pairs = lru_cache(maxsize=None)(lambda cp: slowest_pairs(mean_document, length, cp))
-    made = Planner(Workload(model, gpus, length, total // length, micro_batch), machine, pairs).plan()
+    work = Workload(model, gpus, length, total // length, micro_batch)
+    planner = Planner(work, load_hardware(hardware), _pairs_of(mean_document, length))
+    with planning(quiet=quiet) as progress:
+        made = planner.plan(prefer, progress)
     if svg:
         write_file(svg, plan_report.svg(made))
     emit(plan_report.table(made), lambda: json.dumps(plan_report.document(made)) + "\n", json_to)
+
+
+def _pairs_of(mean_document: float | None, length: int) -> Callable[[int], float] | None:
+    """Return the attending pairs of documents of a mean length by context ranks, None where attention is causal."""
+    from functools import lru_cache
+
+    from reftrain.plan.attention_pairs import slowest_pairs
+
+    if mean_document is None:
+        return None
+    return lru_cache(maxsize=None)(lambda cp: slowest_pairs(mean_document, length, cp))
 
 
 @click.command()

@@ -74,7 +74,7 @@ class FieldsCommand(click.Command):
 @click.option(
     "--set", "settings", multiple=True, metavar="TABLE.FIELD=VALUE", help="Set any field; repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Check the configuration and the ranks started, then stop.")
+@click.option("--dry-run", is_flag=True, help="Check configuration, faults and the ranks started, then stop.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: bool, **flags: Any) -> None:
     """Train with CONFIG.toml, flags going before it.
@@ -83,6 +83,9 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
     """
     loaded = load(config, _overrides(settings, flags))
     if dry_run:
+        from reftrain.job.launcher import check_faults
+
+        check_faults(loaded)
         click.echo(check_environment(loaded), err=True)
         return
     from reftrain.job.launcher import launch

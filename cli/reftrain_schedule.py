@@ -14,7 +14,7 @@ from reftrain.schedule.evaluation import Evaluation, evaluate
 from reftrain.schedule.generators import generate
 from reftrain.schedule.lower import lower
 from reftrain.schedule.registry import SCHEMES, default_virtual
-from reftrain.schedule.replica_sync import SYNCS
+from reftrain.schedule.replica_sync import SYNCS, with_syncs
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import MOST_TABLE_BYTES
 
@@ -57,9 +57,7 @@ class Outputs:
 @click.option(
     "--zero", type=click.IntRange(0, 3), help="Add messages, and reductions as this ZeRO stage has them."
 )
-@click.option(
-    "--sync", type=click.Choice(SYNCS), default="eager_opt", help="Where replicas are summed, with --zero."
-)
+@click.option("--sync", type=click.Choice(SYNCS), help="Where replicas are summed; eager_opt if left out.")
 @JSON
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the time line as SVG.")
 @click.option(
@@ -79,26 +77,26 @@ def schedule(
     steps: int,
     cost: str,
     zero: int | None,
-    sync: str,
+    sync: str | None,
     json_to: str | None,
     svg: Path | None,
     csv_to: Path | None,
     text_to: Path | None,
 ) -> None:
     """Show the schedule NAME, or check and show the table in FILE."""
-    costs, spec = parse_costs(cost), None
+    costs = parse_costs(cost)
     if name.endswith(TABLE_SUFFIXES):
         if stages is not None or micro_batches is not None:
             raise ScheduleError(name, "a table has its own sizes", "leave --stages and --micro-batches out")
-        table = read_table(Path(name))
+        table, spec = read_table(Path(name)), None
     else:
         if stages is None or micro_batches is None:
             raise ScheduleError(name, "the sizes are not given", "give --stages P --micro-batches M")
         v = virtual or default_virtual(name)
         spec = ScheduleSpec(name, stages, micro_batches, v, k or max(stages, 1), pipelines, concat, steps)
         table = generate(spec)
-    if zero is not None:
-        table = lower(table, zero, sync)
+    summed = spec is not None and bool(sync or costs.sync)
+    table = with_transfers(table, zero, sync or "eager_opt", summed=summed)
     outputs = Outputs(json_to, svg, csv_to, text_to)
     try:
         found = evaluate(table, costs, spec)
@@ -107,6 +105,13 @@ def schedule(
             raise
         raise ScheduleError(f"{name}: {error.field}", error.problem, error.remedy) from error
     write(found, micro_batches or table.micro_batches, outputs)
+
+
+def with_transfers(table: Schedule, zero: int | None, sync: str, *, summed: bool) -> Schedule:
+    """Return the table with messages and reductions of a ZeRO stage, or with sums over replicas alone, or as it is."""
+    if zero is not None:
+        return lower(table, zero, sync)
+    return with_syncs(table, sync) if summed else table
 
 
 def read_table(path: Path) -> Schedule:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -16,7 +16,7 @@ from tracekit.store import Run
 from tracekit.workers import Engine
 
 from .output import about
-from .packed import packed
+from .packed import Decorator, packed
 from .progress import comparing, reading
 
 _PARALLEL_FROM = 64_000_000
@@ -37,14 +37,22 @@ class Source:
     engine: str | None = None
     address: str | None = None
 
-    def read(self, out: Path | None = None) -> Run:
-        """The ingested run, read with a progress line; `out` keeps it.
+    def read(self, out: Path | None = None, *, append: bool = False) -> Run:
+        """The ingested run, read with a progress line; `out` keeps it, and grows if it is to `append`.
 
         Without `jobs` one process reads, or one a CPU where the local input is large.
         """
         with self._reader() as engine, reading(quiet=self.quiet) as progress:
             jobs = self.jobs or _jobs(self.inputs)
-            return load(self.inputs, out=out, jobs=jobs, job=self.job, progress=progress, engine=engine)
+            return load(
+                self.inputs,
+                out=out,
+                jobs=jobs,
+                job=self.job,
+                progress=progress,
+                engine=engine,
+                append=append,
+            )
 
     def _reader(self) -> AbstractContextManager[Engine | None]:
         """The engine that was asked for, as long as it is connected."""
@@ -66,6 +74,27 @@ class Source:
                 yield run, progress
         except TracekitError as error:
             raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs that a command compares, and who reads them, as in `Source`."""
+
+    before: str
+    after: str
+    jobs: int | None
+    quiet: bool
+    engine: str | None
+    address: str | None
+
+    @property
+    def sources(self) -> tuple[Source, Source]:
+        """The two runs, each as one input."""
+        one, two = (
+            Source((given,), None, self.jobs, self.quiet, self.engine, self.address)
+            for given in (self.before, self.after)
+        )
+        return one, two
 
 
 _JOB: Final = click.option(
@@ -94,9 +123,15 @@ _ENGINES: Final = (
 )
 
 
-def source(
-    metavar: str = "TRACES...", *, engines: bool = True
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+_QUIET: Final = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+
+
+def pair() -> Decorator:
+    """Decorate a command with two inputs, lent to it as the `Pair` called `pair`."""
+    return packed("pair", Pair, click.argument("before"), click.argument("after"), _JOBS, *_ENGINES, _QUIET)
+
+
+def source(metavar: str = "TRACES...", *, engines: bool = True) -> Decorator:
     """Decorate a command with its input, lent to it as the `Source` called `source`.
 
     engines: whether a cluster may read it.
@@ -108,7 +143,7 @@ def source(
         _JOB,
         _JOBS,
         *(_ENGINES if engines else ()),
-        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+        _QUIET,
     )
 
 

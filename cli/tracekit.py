@@ -7,6 +7,7 @@ from .program import Command, program, run
     Command("slowrank", "slowrank", "Who is slow, where in DP → PP → CP → TP, why, and what it costs."),
     Command("whatif", "whatif", "The step if a rank, stage, axis or operation were typical."),
     Command("breakdown", "breakdown", "Step time by compute, exposed communication, bubble, host, idle."),
+    Command("diff", "diff", "What takes longer in one run than in another: by part, rank and kernel."),
     Command("mesh", "mesh", "Which mesh the job runs on, and which process groups tell it."),
     Command("hang", "hang", "Who never came, in which collective, host or device stalled."),
     Command("schema", "schema", "The JSON Schema of the answer of a command."),

@@ -3,6 +3,7 @@
 import click
 
 from tracekit.analysis.questions.answer import answer as priced
+from tracekit.report.html.whatif import whatif_html
 from tracekit.report.markdown import labelled_markdown
 from tracekit.report.shared_text import laid_out
 from tracekit.report.slowrank_json import dumps
@@ -21,9 +22,12 @@ from .source import Source, source
     help="What is to be typical; repeatable. The standard questions if left out.",
 )
 @options.cut()
+@options.html()
 @options.answer()
 @source()
-def whatif(source: Source, fix: tuple[str, ...], cut: options.Cut, answer: options.Answer) -> int:
+def whatif(
+    source: Source, fix: tuple[str, ...], cut: options.Cut, html_to: str | None, answer: options.Answer
+) -> int:
     """Say what a step would take if a rank, a stage, an axis or an operation type were typical.
 
     Each fix is priced alone, and all of them together. Without one: everybody, the worst ranks, each axis and each
@@ -37,5 +41,10 @@ def whatif(source: Source, fix: tuple[str, ...], cut: options.Cut, answer: optio
     with source.analysed() as (run, progress):
         finding = priced(run, fix, cut.mesh, cut.order, cut.steps, progress)
     lines = whatif_lines(finding, verbose=answer.verbose)
-    answer.emit(laid_out(lines), lambda: dumps(whatif_document(finding)), lambda: labelled_markdown(lines))
+    answer.emit(
+        laid_out(lines),
+        lambda: dumps(whatif_document(finding)),
+        lambda: labelled_markdown(lines),
+        (lambda: whatif_html(finding), html_to),
+    )
     return 0

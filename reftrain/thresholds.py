@@ -144,8 +144,12 @@ SAME_GROWTH: Final = 1e-9
 MOST_IN_FLIGHT: Final = 1024
 """Micro-batches times virtual stages of an all-forward-all-backward candidate: a table with more has never fitted."""
 
+LARGE_BUBBLE: Final = 0.25
+"""Filling and draining of a pipeline over its computing time from which a batch is called small: twice the 12 % that
+Llama 3 accepted at m = p."""
+
 SHOWN_MESHES: Final = 12
-"""Choices, and near misses, in the text of a plan; the JSON holds all."""
+"""Choices in the text of a plan; the JSON holds all."""
 
 LABELLED_MESHES: Final = 6
 """Points of a plan's picture that carry a label: more would cover one another."""

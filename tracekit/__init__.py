@@ -4,9 +4,15 @@
     finding = tracekit.slowrank(run)              # who is slow, where, why, and what it costs
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
+    finding = tracekit.diff(run, other)           # what takes longer in another run, tested over steps
     finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
+    table = tracekit.operations(run)              # all communication, one row an operation (Arrow)
+    analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
     dumps = tracekit.load_dumps(["dumps/"])       # flight-recorder dumps → a DumpSet
     finding = tracekit.hang(dumps)                # who never came, in which call
+
+A finding is a table as well: `to_pandas()`, `to_arrow()`, and a notebook shows it. `run.slowrank()`, `whatif`,
+`breakdown` and `operations` are the functions above with the run as their first argument.
 
 Files → ingest → tables → analysis → findings → report: one way, and every stage can be looked at.
 
@@ -21,20 +27,24 @@ from typing import TYPE_CHECKING, Any, Final
 from tracekit.errors import InputError, MeshError, TracekitError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit import findings
+    from tracekit import findings, interop
     from tracekit.analysis.breakdown.analyse import analyse as breakdown
+    from tracekit.analysis.diff.analyse import diff
     from tracekit.analysis.hang.analyse import analyse as hang
+    from tracekit.analysis.operation_table import operations
     from tracekit.analysis.places import places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
+    from tracekit.findings.diff import DiffFinding
     from tracekit.findings.mesh import PlacesFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
 __all__ = [
     "BreakdownFinding",
+    "DiffFinding",
     "DumpSet",
     "HangFinding",
     "InputError",
@@ -46,10 +56,13 @@ __all__ = [
     "UsageError",
     "WhatIfFinding",
     "breakdown",
+    "diff",
     "findings",
     "hang",
+    "interop",
     "load",
     "load_dumps",
+    "operations",
     "places",
     "slowrank",
     "whatif",
@@ -57,6 +70,7 @@ __all__ = [
 
 _HOMES: Final = {
     "BreakdownFinding": ("tracekit.findings", "BreakdownFinding"),
+    "DiffFinding": ("tracekit.findings.diff", "DiffFinding"),
     "DumpSet": ("tracekit.dumps.load", "DumpSet"),
     "HangFinding": ("tracekit.findings", "HangFinding"),
     "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
@@ -64,9 +78,11 @@ _HOMES: Final = {
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
+    "diff": ("tracekit.analysis.diff.analyse", "diff"),
     "hang": ("tracekit.analysis.hang.analyse", "analyse"),
     "load": ("tracekit.ingest", "load"),
     "load_dumps": ("tracekit.dumps.load", "load_dumps"),
+    "operations": ("tracekit.analysis.operation_table", "operations"),
     "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
     "whatif": ("tracekit.analysis.questions.answer", "answer"),
@@ -76,8 +92,8 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> Any:
     """The public object of that name; raises AttributeError where there is none."""
-    if name == "findings":
-        return import_module("tracekit.findings")
+    if name in {"findings", "interop"}:
+        return import_module(f"tracekit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOMES[name]

@@ -121,7 +121,7 @@ def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]
         rejected=tuple(Rejected(**r) for r in manifest["rejected"]),
         quality=tuple(Quality(**q) for q in manifest["quality"]),
         world_size=None if world is None else _whole(world, MAX_RANKS + 1),
-        mesh_hint=_hint(manifest["mesh_hint"]),
+        mesh_hint=checked_hint(manifest["mesh_hint"]),
     )
 
 
@@ -162,8 +162,8 @@ def _texts(values: list[Any]) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _hint(hint: Any) -> dict[str, Any] | None:
-    """The mesh that the manifest hints at; ValueError where it is none that we write."""
+def checked_hint(hint: Any) -> dict[str, Any] | None:
+    """Return the mesh that a file of a run hints at; ValueError, TypeError or KeyError where we write no such mesh."""
     if hint is None:
         return None
     for size in hint["sizes"].values():

@@ -3,6 +3,7 @@
     DIR/manifest.json              {"schema": "tracekit.run/1", "world_size", "mesh_hint", "ranks", "rejected",
                                    "quality"}: a RankRecord per rank (with the hash of its input), a Rejected per
                                    file that was not usable, a Quality per repair or doubt
+    DIR/files.json                 the input files, so that others can be appended (`ingest.kept_files`)
     DIR/groups.parquet             schema.GROUPS
     DIR/events/rank-000000.parquet schema.EVENTS, one file per rank
 
@@ -14,6 +15,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pyarrow.parquet as pq
 
 from tracekit.arrays import MINUS_ONE, from_numpy, to_numpy
 from tracekit.errors import InputError
-from tracekit.findings import Quality, Rejected
+from tracekit.findings import BreakdownFinding, Quality, Rejected, SlowRankFinding, WhatIfFinding
 from tracekit.schema import EVENTS
 from tracekit.stored_table import checked
 from tracekit.thresholds.ingest import MANIFEST_HEAD
@@ -143,6 +145,25 @@ class Run:
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
 
+    def slowrank(self, **cut: Any) -> SlowRankFinding:
+        """Return who is slow: `tracekit.slowrank` of this run, with its options and errors."""
+        found: SlowRankFinding = _public("slowrank")(self, **cut)
+        return found
+
+    def whatif(self, fix: Sequence[str] = (), **cut: Any) -> WhatIfFinding:
+        """Return what fixes would save: `tracekit.whatif` of this run, with its options and errors."""
+        found: WhatIfFinding = _public("whatif")(self, fix, **cut)
+        return found
+
+    def breakdown(self, **cut: Any) -> BreakdownFinding:
+        """Return what steps consist of: `tracekit.breakdown` of this run, with its options and errors."""
+        found: BreakdownFinding = _public("breakdown")(self, **cut)
+        return found
+
+    def operations(self, **cut: Any) -> pa.Table:
+        """Return all communication, one row an operation: `tracekit.operations` of this run."""
+        return _public("operations")(self, **cut)
+
     def _within_world(self, table: pa.Table) -> pa.Table:
         """`table` without peers that the job does not have: a damaged number tells nothing."""
         for name in ("src_rank", "dst_rank"):
@@ -155,6 +176,11 @@ class Run:
                 at = table.schema.get_field_index(name)
                 table = table.set_column(at, EVENTS.field(name), from_numpy(values, beyond | unknown))
         return table
+
+
+def _public(name: str) -> Any:
+    """The function of that name which users call: this room stands below those that answer and imports none."""
+    return getattr(import_module("tracekit"), name)
 
 
 def is_run(folder: Path) -> bool:

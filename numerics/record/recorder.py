@@ -17,6 +17,7 @@ import json
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -85,8 +86,8 @@ class Recorder:
         self._names = tuple(names)
         self._steps = chosen_steps()
         self._folder = Path(run_dir) / FOLDER
-        self._path = self._folder / rank_file(rank)
-        self._partial = self._path.with_name(self._path.name + PARTIAL_SUFFIX)
+        self.path = self._folder / rank_file(rank)
+        self._partial = self.path.with_name(self.path.name + PARTIAL_SUFFIX)
         self._lock = threading.Lock()
         self._rows: list[dict[str, Any]] = []
         self._small: list[tuple[dict[str, Any], Small]] = []
@@ -100,8 +101,8 @@ class Recorder:
 
     def _open(self, stamp: Mapping[str, Any], *, write_stamp: bool) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            raise CaptureError(f"{self._path}: a capture is there already; choose another folder")
+        if self.path.exists():
+            raise CaptureError(f"{self.path}: a capture is there already; choose another folder")
         if write_stamp:
             temporary = self._folder / f".{STAMP}.tmp"
             told = {**stamp, "run": uuid.uuid4().hex}
@@ -249,7 +250,18 @@ class Recorder:
             self._writer.close()
             if self._values is not None:
                 self._values.close({"run": run, "rank": str(self.rank)})
-            self._partial.replace(self._path)
+            self._partial.replace(self.path)
+
+    def abandon(self) -> None:
+        """Give the capture up where the disk takes no more: its partial file stays, as that of a run that broke off."""
+        with self._lock:
+            self._closed = True
+            self._rows.clear()
+            self._small.clear()
+            if self._values is not None:
+                self._values.abandon()
+            with suppress(OSError):
+                self._writer.close()
 
     def _run_id(self) -> str:
         """Return the id of this run in stamp.json; empty where no stamp is to be seen from here."""

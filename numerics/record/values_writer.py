@@ -6,6 +6,7 @@ The format puts the header in front (see `numerics.values_file`), so the bytes a
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ class ValuesWriter:
                 f"values of type {flat.dtype} cannot be stored; leave {key!r} out of the names"
             )
         raw = flat.contiguous().view(torch.uint8).numpy()
-        raw.tofile(self._file)
+        self._file.write(raw.data)
         end = self._at + raw.nbytes
         self._header[key] = {"dtype": code, "shape": [flat.numel()], "data_offsets": [self._at, end]}
         self._at = end
@@ -71,3 +72,10 @@ class ValuesWriter:
                 shutil.copyfileobj(data, out, _COPY_BYTES)
             temporary.replace(self.path)
         self._data.unlink()
+
+    def abandon(self) -> None:
+        """Remove what was collected, which nothing reads without its header; the disk may be full of it."""
+        with suppress(OSError):
+            self._file.close()
+        for left in (self._data, self.path.with_name(f".{self.path.name}.tmp")):
+            left.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """The hooks that record one rank of a trainer; `numerics.record.watch` makes them."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -78,7 +79,7 @@ class Watcher:
         if self._to is None or call.value.is_complex():
             return
         phase: Phase = "backward" if _in_backward() else "forward" if self._in_forward else "reduce"
-        self._to.record(
+        self._put(
             call.label,
             call.value,
             step=self._step,
@@ -172,7 +173,7 @@ class Watcher:
     ) -> None:
         """Record a placed tensor, at the current step if none is given."""
         if self._to is not None:
-            self._to.record(
+            self._put(
                 tensor,
                 at.local,
                 step=self._step if step is None else step,
@@ -234,7 +235,25 @@ class Watcher:
                 "partial": at.partial,
                 **more,
             }
-            self._to.record(tensor, at.local, step=self._step, **given)
+            self._put(tensor, at.local, step=self._step, **given)
+
+    def _put(self, tensor: str, value: torch.Tensor, **row: Any) -> None:
+        """Record a row, unless the disk takes no more: then recording ends, and the training goes on."""
+        try:
+            if self._to is not None:
+                self._to.record(tensor, value, **row)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        if self._to is not None:
+            to, self._to = self._to, None
+            to.abandon()
+            why = error.strerror or str(error)
+            said = (
+                f"numerics: {to.path}: recording ended at step {self._step} ({why}); the training goes on\n"
+            )
+            sys.stderr.write(said)
 
     def close(self) -> None:
         """Remove the hooks and finish the capture. Call it after the last step."""
@@ -246,9 +265,12 @@ class Watcher:
         self._shapes.close()
         if self._collectives is not None:
             self._collectives.close()
-        if self._to is not None:
-            self._to.close()
-            self._to = None
+        try:
+            if self._to is not None:
+                self._to.close()
+        except OSError as error:
+            self._give_up(error)
+        self._to = None
 
 
 def _module(parameter: str) -> str:

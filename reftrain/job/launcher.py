@@ -38,8 +38,7 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     Raises `ConfigError` when a launcher started another number of ranks than the mesh has, `RankDiedError`
     when a rank ended early, or the error that a rank reported.
     """
-    read_faults(config)
-    read_bugs(config)
+    check_faults(config)
     world = world_from_environment(os.environ)
     prepare_folder(Path(config.out), first=world is None or world.rank == 0)
     if world is not None:
@@ -54,6 +53,12 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
     except OSError as error:
         error.filename = error.filename or config.out
         raise MachineError(refusal(error)) from error
+
+
+def check_faults(config: RunConfig) -> None:
+    """Raise `ConfigError` for a planted fault or bug that cannot strike in this run."""
+    read_faults(config)
+    read_bugs(config)
 
 
 def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:

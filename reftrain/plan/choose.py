@@ -10,7 +10,7 @@ network ports ("Scaling Llama 3 Training", section 3.1.3: reductions at scale co
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reftrain.config.run import MeshConfig
 from reftrain.cost.cost_model import CostModel
@@ -30,15 +30,23 @@ from tracekit.axes import AXES
 Pairs = Callable[[int], float]
 """Mean (query, key) pairs of a sequence that the slowest rank of a context group of this size computes, times cp."""
 
+Progress = Callable[[int, int], None]
+"""Told how many candidates have been looked at, and how many there are."""
+
 
 @dataclass(frozen=True)
 class Choice:
-    """A mesh with its fastest schedule that fits; `memory_bytes` of the fullest rank."""
+    """A mesh with its fastest schedule that fits; `memory_bytes` of the fullest rank.
+
+    `tie`: no slower than the fastest mesh by more than the error of the projection; `note` says why it is not taken.
+    """
 
     job: Job
     projection: Projection
     memory_bytes: float
     tflops: float
+    tie: bool = False
+    note: str = ""
 
     @property
     def mesh(self) -> Mesh:
@@ -62,12 +70,13 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Plan:
-    """`choices` by projected time, the first the one to take; `rejected` all other meshes."""
+    """`choices` by projected time, `taken` the one of them to take; `rejected` all other meshes."""
 
     workload: Workload
     hardware: Hardware
     choices: tuple[Choice, ...]
     rejected: tuple[Rejected, ...]
+    taken: Choice
 
 
 def mesh_of(job: Job) -> Mesh:
@@ -134,8 +143,11 @@ class Planner:
         self.pairs = pairs or (lambda _cp: workload.seq_len * (workload.seq_len + 1) / 2)
         self.flops = workload.tokens * flops_per_token(workload.model, workload.seq_len)
 
-    def plan(self) -> Plan:
-        """Return the plan over all meshes; raises `ConfigError` when none fits."""
+    def plan(self, prefer: str = "simple", progress: Progress | None = None) -> Plan:
+        """Return the plan over all meshes; raises `ConfigError` when none fits.
+
+        `prefer` says what breaks a tie, as in `decide`; `progress` is told candidates done and all of them.
+        """
         possible, rejected = [], []
         for mesh in all_meshes(self.workload.gpus):
             reason = impossible(self.workload, mesh)
@@ -143,17 +155,15 @@ class Planner:
                 rejected.append(Rejected(mesh, reason))
             else:
                 possible.append(mesh)
-        search = self._search(possible)
+        search = self._search(possible, progress or (lambda _done, _of: None))
         if not search.found:
             why = f" ({rejected[-1].reason})" if not possible else ""
             problem = f"{self._nothing_fits(search)}{why}"
             raise ConfigError("--gpus", problem, "give more devices or a larger memory")
-        choices, ties = decide(list(search.found.values()))
-        rejected += ties
+        choices, taken = decide(list(search.found.values()), prefer)
         rejected += [search.why_not(mesh) for mesh in possible if mesh not in search.found]
-        return Plan(
-            self.workload, self.hardware, tuple(choices), tuple(sorted(rejected, key=lambda r: r.mesh))
-        )
+        ordered = tuple(sorted(rejected, key=lambda r: r.mesh))
+        return Plan(self.workload, self.hardware, tuple(choices), ordered, taken)
 
     def jobs(self) -> Iterator[Job]:
         """Every schedule of every mesh that the shapes allow."""
@@ -169,7 +179,7 @@ class Planner:
         usable = f"{search.usable / GIB:.1f} GiB usable"
         return f"no mesh fits: the leanest, {sizes}, needs {needed / GIB:.1f} GiB of {usable}"
 
-    def _search(self, meshes: Sequence[Mesh]) -> _Search:
+    def _search(self, meshes: Sequence[Mesh], progress: Progress) -> _Search:
         search = _Search(self.hardware.usable_bytes)
         queue: list[tuple[float, int, Job]] = []
         for mesh in meshes:
@@ -178,13 +188,16 @@ class Planner:
                     bound = time_bound(job, self._costs(job))
                     queue.append((bound, len(queue), job))
         heapq.heapify(queue)
+        of = len(queue)
         while queue:
+            progress(of - len(queue), of)
             bound, _, job = heapq.heappop(queue)
             mesh = mesh_of(job)
             if bound > (1 + HORIZON) * search.best:
                 search.unseen[mesh] = min(bound, search.unseen.get(mesh, bound))
             elif alike(job) not in search.fits and search.slowest(mesh) > bound:
                 self._examine(job, search)
+        progress(of, of)
         return search
 
     def _examine(self, job: Job, search: _Search) -> None:
@@ -207,7 +220,7 @@ class Planner:
         tp, cp, pp, dp = mesh
         work = self.workload
         micro_batches = work.sequences // (dp * work.micro_batch_size)
-        for schedule, virtual, zero in _schemes(pp, work.model.layers, micro_batches):
+        for schedule, virtual, zero, consecutive in _schemes(pp, work.model.layers, micro_batches):
             for recompute in ("none", "full"):
                 yield Job(
                     model=work.model,
@@ -217,30 +230,41 @@ class Planner:
                     layers=layer_counts(work.model.layers, pp * virtual, balanced=pp > 1),
                     schedule=schedule,
                     virtual=virtual,
-                    consecutive=min(pp, micro_batches),
+                    consecutive=consecutive,
                     micro_batch_size=work.micro_batch_size,
                     recompute=recompute,
                 )
 
 
-def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int]]:
-    """Schedule, virtual stages and ZeRO stage of the candidates.
+def _schemes(pp: int, layers: int, micro_batches: int) -> Iterator[tuple[str, int, int, int]]:
+    """Schedule, virtual stages, ZeRO stage and consecutive micro-batches of the candidates.
 
     Without a pipeline ZeRO-1 to 3 are candidates. With a pipeline ZeRO-3 is not: the pipeline splits the weights, which
     makes gathers for every micro-batch needless ("Scaling Llama 3 Training", section 5.1).
     """
+    together = min(pp, micro_batches)
     if pp == 1:
-        yield from (("flexible", 1, zero) for zero in (1, 2, 3))
+        yield from (("flexible", 1, zero, together) for zero in (1, 2, 3))
         return
-    most = (layers + 2) // pp
+    most, whole = (layers + 2) // pp, whole_rounds(pp, micro_batches)
     for virtual in sorted({most, *(1 << i for i in range(most.bit_length()) if 1 << i <= most)}):
         for zero in (1, 2):
             if virtual == 1:
-                yield "1f1b", 1, zero
-            elif micro_batches >= pp:
-                yield "flexible", virtual, zero
+                yield "1f1b", 1, zero, together
+            elif whole:
+                yield "flexible", virtual, zero, whole
         if micro_batches * virtual <= MOST_IN_FLIGHT:
-            yield "afab", virtual, 2
+            yield "afab", virtual, 2, together
+
+
+def whole_rounds(pp: int, micro_batches: int) -> int | None:
+    """Return the fewest consecutive micro-batches, pp to 2·pp, with which no round is shorter than the pipeline.
+
+    After a shorter last round virtual stages can wait for one another, unless most forwards come first. None if there
+    is no such number.
+    """
+    counts = range(pp, min(2 * pp, micro_batches) + 1)
+    return next((k for k in counts if not 0 < micro_batches % k < pp), None)
 
 
 def axes_of(mesh: Mesh) -> int:
@@ -248,24 +272,28 @@ def axes_of(mesh: Mesh) -> int:
     return sum(size > 1 for size in mesh)
 
 
-def decide(found: Sequence[Choice]) -> tuple[list[Choice], list[Rejected]]:
-    """Return the choices by time, the first the one to take, and apart from them the faster ones of its tie."""
-    fastest = min(choice.projection.step_s for choice in found)
-    tied = [c for c in found if c.projection.step_s <= (1 + TIE) * fastest]
-    taken = min(tied, key=lambda c: (axes_of(c.mesh), c.projection.network_bytes, c.projection.step_s))
-    ties, choices = [], []
-    for choice in found:
-        if choice.projection.step_s >= taken.projection.step_s:
-            choices.append(choice)
-        else:
-            ties.append(Rejected(choice.mesh, _tie_reason(choice, taken), choice.projection.step_s))
-    return sorted(choices, key=lambda c: (c.projection.step_s, c is not taken)), ties
+def decide(found: Sequence[Choice], prefer: str = "simple") -> tuple[list[Choice], Choice]:
+    """Return the choices by time, ties marked, and the one to take.
+
+    Of a tie, `time` takes the fastest, `simple` the one with the fewest axes, of those the one that sends least.
+    """
+    ordered = sorted(found, key=lambda c: (c.projection.step_s, c.mesh))
+    limit = (1 + TIE) * ordered[0].projection.step_s
+    marked = [replace(choice, tie=choice.projection.step_s <= limit) for choice in ordered]
+    taken = marked[0]
+    if prefer == "simple":
+        tied = [choice for choice in marked if choice.tie]
+        taken = min(tied, key=lambda c: (axes_of(c.mesh), c.projection.network_bytes, c.projection.step_s))
+    return [replace(c, note=_why_not_taken(c, taken)) if c.tie else c for c in marked], taken
 
 
-def _tie_reason(choice: Choice, taken: Choice) -> str:
-    faster = 100 * (taken.projection.step_s / choice.projection.step_s - 1)
-    reason = f"{faster:.1f} % faster, a tie within the projection's error of {100 * TIE:.0f} %, but "
+def _why_not_taken(choice: Choice, taken: Choice) -> str:
+    """Return why a choice of a tie is not the one taken, or nothing where it is."""
+    if choice.mesh == taken.mesh:
+        return ""
+    if choice.projection.step_s > taken.projection.step_s:
+        return "slower"
     if axes_of(choice.mesh) > axes_of(taken.mesh):
-        return reason + f"has {axes_of(choice.mesh)} axes to wait along, not {axes_of(taken.mesh)}"
+        return f"has {axes_of(choice.mesh)} axes to wait along, not {axes_of(taken.mesh)}"
     sent, least = (c.projection.network_bytes / 1e9 for c in (choice, taken))
-    return reason + f"sends {sent:.1f} GB a step through each network port, not {least:.1f}"
+    return f"sends {sent:.1f} GB a step through each network port, not {least:.1f}"

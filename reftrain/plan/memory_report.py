@@ -21,8 +21,8 @@ def document(job: Job, ranks: Sequence[RankMemory]) -> dict[str, Any]:
     }
 
 
-def table(ranks: Sequence[RankMemory]) -> str:
-    """The memory as text, by pipeline rank, at the largest moment of a step."""
+def table(ranks: Sequence[RankMemory], kernels: str) -> str:
+    """The memory as text, with the style of kernels it assumes, by pipeline rank, at the largest moment of a step."""
     most = max(rank.peak for rank in ranks)
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     head = ("pipeline rank", *COLUMNS, "peak", "in flight")
@@ -32,6 +32,7 @@ def table(ranks: Sequence[RankMemory]) -> str:
         values = [*(kinds[column] for column in COLUMNS), rank.peak]
         rows.append((str(rank.rank), *(f"{value / unit:.2f}" for value in values), str(rank.in_flight)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = [f"{name} at the largest moment of a step; equal on all ranks of a pipeline rank"]
+    head_line = f"{name} at the largest moment of a step with {kernels} kernels"
+    lines = [f"{head_line}; equal on all ranks of a pipeline rank"]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from typing import Any
 from reftrain.cost.hardware import GIB
 from reftrain.plan.choose import Choice, Plan, Rejected
 from reftrain.plan.meshes import Mesh
-from reftrain.thresholds import LABELLED_MESHES, SHOWN_MESHES
+from reftrain.thresholds import LABELLED_MESHES, LARGE_BUBBLE, SHOWN_MESHES, TIE
 from tracekit.axes import AXES
 
 
@@ -23,12 +23,37 @@ def document(plan: Plan) -> dict[str, Any]:
         "gpus": plan.workload.gpus,
         "seq_len": plan.workload.seq_len,
         "sequences": plan.workload.sequences,
-        "choices": [_choice(choice) for choice in plan.choices],
+        "kernels": plan.taken.job.kernels,
+        "taken": dict(zip(AXES, plan.taken.mesh, strict=True)),
+        "warnings": warnings(plan),
+        "choices": [_choice(choice, plan) for choice in plan.choices],
         "rejected": [_rejected(row) for row in plan.rejected],
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def warnings(plan: Plan) -> list[str]:
+    """Return what is doubtful about the mesh taken: a tensor group beyond the node, a batch that starves the pipeline.
+
+    Filling and draining over computing time is (p-1)/(m·v) ("Scaling Llama 3 Training", section 3.1).
+    """
+    found = []
+    work, node = plan.workload, plan.hardware.node_size
+    if plan.taken.job.mesh.tp > node:
+        found.append(f"tp {plan.taken.job.mesh.tp} reaches beyond a node of {node} devices")
+    job = plan.taken.job
+    filling = (job.mesh.pp - 1) / (job.micro_batches * job.virtual)
+    if filling > LARGE_BUBBLE:
+        idle = f"the pipeline fills and drains for {100 * filling:.0f} % of its computing time"
+        found.append(f"the batch of {work.sequences} sequences is small for {work.gpus} devices: {idle}")
+    return found
+
+
+def beyond_node(mesh: Mesh, plan: Plan) -> bool:
+    """Return whether tensor-parallel groups of a mesh span nodes."""
+    return mesh[0] > plan.hardware.node_size
+
+
+def _choice(choice: Choice, plan: Plan) -> dict[str, Any]:
     projection, job = choice.projection, choice.job
     return {
         "mesh": dict(zip(AXES, choice.mesh, strict=True)),
@@ -44,6 +69,9 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "bubble": round(projection.bubble, 6),
         "exposed": {axis: round(share, 6) for axis, share in projection.exposed.items()},
         "network_gb": round(projection.network_bytes / 1e9, 3),
+        "tie": choice.tie,
+        "note": choice.note,
+        "tp_beyond_node": beyond_node(choice.mesh, plan),
     }
 
 
@@ -53,34 +81,45 @@ def _rejected(row: Rejected) -> dict[str, Any]:
 
 
 def table(plan: Plan) -> str:
-    """The plan as text: choices by time, the meshes nearest to being chosen, and how many others fell why."""
-    head = ("mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", *AXES, "net GB")
-    rows = [head, *(_row(choice) for choice in plan.choices[:SHOWN_MESHES])]
+    """The plan as text: choices by time with the one to take marked, and how many other meshes fell why."""
+    head = ("", "mesh", "schedule", "step s", "TFLOP/s", "GiB", "bubble", *AXES, "net GB", "")
+    shown = plan.choices[:SHOWN_MESHES]
+    shown += (plan.taken,) if plan.taken.mesh not in {c.mesh for c in shown} else ()
+    rows = [head, *(_row(choice, plan) for choice in shown)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = [
         "  ".join(
-            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            c.ljust(w) if i in LEFT_COLUMNS else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]
-    if len(plan.choices) > SHOWN_MESHES:
-        lines.append(f"and {len(plan.choices) - SHOWN_MESHES} slower ones")
-    near = sorted((r for r in plan.rejected if r.step_s is not None), key=lambda r: r.step_s or 0.0)
-    lines += ["", "Rejected, the nearest first:"]
-    lines += [f"  {mesh_text(r.mesh)}: {r.reason}" for r in near[:SHOWN_MESHES]]
-    others = [r for r in plan.rejected if r.step_s is None]
-    memory = sum("does not fit" in r.reason for r in others)
+    if len(plan.choices) > len(shown):
+        lines.append(f"and {len(plan.choices) - len(shown)} slower ones")
+    kernels = plan.taken.job.kernels
+    lines += ["", f"> taken, = a tie with the fastest within {100 * TIE:.0f} %; memory of {kernels} kernels"]
+    if any(beyond_node(choice.mesh, plan) for choice in shown):
+        lines.append(f"! tp reaches beyond a node of {plan.hardware.node_size} devices")
+    lines += [f"warning: {text}" for text in warnings(plan)]
+    memory = sum("does not fit" in r.reason for r in plan.rejected)
+    slower = sum(r.step_s is not None for r in plan.rejected)
     lines.append(
-        f"  {memory} meshes do not fit in memory, {len(others) - memory} do not suit the shapes, "
-        f"{max(len(near) - SHOWN_MESHES, 0)} more are slower; --json lists each with its reason"
+        f"{memory} meshes do not fit in memory, {len(plan.rejected) - memory - slower} do not suit the shapes, "
+        f"{slower} more are slower; --json lists each with its reason"
     )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _row(choice: Choice) -> tuple[str, ...]:
+LEFT_COLUMNS = (0, 1, 2, 12)
+"""Columns of the text that begin at the left: marks, mesh, schedule, note."""
+
+
+def _row(choice: Choice, plan: Plan) -> tuple[str, ...]:
     projection = choice.projection
     shares = (f"{100 * projection.exposed[axis]:.1f}%" for axis in AXES)
+    mark = ">" if choice.mesh == plan.taken.mesh else "=" if choice.tie else ""
     return (
+        mark + ("!" if beyond_node(choice.mesh, plan) else ""),
         mesh_text(choice.mesh),
         choice.schedule,
         f"{projection.step_s:.3f}",
@@ -89,6 +128,7 @@ def _row(choice: Choice) -> tuple[str, ...]:
         f"{100 * projection.bubble:.1f}%",
         *shares,
         f"{projection.network_bytes / 1e9:.1f}",
+        choice.note,
     )
 
 
@@ -96,7 +136,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 460, 70, 60, 50
 
 
 def svg(plan: Plan) -> str:
-    """The choices as points: memory to the right, projected step time upwards; the first is ringed."""
+    """The choices as points: memory to the right, projected step time upwards; the one taken is ringed."""
     usable = plan.hardware.usable_bytes / GIB
     times = [c.projection.step_s for c in plan.choices]
     low, high = min(times) * 0.98, max([*times, min(times) * 1.05]) * 1.02
@@ -125,7 +165,7 @@ def svg(plan: Plan) -> str:
         parts.append(
             f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="4" fill="#1f6fb2"><title>{html.escape(label)}</title></circle>'
         )
-        if number == 0:
+        if choice.mesh == plan.taken.mesh:
             parts.append(
                 f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="8" fill="none" stroke="#c60" stroke-width="2"/>'
             )

@@ -27,7 +27,7 @@ def figures(job: Job, measure: Callable[[Job], Any], rounds: float = 0.0) -> Fig
     The shorter steps leave out whole rounds of micro-batches and have at least `rounds` of them. Their figures have
     to lie on a line; where they do not, longer steps are tried, at last the whole one.
     """
-    count, period = job.micro_batches, math.lcm(job.mesh.pp, job.consecutive)
+    count, period = job.micro_batches, max(job.mesh.pp, job.consecutive)
     half = math.ceil(max(FULL_ROUNDS, rounds) / SAMPLES[0])
     while job.given is None and job.schedule in ONE_WAY and 2 * SAMPLES[-1] * half * period <= count:
         counts = [n * half * period + count % period for n in SAMPLES]

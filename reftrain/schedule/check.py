@@ -43,6 +43,11 @@ def first_problem(schedule: Schedule) -> str | None:
     return None if problem is None else str(problem)
 
 
+def runs(schedule: Schedule) -> bool:
+    """Return whether a built table, which can break no other rule, has no cyclic wait."""
+    return not _Walk(schedule, Dependencies(schedule)).stuck()
+
+
 def _misplaced(schedule: Schedule) -> Iterator[Problem]:
     for rank, slot, action in schedule.everything():
         if not 0 <= action.replica < schedule.replicas:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from reftrain.schedule.actions import Action, Kind, Schedule
-from reftrain.schedule.check import first_problem
+from reftrain.schedule.check import runs
 from reftrain.schedule.spec import ScheduleSpec
 
 
@@ -92,20 +92,36 @@ def _interleave(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) ->
     When k does not divide m, the last round can be shorter than the pipeline, and the published warm-up can end in a
     cyclic wait. Then every rank warms up by the fewest more forwards with which the table runs.
     """
-    ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
-    total = virtual * m
-    forwards = forward_order(virtual, m, consecutive)
-    backwards = backward_order(virtual, m, consecutive)
-    empty = Schedule(spec.name, m, consecutive, tuple(s % ranks for s in range(ranks * virtual)), ())
-    for extra in range(total + 1):
-        actions = tuple(
-            _one_rank(rank, ranks, forwards, backwards, min(warm_up[rank] + extra, total))
-            for rank in range(ranks)
-        )
-        schedule = replace(empty, actions=actions)
-        if first_problem(schedule) is None:
+    total = spec.virtual * spec.micro_batches
+    for extra in range(_fewest_more(spec, consecutive, warm_up), total + 1):
+        schedule = _table(spec, consecutive, [warm + extra for warm in warm_up])
+        if runs(schedule):
             return schedule
     raise AssertionError("all-forward-all-backward always runs")
+
+
+def _fewest_more(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> int:
+    """Return the fewest more forwards with which a table may run, found on one with two whole rounds.
+
+    Further whole rounds change nothing, but where all forwards of a rank had to come first they still have to.
+    """
+    rest = spec.micro_batches % consecutive
+    short = replace(spec, micro_batches=2 * consecutive + rest)
+    if not rest or short.micro_batches >= spec.micro_batches:
+        return 0
+    some = short.virtual * short.micro_batches
+    extra = next(n for n in range(some) if runs(_table(short, consecutive, [warm + n for warm in warm_up])))
+    first = extra + max(warm_up)
+    return extra if first < some else extra + spec.virtual * spec.micro_batches - some
+
+
+def _table(spec: ScheduleSpec, consecutive: int, warm_up: Sequence[int]) -> Schedule:
+    """Return the table whose ranks warm up by so many forwards, or by all."""
+    ranks, virtual, m = spec.ranks, spec.virtual, spec.micro_batches
+    orders = forward_order(virtual, m, consecutive), backward_order(virtual, m, consecutive)
+    stages = tuple(stage % ranks for stage in range(ranks * virtual))
+    actions = (_one_rank(rank, ranks, *orders, min(warm, virtual * m)) for rank, warm in enumerate(warm_up))
+    return Schedule(spec.name, m, consecutive, stages, tuple(actions))
 
 
 def _one_rank(

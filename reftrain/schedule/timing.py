@@ -6,7 +6,7 @@ Times are fractions, so that bubbles can be compared with closed forms without r
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -77,10 +77,30 @@ def time_schedule(schedule: Schedule, costs: Costs, *, steady: bool = False) -> 
     Raises `ScheduleError` when ranks wait in a circle or the costs do not fit the stages.
     """
     check_costs(costs, schedule.stages)
-    spans = _Timer(schedule, costs).run()
+    timer = _Timer(schedule, costs)
+    spans = timer.run()
     end = max((s[-1].end for s in spans if s), default=ZERO)
+    end = max(end, last_sum(schedule, timer.tokens, costs.sync))
     window = steady_window(spans) if steady else None
     return Timing(spans, window or (ZERO, end), end)
+
+
+def last_sum(schedule: Schedule, tokens: Mapping[Token, tuple[Fraction, int]], seconds: Fraction) -> Fraction:
+    """Return the time at which the last sum over replicas ends, 0 without one.
+
+    A sum begins when its last owner has joined and no owner is in another sum; it takes `seconds`.
+    """
+    joined: dict[int, Fraction] = {}
+    for (what, _, stage, _), (time, _) in tokens.items():
+        if what == SYNC:
+            joined[stage] = max(time, joined.get(stage, ZERO))
+    free = [ZERO] * schedule.ranks
+    for time, stage in sorted((time, stage) for stage, time in joined.items()):
+        owners = schedule.owners(stage)
+        end = max(time, *(free[rank] for rank in owners)) + seconds
+        for rank in owners:
+            free[rank] = end
+    return max(free)
 
 
 def steady_window(spans: Sequence[Sequence[Span]]) -> tuple[Fraction, Fraction] | None:

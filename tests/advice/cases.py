@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -29,6 +30,7 @@ from reftrain.record.manifest import write_manifest
 from tests.advice.register import Call, calls, case
 from tests.hang import simulate
 from tests.hostile import job as hostile
+from tests.ingest.sample import document, event, put
 from tests.ingest.test_jobs import job as files
 from tests.slowrank import test_mesh_choice as meshes
 from tests.slowrank.jobs import grid, job
@@ -41,6 +43,7 @@ from tracekit.files.job_choice import refused
 from tracekit.ingest import load
 from tracekit.manifest import open_run
 from tracekit.mesh import parse_mesh, parse_order, parse_sizes
+from tracekit.report import perfetto, prometheus
 from tracekit.report.html import page
 
 calls("--mesh: unknown axis", parse_sizes, "xp=2", "tp=2")
@@ -275,6 +278,24 @@ def _(folder, patch):
     return lambda: load([f"s3://{folder.name}"]), installed
 
 
+@case("not installed; pip install 'tracekit4d[prometheus]'")
+def _(_folder, patch):
+    def checked(name: str) -> object:
+        patch.setattr(prometheus, "find_spec", find_spec if name else lambda _: None)
+        return prometheus.check_installed()
+
+    return lambda: checked(""), lambda: checked("prometheus_client")
+
+
+@case("not installed; pip install 'tracekit4d[perfetto]'")
+def _(_folder, patch):
+    def checked(name: str) -> object:
+        patch.setattr(perfetto, "find_spec", find_spec if name else lambda _: None)
+        return perfetto.check_installed()
+
+    return lambda: checked(""), lambda: checked("perfetto")
+
+
 @case("not installed; pip install 'tracekit4d[report]'")
 def _(_folder, patch):
     patch.setattr(page, "find_spec", lambda _: None)
@@ -284,6 +305,26 @@ def _(_folder, patch):
         return page.check_installed()
 
     return page.check_installed, installed
+
+
+@case("does not tell the files it was made of")
+def _(folder, _patch):
+    given, run = ingested(folder)
+    (run / "files.json").unlink()
+    traces(folder, 3)
+    return lambda: load([given], out=run, append=True), lambda: load([given], out=run)
+
+
+@case("the run no longer holds its events alone")
+def _(folder, _patch):
+    given = folder / "traces"
+    for number in range(2):
+        put(given / f"{number}.json", document([event(100 * number + i) for i in range(6)]))
+    load([str(given)], out=folder / "run")
+    put(given / "0.json", document([event(i) for i in range(9)]))
+    return lambda: load([str(given)], out=folder / "run", append=True), lambda: load(
+        [str(given)], out=folder / "run"
+    )
 
 
 @case("every command reads it as it is")

@@ -62,6 +62,12 @@ def _(folder, _patch):
     return command(slowrank.slowrank, f"{given} -", f"{given} {folder / 'a.html'}")
 
 
+@case("a trace is no text for a terminal; name a file")
+def _(folder, _patch):
+    given = f"{hostile.write(folder / 'traces', hostile.documents())} --quiet --perfetto"
+    return command(slowrank.slowrank, f"{given} -", f"{given} {folder / 'a.pftrace'}")
+
+
 @case("numerics.watch: a step makes more than micro_batches")
 def _(folder, _patch):
     def trained(micro_batches: int) -> None:

@@ -4,12 +4,22 @@ import re
 
 import pytest
 
-from tests.advice import cases, of_commands, of_config, of_engine, of_jobs, of_numerics, of_runs, of_settings
+from tests.advice import (
+    cases,
+    of_commands,
+    of_config,
+    of_engine,
+    of_frames,
+    of_jobs,
+    of_numerics,
+    of_runs,
+    of_settings,
+)
 from tests.advice.messages import advised
 from tests.advice.register import CASES
 from tests.advice.unwalked import UNWALKED
 
-ENTERED_BY = (cases, of_commands, of_config, of_engine, of_jobs, of_numerics, of_runs, of_settings)
+ENTERED_BY = (cases, of_commands, of_config, of_engine, of_frames, of_jobs, of_numerics, of_runs, of_settings)
 
 
 def pattern(text):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tracekit_cli.tracekit import tracekit as group
 
-ASKED_FOR = {"slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown"}
+ASKED_FOR = {"doctor", "slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown", "diff"}
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 """Libraries whose import alone takes longer than help may (0.25 s)."""
 
@@ -28,7 +28,7 @@ def test_every_command_explains_itself(tracekit, name):
     assert f"tracekit {name} " in done.out.split("Options:")[0].split("\n", 1)[1]  # an example
 
 
-@pytest.mark.parametrize("name", ["trend", "diff"])
+@pytest.mark.parametrize("name", ["trend", "explain"])
 def test_an_unknown_command_is_a_usage_error(tracekit, name):
     done = tracekit(name, "traces")
     assert done.code == 2

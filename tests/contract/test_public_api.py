@@ -17,15 +17,17 @@ import tracekit
 ROOT = Path(__file__).parents[2]
 
 NAMES = {
-    "BreakdownFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run", "SlowRankFinding",
-    "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "findings", "hang", "load", "load_dumps", "places",
-    "slowrank", "whatif",
+    "BreakdownFinding", "DiffFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run",
+    "SlowRankFinding", "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "diff", "findings", "hang",
+    "interop", "load", "load_dumps", "operations", "places", "slowrank", "whatif",
 }  # fmt: skip
 SIGNATURES = {
-    "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None"],
+    "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
     "slowrank": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "diff": ["before", "after", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "operations": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],
     "hang": ["dumps", "mesh=None", "order=None"],
@@ -127,6 +129,14 @@ def test_every_finding_is_listed():
     assert set(tracekit.findings.__all__) == set(FINDINGS) | set(CHOICES)
 
 
+def test_methods_of_runs_and_findings_are_frozen():
+    assert signature(tracekit.interop.hta) == ["run", "include_last_profiler_step=False"]
+    assert all(
+        hasattr(tracekit.Run, name) for name in ("breakdown", "events", "operations", "slowrank", "whatif")
+    )
+    assert all(hasattr(tracekit.SlowRankFinding, name) for name in ("to_arrow", "to_pandas", "_repr_html_"))
+
+
 def test_import_of_tracekit_is_light():
     loaded = set(python("import sys, tracekit; print(*sys.modules)").split())
     assert {name for name in loaded if name.startswith("tracekit.")} == {"tracekit.errors"}
@@ -138,7 +148,7 @@ def test_functions_stay_functions_after_every_import():
         importlib.import_module(module.name)
     assert all(inspect.isfunction(getattr(tracekit, name)) for name in SIGNATURES)
     rooms = {module.name for module in pkgutil.iter_modules(tracekit.__path__)}
-    assert rooms & (NAMES - {"findings"}) == set()
+    assert rooms & (NAMES - {"findings", "interop"}) == set()
 
 
 def test_readme_snippet_runs(monkeypatch, capsys):

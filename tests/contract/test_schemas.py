@@ -11,6 +11,7 @@ from tracekit_cli.schema import schema
 
 import tracekit
 from tracekit.report.breakdown_json import breakdown_document
+from tracekit.report.diff_json import diff_document
 from tracekit.report.hang import hang_document
 from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema
@@ -22,6 +23,7 @@ ANSWERS = {
     "slowrank": lambda: slowrank_document(tracekit.slowrank(tracekit.load(SAMPLE))),
     "whatif": lambda: whatif_document(tracekit.whatif(tracekit.load(SAMPLE), ["rank=5"])),
     "breakdown": lambda: breakdown_document(tracekit.breakdown(tracekit.load(SAMPLE))),
+    "diff": lambda: diff_document(tracekit.diff(tracekit.load(SAMPLE), tracekit.load(SAMPLE))),
     "mesh": lambda: mesh_document_of(tracekit.places(tracekit.load(SAMPLE))),
     "hang": lambda: hang_document(tracekit.hang(tracekit.load_dumps("sample_traces/hang_host_stall"))),
 }

@@ -41,11 +41,16 @@ def in_this_process(
         yield index, result
 
 
+def without_workers(tasks: Sequence[Any], make_handler: Any, folder: Path, limits: Any, _: Any) -> Any:
+    """The engine of `in_this_process`."""
+    return in_this_process(tasks, lambda: make_handler(folder), 1, limits)
+
+
 @contextmanager
 def inside(folder: Path) -> Iterator[None]:
     """Read files in this process, and keep temporary files in `folder`."""
     with (
-        patch("tracekit.ingest.reading.do_all", in_this_process),
+        patch("tracekit.ingest.reading.on_this_machine", lambda *_: without_workers),
         patch("tracekit.dumps.load.do_all", in_this_process),
         patch("reftrain.simulate.runner.MOST_LAYER_RUNS", SHORT_WORK),
         patch.object(tempfile, "tempdir", str(folder)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hang.simulate import make
+from tests.hostile.disk import needs_root, small_disk
 from tests.hostile.job import documents, write
 from tests.hostile.test_ends import SECONDS, command, full, until
 from tests.marks import quick_first
@@ -74,15 +75,11 @@ def test_an_answer_without_room_leaves_the_old_one(tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+@needs_root
 def test_a_small_disk_is_told_at_every_stage(tmp_path):
     """While traces are read, and before any work where the disk is full already."""
-    given, disk = evidence(tmp_path, "slowrank"), tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("nothing may be mounted here")
-    try:
+    given = evidence(tmp_path, "slowrank")
+    with small_disk(tmp_path / "disk", "64k") as disk:
         grown = command("ingest", given, "--out", disk / "run", "--quiet")
         assert list(disk.iterdir()) == []
         (disk / "full").write_bytes(bytes(1 << 16))
@@ -95,8 +92,6 @@ def test_a_small_disk_is_told_at_every_stage(tmp_path):
             command("capture", "--out", disk / "a", "--", "false", program="numerics"),
         ]
         assert time.monotonic() - begin < SECONDS
-    finally:
-        subprocess.run(["umount", disk], check=True)
     for done in tried:
         assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
         assert "No space left on device" in done.stderr

@@ -272,7 +272,7 @@ def test_out_is_whole_repeatable_and_opens_again(tmp_path):
     run = load(inputs, out=tmp_path / "a")
     load(inputs, out=tmp_path / "b", jobs=2)
     assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
-    assert set(folder_bytes(tmp_path / "a")) == {"manifest.json", "groups.parquet"} | {
+    assert set(folder_bytes(tmp_path / "a")) == {"manifest.json", "files.json", "groups.parquet"} | {
         f"events/rank-{r:06d}.parquet" for r in range(4)
     }
     again = load([str(tmp_path / "a")])

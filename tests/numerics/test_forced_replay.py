@@ -34,6 +34,8 @@ TP3 = {"mesh": {"tp": 3}}
 TP3_WHOLE = {"mesh": {"tp": 3, "sequence_parallel": False}}
 TP3_BIAS = {"mesh": {"tp": 3}, "model": {"bias": True}}
 RING3 = {"mesh": {"cp": 3}, "numerics": {"cp_method": "ring"}}
+GEMS = {"mesh": {"pp": 3}, "model": {"layers": 3}, "pipeline": {"schedule": "gems"}}
+ZB_H1 = {"mesh": {"pp": 3}, "model": {"layers": 3}, "pipeline": {"schedule": "zb_h1"}}
 BF16 = {"mesh": {"dp": 3}, "numerics": {"policy": "bf16"}}
 
 
@@ -70,6 +72,8 @@ BENIGN = [
     ("attention_by_softmax", BF16),
     ("attention_by_math_kernel", BF16),
     ("update_written_out", BF16),
+    ("norm_by_square_root", GEMS),
+    ("silu_by_sigmoid", ZB_H1),
 ]
 
 

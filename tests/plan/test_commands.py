@@ -32,7 +32,7 @@ def test_plan_as_text_and_picture(tmp_path):
     svg, saved = tmp_path / "plan.svg", tmp_path / "plan.json"
     got = call(*PLAN, "--svg", str(svg), "--json", str(saved), "--hardware", "a100")
     assert got.exit_code == 0
-    assert got.stdout.startswith("mesh")
+    assert got.stdout.lstrip().startswith("mesh")
     assert svg.read_text().startswith("<svg ")
     assert json.loads(saved.read_text())["hardware"] == "a100"
 

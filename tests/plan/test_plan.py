@@ -10,10 +10,11 @@ from reftrain.config.run import ModelConfig
 from reftrain.cost.hardware import load_hardware
 from reftrain.cost.memory import MemoryModel
 from reftrain.errors import ConfigError
-from reftrain.plan.choose import TIE, Planner, decide
+from reftrain.plan.choose import TIE, Planner, decide, whole_rounds
 from reftrain.plan.meshes import Workload, all_meshes, impossible
-from reftrain.plan.plan_report import document, svg, table
+from reftrain.plan.plan_report import document, mesh_text, svg, table, warnings
 from reftrain.plan.projection import project
+from tracekit.axes import AXES
 
 H100 = load_hardware("h100")
 
@@ -49,12 +50,11 @@ def test_choices_are_ordered_by_time_and_fit(small):
 
 
 def test_nothing_faster_was_thrown_away(small):
-    """Only a tie may be faster than the choice, and bounds of the others lie above it."""
-    best = small.choices[0].projection.step_s
-    for row in small.rejected:
-        if row.step_s is not None and row.step_s < best:
-            assert "tie" in row.reason
-            assert best <= (1 + TIE) * row.step_s
+    """Only a tie may be faster than the mesh taken, and bounds of the rejected lie above it."""
+    taken, fastest = small.taken.projection.step_s, small.choices[0].projection.step_s
+    assert taken <= (1 + TIE) * fastest
+    assert all(choice.tie for choice in small.choices if choice.projection.step_s <= taken)
+    assert all(row.step_s is None or row.step_s > taken for row in small.rejected)
 
 
 @pytest.mark.parametrize(
@@ -109,21 +109,51 @@ def test_ties_prefer_fewer_axes_then_less_traffic(small):
         at(one, (8, 1, 4, 1), 1.09, 5e9),  # fewest axes and a tie
         at(one, (16, 1, 2, 1), 1.2, 1e9),  # beyond the tie
     ]
-    choices, ties = decide(rows)
-    assert [c.mesh for c in choices] == [(8, 1, 4, 1), (16, 1, 2, 1)]
-    assert {row.mesh: row.reason.split(", but ")[1][:8] for row in ties} == {
-        (4, 2, 2, 2): "has 4 ax",
-        (8, 1, 2, 2): "has 3 ax",
-    }
-    choices, ties = decide([at(one, (8, 1, 2, 2), 1.0, 9e9), at(one, (2, 1, 2, 8), 1.05, 5e9)])
-    assert choices[0].mesh == (2, 1, 2, 8)
-    assert "sends 9.0 GB" in ties[0].reason
+    choices, taken = decide(rows)
+    assert taken.mesh == (8, 1, 4, 1)
+    assert [(c.mesh, c.tie, c.note[:8]) for c in choices] == [
+        ((4, 2, 2, 2), True, "has 4 ax"),
+        ((8, 1, 2, 2), True, "has 3 ax"),
+        ((8, 1, 4, 1), True, ""),
+        ((16, 1, 2, 1), False, ""),
+    ]
+    choices, taken = decide([at(one, (8, 1, 2, 2), 1.0, 9e9), at(one, (2, 1, 2, 8), 1.05, 5e9)])
+    assert taken.mesh == (2, 1, 2, 8)
+    assert "sends 9.0 GB" in choices[0].note
+    assert decide(rows, "time")[1].mesh == (4, 2, 2, 2)
+
+
+def test_wide_groups_and_small_batches_are_said(small):
+    one = at(small.choices[0], (16, 1, 1, 1), 1.0, 0.0)
+    assert warnings(replace(small, taken=one)) == ["tp 16 reaches beyond a node of 8 devices"]
+    deep = replace(
+        one, job=replace(one.job, mesh=replace(one.job.mesh, tp=1, pp=16), micro_batches=4, virtual=1)
+    )
+    assert "batch of 64 sequences is small for 16 devices" in warnings(replace(small, taken=deep))[0]
+    assert "! tp reaches beyond a node" in table(replace(small, choices=(one,), taken=one))
+
+
+@pytest.mark.parametrize(
+    ("pp", "micro_batches", "k"), [(4, 16, 4), (15, 512, 16), (48, 2048, 50), (4, 3, None), (2, 13, None)]
+)
+def test_no_round_is_shorter_than_the_pipeline(pp, micro_batches, k):
+    assert whole_rounds(pp, micro_batches) == k
+
+
+@pytest.mark.parametrize("gpus", [12, 15])
+def test_odd_numbers_of_devices_are_planned(gpus):
+    """Rounds shorter than the pipeline once made the search of a warm-up take minutes."""
+    told = []
+    plan = Planner(workload("8b", gpus), H100).plan(progress=lambda done, of: told.append((done, of)))
+    assert plan.taken.tie
+    assert told[-1][0] == told[-1][1]
 
 
 def test_a_clear_winner_is_taken_whatever_it_sends(small):
     one = small.choices[0]
-    choices, ties = decide([at(one, (4, 2, 2, 2), 1.0, 9e9), at(one, (8, 1, 2, 2), 1.2, 1e9)])
-    assert (choices[0].mesh, ties) == ((4, 2, 2, 2), [])
+    choices, taken = decide([at(one, (4, 2, 2, 2), 1.0, 9e9), at(one, (8, 1, 2, 2), 1.2, 1e9)])
+    assert [c.tie for c in choices] == [True, False]
+    assert taken.mesh == (4, 2, 2, 2)
 
 
 def test_reports(small):
@@ -134,7 +164,10 @@ def test_reports(small):
     assert set(first["mesh"]) == {"tp", "cp", "pp", "dp"}
     assert {"schedule", "tflops_per_gpu", "step_s", "memory_gib", "bubble", "exposed"} <= set(first)
     assert len(made["choices"]) + len(made["rejected"]) == len(list(all_meshes(16)))
-    assert "Rejected" in table(small)
+    assert made["taken"] == dict(zip(AXES, small.taken.mesh, strict=True))
+    assert made["kernels"] == "fused"
+    assert f">  {mesh_text(small.taken.mesh)}" in table(small)
+    assert "memory of fused kernels" in table(small)
     assert svg(small).count("<circle") == len(small.choices) + 1
 
 
@@ -147,5 +180,5 @@ def test_the_same_question_has_the_same_answer(small):
 @pytest.mark.parametrize(("seq_len", "mesh"), [(8192, (8, 1, 16, 128)), (131072, (8, 16, 16, 8))])
 def test_llama_3s_meshes_are_chosen_among_all(seq_len, mesh):
     plan = Planner(workload("405b", 16384, seq_len, (1 << 24) // seq_len), H100).plan()
-    assert plan.choices[0].mesh == mesh
+    assert plan.taken.mesh == mesh
     assert len(plan.choices) + len(plan.rejected) == 680

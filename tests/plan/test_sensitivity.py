@@ -35,9 +35,9 @@ def test_the_decision_is_the_planners(taken, how):
     times = {row.mesh: row.step_s for row in plan.rejected if row.step_s is not None}
     times |= {choice.mesh: choice.projection.step_s for choice in plan.choices}
     fastest = min(times, key=times.__getitem__)
-    assert taken[how].mesh == plan.choices[0].mesh
+    assert taken[how].mesh == plan.taken.mesh
     assert taken[how].fastest == fastest
-    assert taken[how].behind == pytest.approx(times[plan.choices[0].mesh] / times[fastest] - 1, abs=1e-9)
+    assert taken[how].behind == pytest.approx(times[plan.taken.mesh] / times[fastest] - 1, abs=1e-9)
 
 
 def test_where_a_choice_turns(taken):
@@ -47,9 +47,7 @@ def test_where_a_choice_turns(taken):
     assert flips
     for how, factor in first_flips(WORKLOAD, H100, chosen, flips[:1]).items():
         before = factor - (how[1] - 1) / 20
-        at, near = (
-            Planner(WORKLOAD, moved(H100, (how[0], f))).plan().choices[0].mesh for f in (factor, before)
-        )
+        at, near = (Planner(WORKLOAD, moved(H100, (how[0], f))).plan().taken.mesh for f in (factor, before))
         assert at != chosen
         assert near == chosen
 

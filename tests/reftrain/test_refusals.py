@@ -273,3 +273,22 @@ def test_an_unwritable_file_and_an_internal_error(capsys, monkeypatch):
     assert capsys.readouterr().err == (
         "reftrain: a fault of ours, please report it: RuntimeError: so it is (TRACEKIT_DEBUG=1 shows where)\n"
     )
+
+
+def test_a_dry_run_checks_the_faults(capsys, monkeypatch):
+    words = [
+        "reftrain",
+        "run",
+        "--preset",
+        "tiny",
+        "--mesh",
+        "dp=2",
+        "--dry-run",
+        "--fault",
+        "slow_compute:rank=9",
+    ]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    assert stop.value.code == 2
+    assert "'9' is no rank of a world of 2" in capsys.readouterr().err

@@ -115,19 +115,34 @@ QUIETLY = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
-def test_browser_draws_every_chart_without_complaint(found, tmp_path):
-    finding, picture = found
-    evil = replace(finding, reason=EVIL, suspects=(replace(finding.suspects[0], host=EVIL),))
-    (tmp_path / "page.html").write_text(slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8)))
+BROWSER = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
+
+
+def drawn(text, folder):
+    """The page as a browser leaves it; asserts that nothing was said on its console."""
+    (folder / "page.html").write_text(text)
     command = [
-        CHROMIUM, *QUIETLY, f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
-        "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "page.html").as_uri(),
+        CHROMIUM, *QUIETLY, f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr",
+        "--virtual-time-budget=5000", "--dump-dom", (folder / "page.html").as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in done.stderr, re.findall(r".*CONSOLE.*", done.stderr)
-    charts = re.findall(r'<div[^>]*class="chart js-plotly-plot"', done.stdout)
-    assert len(charts) == 3 + len(picture.levels)
-    assert 'id="controls" hidden' not in done.stdout
+    assert 'data-drawn="true"' in done.stdout
     assert "<img src" not in done.stdout.split("<script")[0]
+    return done.stdout
+
+
+def charts(page):
+    return re.findall(r'<div[^>]*class="chart js-plotly-plot"', page)
+
+
+@pytest.mark.slow
+@BROWSER
+def test_browser_draws_every_chart_without_complaint(found, tmp_path):
+    finding, picture = found
+    evil = replace(finding, reason=EVIL, suspects=(replace(finding.suspects[0], host=EVIL),))
+    told = drawn(slowrank_html(evil, replace(picture, hosts=(EVIL,) * 8)), tmp_path)
+    assert len(charts(told)) == 3 + len(picture.levels)
+    assert 'id="controls" hidden' not in told

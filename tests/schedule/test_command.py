@@ -170,3 +170,14 @@ def test_every_option_stands_in_the_documentation():
         for option in parameter.opts:
             if option.startswith("--"):
                 assert option in section, option
+
+
+def test_places_of_replica_sums_change_the_time(call):
+    """Lazy sums of a rank's two stages follow the last computation one after the other; eager ones hide the first."""
+    sizes = ("chimera", "--stages", "8", "--micro-batches", "8", "--cost", "sync=2", "--json", "-")
+    ends = {
+        sync: json.loads(call("schedule", *sizes, "--sync", sync)[1])["makespan"]
+        for sync in ("lazy", "eager")
+    }
+    assert ends == {"lazy": 40, "eager": 38}
+    assert json.loads(call("schedule", *sizes[:5], "--json", "-")[1])["makespan"] == 36

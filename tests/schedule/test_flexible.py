@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reftrain.errors import ScheduleError
+from reftrain.schedule import one_way
 from reftrain.schedule.actions import RECEIVES, SENDS, Action, Kind
-from reftrain.schedule.check import check, first_problem
+from reftrain.schedule.check import check, first_problem, runs
 from reftrain.schedule.dependencies import ACTIVATION, GRADIENT, Dependencies
 from reftrain.schedule.generators import make_schedule
 from reftrain.schedule.lower import lower
+from reftrain.schedule.spec import ScheduleSpec
 
 
 def text(actions):
@@ -135,3 +137,18 @@ def test_needs():
     assert set(needs(Action(Kind.FORWARD, 0, 3))) == set()
     assert set(needs(Action(Kind.BACKWARD, 1, 3))) == {(ACTIVATION, 0, 1, 3)}
     assert set(needs(Action(Kind.BACKWARD, 0, 3))) == {(ACTIVATION, 0, 0, 3), (GRADIENT, 0, 1, 3)}
+
+
+def fewest_by_trial(ranks, virtual, m, k):
+    spec = ScheduleSpec("flexible", ranks, m, virtual, k)
+    warm = [(virtual - 1) * k + 2 * (ranks - r - 1) for r in range(ranks)]
+    return next(n for n in range(virtual * m) if runs(one_way._table(spec, k, [w + n for w in warm])))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "virtual", "k", "rest"), [(4, 3, 4, 1), (5, 2, 5, 2), (5, 5, 5, 2), (3, 2, 4, 1)]
+)
+def test_the_fewest_more_are_found_on_short_tables(ranks, virtual, k, rest):
+    spec = ScheduleSpec("flexible", ranks, 4 * k + rest, virtual, k)
+    warm = [(virtual - 1) * k + 2 * (ranks - r - 1) for r in range(ranks)]
+    assert one_way._fewest_more(spec, k, warm) == fewest_by_trial(ranks, virtual, 4 * k + rest, k)

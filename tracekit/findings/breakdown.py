@@ -3,11 +3,13 @@
 A change of meaning needs a new schema number.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 from tracekit.findings.slowrank import Coverage, StepsFinding
+from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class BreakdownFinding:
+class BreakdownFinding(Tabular):
     """The answer of `tracekit breakdown`.
 
     total: sums over all analysed steps of all ranks. shares: the same by part, with their spread over ranks. by_rank:
@@ -163,3 +165,40 @@ class BreakdownFinding:
     coverage: Coverage
     quality: tuple[Quality, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def columns(self) -> Columns:
+        """A step of a rank a row; the columns from `compute_ns` on add up to `step_ns`."""
+        waits = [f"{axis}_{kind}_ns" for axis in self._axes for kind in ("wait", "transfer", "open")]
+        rest = ("bubble_ns", "host_ns", "idle_ns", "unknown_ns")
+        numbers = ("rank", "step", "step_ns", "compute_ns", *waits, *rest)
+        return {**dict.fromkeys(numbers, "int64"), "host": "string", **places(self.mesh)}
+
+    def rows(self) -> Iterator[Row]:
+        """The steps of each rank that were recorded whole."""
+        of = {r.rank: r for r in self.by_rank}
+        none = (0, 0, 0)
+        for cell in self.cells:
+            p, rank = cell.parts, of[cell.rank]
+            held = {e.axis: (e.wait_ns, e.transfer_ns, e.open_ns) for e in p.exposed}
+            waits = [ns for axis in self._axes for ns in held.get(axis, none)]
+            rest = (p.bubble_ns, p.host_ns, p.idle_ns, p.unknown_ns)
+            yield (
+                cell.rank,
+                cell.step,
+                p.step_ns,
+                p.compute_ns,
+                *waits,
+                *rest,
+                rank.host,
+                *placed(rank.coords, self.mesh),
+            )
+
+    def headline(self) -> str:
+        """What was cut into parts."""
+        median = self.steps.median_ms
+        return f"{len(self.cells)} steps of {len(self.by_rank)} ranks; the median step takes {median:.1f} ms"
+
+    @property
+    def _axes(self) -> list[str]:
+        """Axes with exposed communication, in the order of the finding's sums."""
+        return [e.axis for e in self.total.exposed]

@@ -3,10 +3,12 @@
 Text and JSON come from these objects alone.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.tabular import Columns, Row, Tabular
 
 HangVerdict = Literal["hang", "mismatch", "none", "inconclusive"]
 """Somebody stopped; somebody made another call; nobody waits; or the dumps do not tell."""
@@ -89,7 +91,7 @@ class LastDone:
 
 
 @dataclass(frozen=True)
-class HangFinding:
+class HangFinding(Tabular):
     """The answer of `tracekit hang`.
 
     `victims` are the ranks that wait and are no culprits; `first_group` is the name of the group in which waiting
@@ -107,3 +109,19 @@ class HangFinding:
     groups: tuple[GroupFrontier, ...] = ()
     last_done: tuple[LastDone, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def columns(self) -> Columns:
+        """A culprit a row, with the call in which it made the others wait."""
+        words = ("host", "kind", "group", "axis", "op")
+        numbers = ("seq", "last_enqueued", "group_enqueued", "last_completed")
+        return {"rank": "int64", **dict.fromkeys(words, "string"), **dict.fromkeys(numbers, "int64")}
+
+    def rows(self) -> Iterator[Row]:
+        """The culprits as the answer lists them."""
+        for c in self.culprits:
+            call = (c.group.name, c.group.dim, c.collective.op, c.collective.seq)
+            yield c.rank, c.host, c.kind, *call, c.last_enqueued, c.group_enqueued, c.last_completed
+
+    def headline(self) -> str:
+        """The verdict and why."""
+        return f"{self.verdict}: {self.reason}"

@@ -1,8 +1,10 @@
 """The answer of `tracekit mesh` as data (contract `tracekit.mesh/1`)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class GroupsAlong:
 
 
 @dataclass(frozen=True)
-class PlacesFinding:
+class PlacesFinding(Tabular):
     """The answer of `tracekit mesh`: the axes, the groups that tell them, and the place of each rank of the job."""
 
     ranks: RankCoverage
@@ -36,3 +38,16 @@ class PlacesFinding:
     coords: dict[int, dict[str, int]]
     quality: tuple[Quality, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def columns(self) -> Columns:
+        """A rank of the job a row, with its place."""
+        return {"rank": "int64", **places(self.mesh)}
+
+    def rows(self) -> Iterator[Row]:
+        """The ranks in order."""
+        for rank, at in sorted(self.coords.items()):
+            yield rank, *placed(at, self.mesh)
+
+    def headline(self) -> str:
+        """The mesh, inner to outer."""
+        return ", ".join(f"{axis}={self.mesh.sizes[axis]}" for axis in self.mesh.order)

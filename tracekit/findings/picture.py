@@ -1,4 +1,4 @@
-"""What the page of `tracekit slowrank` draws beside the finding: plain arrays, ms; NaN is unknown."""
+"""What the pages of `tracekit slowrank` and `hang` draw beside the findings: plain arrays, ms; NaN is unknown."""
 
 from dataclasses import dataclass
 
@@ -64,3 +64,13 @@ class SlowRankPicture:
     levels: tuple[Level, ...]
     timeline: Timeline | None
     criteria: tuple[Criterion, ...]
+
+
+@dataclass(frozen=True)
+class HangPicture:
+    """Every rank of a job that hangs, and where it stands; `places` is empty where no mesh is known."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str | None, ...]
+    places: dict[str, tuple[int, ...]]  # axis, outermost first → index of each rank
+    states: tuple[str, ...]  # `culprit`, `waits`, `no dump` or `does not wait`

@@ -3,10 +3,12 @@
 A change of meaning needs a new schema number.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
+from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
 Verdict = Literal["healthy", "slow_rank", "slow_link", "imbalance", "inconclusive"]
 """What the analysis found; `inconclusive` is an answer of its own and never means healthy."""
@@ -88,7 +90,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class SlowRankFinding:
+class SlowRankFinding(Tabular):
     """The answer of `tracekit slowrank`."""
 
     ranks: RankCoverage
@@ -105,3 +107,22 @@ class SlowRankFinding:
     coverage: Coverage = field(default_factory=Coverage)
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict: who may cost more than the threshold
     to_decide: str | None = None  # of an inconclusive verdict: a sentence that says what to record or add
+
+    def columns(self) -> Columns:
+        """A suspect or a candidate a row: its place, why it is named, and what it costs."""
+        costs = ("lost_ms_per_step", "lost_ms_low", "lost_ms_high", "confidence")
+        return {
+            "rank": "int64", "host": "string", **places(self.mesh), "role": "string", "cause": "string",
+            **dict.fromkeys(costs, "double"),
+        }  # fmt: skip
+
+    def rows(self) -> Iterator[Row]:
+        """The suspects, then the candidates of an open answer; `role` tells which."""
+        for role, named in (("suspect", self.suspects), ("candidate", self.candidates)):
+            for s in named:
+                costs = (s.lost_ms_per_step, s.lost_ms_low, s.lost_ms_high, s.confidence)
+                yield s.rank, s.host, *placed(s.coords, self.mesh), role, s.cause, *costs
+
+    def headline(self) -> str:
+        """The verdict and why."""
+        return f"{self.verdict}: {self.reason}"

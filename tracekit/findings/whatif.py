@@ -3,10 +3,12 @@
 A change of meaning needs a new schema number.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 from tracekit.findings.slowrank import Coverage, StepsFinding
+from tracekit.findings.tabular import Columns, Row, Tabular
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class WhatIfAnswer:
 
 
 @dataclass(frozen=True)
-class WhatIfFinding:
+class WhatIfFinding(Tabular):
     """The answer of `tracekit whatif`.
 
     step_ms: mean over ranks and analysed steps. residual_ms: by how much the model misses it with nothing changed.
@@ -53,3 +55,29 @@ class WhatIfFinding:
     coverage: Coverage
     quality: tuple[Quality, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def columns(self) -> Columns:
+        """An answer a row; times in ms."""
+        times = (
+            "without_ms",
+            "without_ms_low",
+            "without_ms_high",
+            "slowdown",
+            "lost_ms",
+            "lost_ms_low",
+            "lost_ms_high",
+        )
+        return {
+            "question": "string", "meaning": "string", **dict.fromkeys(times, "double"), "share": "double",
+            "proven": "bool",
+        }  # fmt: skip
+
+    def rows(self) -> Iterator[Row]:
+        """The answers, then that to all fixes at once."""
+        for a in (*self.answers, *([self.together] if self.together else [])):
+            times = (a.without_ms, a.without_ms_low, a.without_ms_high, a.slowdown)
+            yield a.question, a.meaning, *times, a.lost_ms, a.lost_ms_low, a.lost_ms_high, a.share, a.proven
+
+    def headline(self) -> str:
+        """The step that the answers are about."""
+        return f"a step takes {self.step_ms:.1f} ms"

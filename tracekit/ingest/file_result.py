@@ -39,6 +39,7 @@ class RankTable:
     steps: frozenset[int] = (
         frozenset()
     )  # numbers of the profiler steps marked on the host, as far as they are few
+    parts: int = 1  # files whose events are in `path`: several in a run that is appended to, 0 where none is
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from tracekit.files.discover import Found, Inputs, discover, listed
 from tracekit.files.source import Source
 from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import merge
 from tracekit.ingest.output_folder import building, refuse_foreign
@@ -20,7 +21,7 @@ from tracekit.ingest.readers import (
     format_of_file,
     quality_of_foreign,
 )
-from tracekit.ingest.reading import Progress, ProgressEvent, read_files
+from tracekit.ingest.reading import PARTS, Progress, ProgressEvent, read_files
 from tracekit.manifest import open_run, save_manifest
 from tracekit.store import Run, is_run
 from tracekit.thresholds.ingest import FILES_NAMED, LOOKED_INTO
@@ -35,6 +36,7 @@ def load(
     progress: Progress | None = None,
     job: int | None = None,
     engine: Engine | None = None,
+    append: bool = False,
 ) -> Run:
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
@@ -44,25 +46,25 @@ def load(
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
     engine: reads the files in place of processes here, as `ray_engine.on_ray` does; the run has the same bytes.
+    append: read only the files that the run at `out` does not hold yet, and keep the run of all.
     Raises InputError where nothing can be used, or files are of several jobs and nobody chose; files that cannot be
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
     inputs = listed(inputs)
-    if not inputs:
-        raise InputError("no input was given; name files, folders, globs or URLs")
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         return replace(_opened(Path(inputs[0]), out, jobs), job=job)
     _check_inputs(inputs, out)
     found = discover(inputs, TRACES)
+    kept = kept_files(out, jobs) if append and out is not None and is_run(out) else KeptFiles()
+    if out is not None and kept.results and not kept.new(found):
+        return open_run(out)
     with building(out) as (folder, lease):
-        results = read_files(found.sources, folder, jobs, progress, engine) if found.sources else []
+        results, found = kept.joined(read_files(kept.new(found), folder, jobs, progress, engine), found)
         together = _read_together(found, results)
         if together is not None:
             run = _of_set(together, inputs, found, folder, (jobs, job), progress)
-        elif results:
-            run = _merged(results, found, folder, inputs, job)
         else:
-            raise InputError(_nothing(inputs, found))
+            run = _merged(results, found, folder, inputs, job, kept=out is not None)
         _check_job(run, kept=out is not None)
         save_manifest(run, kept=out is not None)
     return open_run(out) if out is not None else replace(run, lease=lease)
@@ -76,7 +78,9 @@ def _opened(folder: Path, out: Path | None, jobs: int) -> Run:
 
 
 def _check_inputs(inputs: Sequence[str], out: Path | None) -> None:
-    """Raise InputError where an ingested run is among other inputs, or `out` must not be written."""
+    """Raise InputError where there is no input, an ingested run among others, or `out` must not be written."""
+    if not inputs:
+        raise InputError("no input was given; name files, folders, globs or URLs")
     for text in inputs:
         if "://" not in text and is_run(Path(text)):
             raise InputError(f"{text}: is an ingested run; give it alone, or give the traces it came from")
@@ -119,35 +123,49 @@ def _of_set(
             progress(ProgressEvent(files, of, done, total, ""))
 
     results, quality, number = read_set(inputs, folder, *wanted, tell)
-    run = replace(merge(results, folder, found), job=wanted[1] if number is None else None)
+    merged, _ = merge(results, folder, found)
+    run = replace(merged, job=wanted[1] if number is None else None)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
     refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
     return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))
 
 
 def _merged(
-    results: list[FileResult], found: Found, folder: Path, inputs: Sequence[str], job: int | None
+    results: list[FileResult],
+    found: Found,
+    folder: Path,
+    inputs: Sequence[str],
+    job: int | None,
+    *,
+    kept: bool,
 ) -> Run:
+    """Make the run of files that are read one by one; one that is `kept` remembers them."""
+    if not results:
+        raise InputError(_nothing(inputs, found))
     foreign = [
         *found.foreign,
         *(r.label for r in results if r.status == "foreign" and r.label not in found.named),
     ]
-    kept = [
+    used = [
         replace(r, status="rejected") if r.status == "foreign" and r.label in found.named else r
         for r in results
         if r.status != "foreign" or r.label in found.named
     ]
-    if not any(r.status == "ok" for r in kept):
+    if not any(r.status == "ok" for r in used):
         refused = [r for r in results if r.status != "ok"]
         files = [(r.label, r.reason) for r in refused if r.status == "rejected"]
         raise with_rejected(InputError(_nothing(inputs, found, refused)), files if len(files) > 1 else ())
-    run = merge(kept, folder, found, job)
+    run, placed = merge(used, folder, found, job)
+    for part in folder.glob(PARTS):  # of files that do not count, or are joined
+        part.unlink()
     if not run.ranks:
         first = run.rejected[0]
         error = InputError(f"{first.path}: cannot be used: {first.reason}")
         raise with_rejected(error, [(r.path, r.reason) for r in run.rejected[1:]])
     run = replace(run, rejected=tuple(sorted((*run.rejected, *found.unreadable), key=lambda r: r.path)))
     extra: tuple[Quality, ...] = (quality_of_foreign(sorted(foreign)),) if foreign else ()
+    if kept:
+        save_files(folder, results, found, placed)
     return replace(run, quality=extra + run.quality)
 
 

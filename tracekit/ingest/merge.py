@@ -1,6 +1,8 @@
 """Files to one run: copies and second windows of a rank, group numbers across ranks, the manifest's rows."""
 
 import hashlib
+import os
+import shutil
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tracekit.arrays import from_ints
+from tracekit.errors import InputError
 from tracekit.files.discover import Found
 from tracekit.findings import Quality, Rejected
 from tracekit.ingest.file_result import FileGroup, FileResult, RankTable
@@ -22,6 +25,8 @@ from tracekit.store import Group, RankRecord, Run
 from tracekit.thresholds.ingest import CHUNK_ROWS, MAX_OVERLAP
 
 Claim = tuple[FileResult, RankTable]
+Placed = dict[tuple[str, int], int]
+"""Number of files whose events the table of a rank holds, by file and rank."""
 
 
 @dataclass
@@ -31,9 +36,12 @@ class _Merged:
     chosen: dict[int, list[Claim]] = field(default_factory=dict)  # windows of a rank in order of time
 
 
-def merge(results: list[FileResult], folder: Path, found: Found, job: int | None = None) -> Run:
+def merge(
+    results: list[FileResult], folder: Path, found: Found, job: int | None = None
+) -> tuple[Run, Placed]:
     """Put the tables of `results` in place under `folder` and return them as a run that is not saved yet.
 
+    Tables elsewhere stay where they are as well. Also returns of how many files each table is, by file and rank.
     found: the recorded runs that the files are of; they name hosts where files do not, and the mesh. job: which one is
     wanted, where the files are of several. Raises InputError where they are and nobody chose, UsageError where there is
     no job of that number.
@@ -43,10 +51,8 @@ def merge(results: list[FileResult], folder: Path, found: Found, job: int | None
     runs = [found.runs[f] for f in sorted({found.run_of(r.label) for r in results if r.tables} - {""})]
     hosts = {rank: host for run in runs for rank, host in run.hosts.items()}
     hints = [run.mesh_hint for run in runs if run.mesh_hint is not None]
-    for result in results:
-        merged.quality.extend(result.quality)
-        if result.status == "rejected":
-            merged.rejected.append(Rejected(result.label, result.reason, result.rank))
+    merged.quality.extend(row for result in results for row in result.quality)
+    merged.rejected.extend(Rejected(r.label, r.reason, r.rank) for r in results if r.status == "rejected")
     _choose(results, merged)
     hints = hints or _hints(merged)
     world = _world_size(merged, hints)
@@ -57,10 +63,7 @@ def merge(results: list[FileResult], folder: Path, found: Found, job: int | None
     records = tuple(
         _record(rank, claims, folder, number, hosts) for rank, claims in sorted(merged.chosen.items())
     )
-    for claims in merged.chosen.values():
-        for _, table in claims:
-            Path(table.path).unlink(missing_ok=True)
-    return Run(
+    run = Run(
         folder=folder,
         ranks=records,
         groups=groups,
@@ -70,6 +73,8 @@ def merge(results: list[FileResult], folder: Path, found: Found, job: int | None
         mesh_hint=hints[0] if len(hints) == 1 else None,
         job=job if number_of_job is None else None,
     )
+    placed = {(r.label, rank): len(claims) for rank, claims in merged.chosen.items() for r, _ in claims}
+    return run, placed
 
 
 def _hints(merged: _Merged) -> list[dict[str, Any]]:
@@ -190,27 +195,52 @@ def _record(
 
 def _place(claims: list[Claim], path: Path) -> list[FileGroup]:
     """Move one table to `path`, or write several as one; returns the groups its numbers mean."""
-    if len(claims) == 1:
-        Path(claims[0][1].path).rename(path)
-        return list(claims[0][1].groups)
-    groups: list[FileGroup] = []
-    places: dict[tuple[int, ...], int] = {}
-    for _, table in claims:
-        for group in table.groups:
-            if places.setdefault(group.ranks, len(groups)) == len(groups):
-                groups.append(group)
-
+    by_table: dict[str, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        by_table[claim[1].path].append(claim)
+    for result, table in claims:
+        if len(by_table[table.path]) != table.parts:
+            raise InputError(
+                f"{result.label}: the run no longer holds its events alone; ingest all traces again, without --append"
+            )
+    if len(by_table) == 1:
+        _put(Path(claims[0][1].path), path)
+        return _groups_in(claims)
+    groups = _groups_in(claims)
+    places = {group.ranks: place for place, group in enumerate(groups)}
     writer = EventWriter(path)
     at = EVENTS.get_field_index("group")
-    for _, table in claims:
-        rows = from_ints([places[g.ranks] for g in table.groups], np.int32)
-        with pq.ParquetFile(table.path) as file:
+    for table_path, held in by_table.items():
+        rows = from_ints([places[g.ranks] for g in _groups_in(held)], np.int32)
+        with pq.ParquetFile(table_path) as file:
             for batch in file.iter_batches(batch_size=CHUNK_ROWS, use_threads=False):
                 writer.add(
                     batch.set_column(at, EVENTS.field("group"), rows.take(batch.column("group"))).cast(EVENTS)
                 )
     writer.close(lambda table: table)
     return groups
+
+
+def _put(table: Path, path: Path) -> None:
+    """Move a table that was just written to `path`; one of another run stays there as well."""
+    if table.parent == path.parent.parent:
+        table.rename(path)
+        return
+    try:
+        os.link(table, path)
+    except OSError:  # a file system without links
+        shutil.copyfile(table, path)
+
+
+def _groups_in(claims: list[Claim]) -> list[FileGroup]:
+    """The groups that the numbers in one table mean, which holds the events of all `claims`."""
+    if len(claims) == 1:
+        return list(claims[0][1].groups)
+    first: dict[tuple[int, ...], FileGroup] = {}
+    for _, table in claims:
+        for group in table.groups:
+            first.setdefault(group.ranks, group)
+    return list(first.values())
 
 
 def _world_size(merged: _Merged, hints: list[dict[str, Any]]) -> int | None:

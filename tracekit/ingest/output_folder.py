@@ -20,7 +20,9 @@ from tracekit.own_files import strangers, unwritable
 from tracekit.store import MANIFEST, is_run
 
 TEMPORARY: Final = "tracekit-run-"
-_WRITTEN = re.compile(rf"{re.escape(MANIFEST)}|groups\.parquet|events|events/rank-\d{{6,9}}\.parquet")
+_WRITTEN = re.compile(
+    rf"{re.escape(MANIFEST)}|files\.json|groups\.parquet|events|events/rank-\d{{6,9}}\.parquet"
+)
 """Every path below a run folder that tracekit writes."""
 
 

@@ -43,6 +43,8 @@ class ProgressEvent:
 
 Progress = Callable[[ProgressEvent], None]
 
+PARTS: Final = "part-*"
+"""Names of the tables of files, until those that count are in their places."""
 LIMITS: Final = Limits(
     seconds=READER_SECONDS,
     memory=READER_BYTES,

@@ -22,13 +22,23 @@ _UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"), (1, "B
 
 def breakdown_text(finding: BreakdownFinding, *, verbose: bool = False) -> str:
     """The finding in lines of `label  text`; `verbose` adds all ranks, kinds, quality rows and assumptions."""
-    steps = len(finding.cells)
-    mean = ms(finding.total.step_ns / max(steps, 1))
-    told = f"{mean:.3f} ms a step (mean of {steps} steps of ranks)"
-    lines: list[Line] = [("BREAKDOWN", told), *_share_lines(finding)]
+    lines: list[Line] = [("BREAKDOWN", headline(finding)), *_share_lines(finding)]
     lines += _rank_lines(finding, verbose=verbose)
     lines += _traffic_lines(finding, verbose=verbose)
     lines += _volume_lines(finding, verbose=verbose)
+    return laid_out(lines + foundations(finding, verbose=verbose))
+
+
+def headline(finding: BreakdownFinding) -> str:
+    """How long a step is."""
+    steps = len(finding.cells)
+    mean = ms(finding.total.step_ns / max(steps, 1))
+    return f"{mean:.3f} ms a step (mean of {steps} steps of ranks)"
+
+
+def foundations(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
+    """What the answer rests on, as pairs of label and text."""
+    lines: list[Line] = []
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", mesh_line(finding.mesh)))
     lines.append(("ranks", ranks_line(finding.ranks)))
@@ -37,7 +47,7 @@ def breakdown_text(finding: BreakdownFinding, *, verbose: bool = False) -> str:
     lines += quality_lines(finding.quality, verbose=verbose)
     if verbose:
         lines += [("note", plain(note)) for note in finding.notes]
-    return laid_out(lines)
+    return lines
 
 
 def _share_lines(finding: BreakdownFinding) -> list[Line]:
@@ -82,12 +92,16 @@ def _traffic_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
 
 
 def _traffic(traffic: Traffic) -> str:
-    """Calls, bytes and exposed time of a rank's step, and bandwidths."""
+    calls, moved, exposed, algorithm, bus = traffic_cells(traffic)
+    return f"{plain(traffic.op):<14.14}{calls:>7}{moved:>10}{exposed + ' ms':>11}{algorithm:>8}{bus:>9}"
+
+
+def traffic_cells(traffic: Traffic) -> tuple[str, str, str, str, str]:
+    """Calls, bytes and exposed ms of a rank's step, and both bandwidths, GB/s."""
     each = max(traffic.rank_steps, 1)
     moved = _size(traffic.moved_bytes / each) if traffic.unsized < traffic.calls else "?"
-    speeds = f"{_speed(traffic.algorithm_gb_s):>8}{_speed(traffic.bus_gb_s):>9}"
-    exposed = f"{ms(traffic.exposed_ns / each):.4g} ms"
-    return f"{plain(traffic.op):<14.14}{traffic.calls / each:7.1f}{moved:>10}{exposed:>11}{speeds}"
+    speeds = _speed(traffic.algorithm_gb_s), _speed(traffic.bus_gb_s)
+    return f"{traffic.calls / each:.1f}", moved, f"{ms(traffic.exposed_ns / each):.4g}", *speeds
 
 
 def _speed(value: float | None) -> str:
@@ -106,10 +120,11 @@ def _volume_lines(finding: BreakdownFinding, *, verbose: bool) -> list[Line]:
     shown = [v for v in finding.volumes if verbose or v.fits is not False or v.axis not in fitting]
     lines: list[Line] = []
     for v in shown:
-        lines.append((f"{plain(v.axis)} {v.what}", _sent(v)))
+        lines.append((f"{plain(v.axis)} {v.what}", sent_text(v)))
         lines.append(("", f"{plain(v.formula)}: {plain(v.scheme)}"))
     return lines
 
 
-def _sent(volume: Volume) -> str:
+def sent_text(volume: Volume) -> str:
+    """What was sent, as a multiple of the formula."""
     return f"{volume.recorded:.4g} elements a step = {volume.times:.4g} × {plain(volume.formula)}, Φ {volume.phi}"

@@ -6,7 +6,7 @@ The verdict stands in the first line; then come the culprits, each with the call
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tracekit.findings.hang import Culprit, GroupRef, HangFinding
+from tracekit.findings.hang import CallRef, Culprit, GroupRef, HangFinding
 from tracekit.report.documents import CulpritDocument, HangDocument
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
@@ -18,7 +18,7 @@ from tracekit.thresholds.report import (
     SHAPES_SHOWN,
 )
 
-_TITLES = {
+TITLES = {
     "hang": "hang",
     "mismatch": "mismatch",
     "none": "no hang",
@@ -77,7 +77,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     verbose: also every culprit and rejected file, groups with their frontiers, and the last completed calls.
     """
     most_culprits, most_rejected = (None, None) if verbose else (CULPRITS_SHOWN, REJECTED_SHOWN)
-    lines = [f"{_TITLES[finding.verdict]}: {_clean(finding.reason)}"]
+    lines = [f"{TITLES[finding.verdict]}: {_clean(finding.reason)}"]
     lines.extend(_culprit_line(c) for c in finding.culprits[:most_culprits])
     if not verbose and len(finding.culprits) > CULPRITS_SHOWN:
         lines.append(f"  … {len(finding.culprits) - CULPRITS_SHOWN} more culprits (--verbose)")
@@ -85,12 +85,14 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     lines.extend(_stacks(finding.culprits))
     ranks = finding.ranks
     lines.append("")
-    lines.append(f"read {ranks.read} of {ranks.expected} ranks" + _some("; without a dump: ", ranks.missing))
+    lines.append(
+        f"read {ranks.read} of {ranks.expected} ranks" + some_ranks("; without a dump: ", ranks.missing)
+    )
     if finding.mesh is not None:
         sizes = ", ".join(f"{d}={finding.mesh.sizes[d]}" for d in finding.mesh.order)
         lines.append(f"mesh {sizes} ({finding.mesh.source})")
     if finding.victims:
-        lines.append(f"{len(finding.victims)} ranks wait" + _some(": ", finding.victims))
+        lines.append(f"{len(finding.victims)} ranks wait" + some_ranks(": ", finding.victims))
     lines.extend(f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[:most_rejected])
     if not verbose and len(ranks.rejected) > REJECTED_SHOWN:
         lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
@@ -106,14 +108,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
 
 def _culprit_line(culprit: Culprit) -> str:
     """Return one line: rank and host, kind, call with sizes and dtype, group, and the rank's frontier in it."""
-    call = culprit.collective
     at = f" on {_clean(culprit.host)}" if culprit.host else ""
-    shape = (
-        ""
-        if call.input_sizes is None
-        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
-    )
-    dtype = f" {_clean(call.dtype)}" if call.dtype else ""
     frontier = (
         "no frontier known"
         if culprit.last_enqueued is None
@@ -121,15 +116,27 @@ def _culprit_line(culprit: Culprit) -> str:
         f"completed {culprit.last_completed}"
     )
     return (
-        f"  rank {culprit.rank}{at}: {culprit.kind} at {_clean(call.op or 'call')} {call.seq}{shape}{dtype}, "
-        f"{_group(culprit.group)}: {frontier}"
+        f"  rank {culprit.rank}{at}: {culprit.kind} at {call_text(culprit.collective)}, "
+        f"{group_text(culprit.group)}: {frontier}"
     )
 
 
-def _group(group: GroupRef) -> str:
+def call_text(call: CallRef) -> str:
+    """Return a call as text: operation, number, shapes of its inputs, and dtype."""
+    shape = (
+        ""
+        if call.input_sizes is None
+        else " " + ", ".join("x".join(map(str, s)) or "()" for s in call.input_sizes[:SHAPES_SHOWN])
+    )
+    dtype = f" {_clean(call.dtype)}" if call.dtype else ""
+    return f"{_clean(call.op or 'call')} {call.seq}{shape}{dtype}"
+
+
+def group_text(group: GroupRef) -> str:
+    """Return the group as text: name, description, axis and members."""
     desc = f" {_clean(group.desc)}" if group.desc else ""
     dim = f" [{group.dim}]" if group.dim else ""
-    return f"group {_clean(group.name)}{desc}{dim}" + _some(" of ranks ", group.ranks)
+    return f"group {_clean(group.name)}{desc}{dim}" + some_ranks(" of ranks ", group.ranks)
 
 
 def _sides(finding: HangFinding) -> list[str]:
@@ -143,20 +150,25 @@ def _sides(finding: HangFinding) -> list[str]:
                 f"  call {culprit.collective.seq} of group {_clean(culprit.group.name)} as they made it:"
             )
             for side in culprit.sides:
-                who = _some("ranks ", side.ranks) or "other replicas"
+                who = some_ranks("ranks ", side.ranks) or "other replicas"
                 lines.append(f"    {who}: {_clean(side.text)}")
     return lines
 
 
-def _stacks(culprits: Iterable[Culprit]) -> list[str]:
-    """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
+def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[tuple[str, ...], list[int]]]:
+    """Return each stack of the culprits' last calls with the ranks that share it, those of most ranks first."""
     folded: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for culprit in culprits:
         if culprit.stack:
             folded[culprit.stack].append(culprit.rank)
+    return sorted(folded.items(), key=lambda item: (-len(item[1]), item[1]))
+
+
+def _stacks(culprits: Iterable[Culprit]) -> list[str]:
+    """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
     lines = []
-    for stack, ranks in sorted(folded.items(), key=lambda item: (-len(item[1]), item[1])):
-        lines.append(f"  last recorded call, {len(ranks)} ranks here: {_some('', ranks)}")
+    for stack, ranks in stacks_of(culprits):
+        lines.append(f"  last recorded call, {len(ranks)} ranks here: {some_ranks('', ranks)}")
         lines.extend(f"    {_clean(frame)}" for frame in stack[:FRAMES_SHOWN])
     return lines
 
@@ -169,9 +181,9 @@ def _verbose(finding: HangFinding) -> list[str]:
         lines.append(f"  {'group':<48} {'enqueued':>17} {'completed':>17} {'waiting':>8}  behind")
     for row in finding.groups:
         name = f"{row.group.name} {row.group.desc}" + (f" [{row.group.dim}]" if row.group.dim else "")
-        behind = _some("", row.behind) + _some(" no dump: ", row.missing)
+        behind = some_ranks("", row.behind) + some_ranks(" no dump: ", row.missing)
         lines.append(
-            f"  {_clean(name)[:48]:<48} {_span(row.enqueued):>17} {_span(row.completed):>17} "
+            f"  {_clean(name)[:48]:<48} {span(row.enqueued):>17} {span(row.completed):>17} "
             f"{row.waiting:>8}  {behind}".rstrip()
         )
     if finding.last_done:
@@ -184,11 +196,12 @@ def _verbose(finding: HangFinding) -> list[str]:
     return lines
 
 
-def _span(pair: tuple[int, int]) -> str:
+def span(pair: tuple[int, int]) -> str:
+    """Return two numbers as text, once where they are equal."""
     return str(pair[0]) if pair[0] == pair[1] else f"{pair[0]}-{pair[1]}"
 
 
-def _some(prefix: str, ranks: Iterable[int]) -> str:
+def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
     """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
     runs: list[list[int]] = []
     for rank in ranks:

@@ -5,12 +5,14 @@ from typing import Any, Final
 import msgspec
 
 from tracekit.report.breakdown_document import BreakdownDocument
+from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
     "whatif": WhatIfDocument,
     "breakdown": BreakdownDocument,
+    "diff": DiffDocument,
     "mesh": PlacesDocument,
     "hang": HangDocument,
 }

@@ -23,13 +23,23 @@ def whatif_text(finding: WhatIfFinding, *, verbose: bool = False) -> str:
 def whatif_lines(finding: WhatIfFinding, *, verbose: bool = False) -> list[Line]:
     """The finding as pairs of label and text, the recorded step first: text and Markdown show these."""
     lines: list[Line] = [("WHAT IF", f"{finding.step_ms:.1f} ms a step as recorded")]
-    asked = [*finding.answers]
-    if finding.together is not None and len(asked) > 1:
-        asked.append(finding.together)
-    for answer in asked:
+    for answer in asked(finding):
         lines.append((plain(answer.question), _priced(answer, finding.residual_ms)))
         if verbose:
             lines.append(("", plain(answer.meaning)))
+    return lines + foundations(finding, verbose=verbose)
+
+
+def asked(finding: WhatIfFinding) -> list[WhatIfAnswer]:
+    """The answers, and that to all fixes at once where there are several."""
+    if finding.together is None or len(finding.answers) <= 1:
+        return [*finding.answers]
+    return [*finding.answers, finding.together]
+
+
+def foundations(finding: WhatIfFinding, *, verbose: bool) -> list[Line]:
+    """What the answers rest on, as pairs of label and text."""
+    lines: list[Line] = []
     lines.append(("model", f"misses the recorded step by {finding.residual_ms:.1f} ms with nothing changed"))
     lines.append(("steps", f"{numbers(finding.steps.analysed)}; median {finding.steps.median_ms:.1f} ms"))
     lines.append(("mesh", mesh_line(finding.mesh)))

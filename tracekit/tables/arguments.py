@@ -81,9 +81,9 @@ def read_arguments(
 
 def _kinds(collectives: Sequence[str | None], names: Sequence[str | None]) -> list[str]:
     """The kind of each operation by its argument, else by the name of its kernel."""
-    known: dict[str, str] = {}
     texts = [c or n or "" for c, n in zip(collectives, names, strict=True)]
-    return [known.setdefault(text, canonical_op(text)) for text in texts]
+    known = {text: canonical_op(text) for text in set(texts)}
+    return [known[text] for text in texts]
 
 
 def resolve_groups(events: pa.Table, groups: Sequence[Group]) -> pa.Table:

@@ -36,8 +36,26 @@ TIMELINE_PARTS: Final = 1500
 MAP_CELLS: Final = 200_000
 """Cells of one heat map in a page: 16 384 ranks × 12 steps; more are drawn in blocks of steps."""
 
+PAGE_ROWS: Final = 500
+"""Rows of one table in a page: more are not read, and --json holds all."""
+
 MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 """Characters of one line of Markdown: names in a trace may be megabytes long."""
 
 MARKDOWN_CHARACTERS: Final = 60_000
 """Characters of a whole answer as Markdown: a comment on GitHub holds 65 536."""
+
+PERFETTO_SUSPECTS: Final = 64
+"""Suspects with a track in a Perfetto trace: more tracks than a screen shows; the JSON holds all."""
+
+NOTEBOOK_ROWS: Final = 32
+"""Rows of a finding that a notebook shows below a cell: one screen; the table itself has all."""
+
+CELL_CHARACTERS: Final = 400
+"""Characters of one cell of such a table: names in a trace may be megabytes long."""
+
+CHANGES_SHOWN: Final = 0.005
+"""Share of the step from which the text lists a change: a quarter of what a verdict counts."""
+
+NAME_CHARACTERS: Final = 22
+"""Characters of a name in a table of changes: 80 columns hold it beside three times."""

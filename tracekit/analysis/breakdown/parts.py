@@ -81,8 +81,8 @@ def added(parts: Iterable[TimeParts]) -> TimeParts:
 
 def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple[Share, ...]:
     """Each part of `total`, the sum of `count` steps, with its spread over `ranks`; no exposed part of no time."""
-    spent = _named(total)
-    by_rank = [_named(parts) for parts in ranks]
+    spent = named(total)
+    by_rank = [named(parts) for parts in ranks]
     found = []
     for part, ns in spent.items():
         shares = [named.get(part, 0) / max(p.step_ns, 1) for named, p in zip(by_rank, ranks, strict=True)]
@@ -91,7 +91,7 @@ def shares_of(total: TimeParts, ranks: Sequence[TimeParts], count: int) -> tuple
     return tuple(found)
 
 
-def _named(parts: TimeParts) -> dict[str, int]:
+def named(parts: TimeParts) -> dict[str, int]:
     """The parts by name, in the order in which they are told."""
     kinds = {
         f"{e.axis} {kind}": ns

@@ -16,6 +16,8 @@ from tracekit.analysis.hang.stragglers import stragglers
 from tracekit.dumps.load import DumpSet
 from tracekit.findings import Quality, RankCoverage
 from tracekit.findings.hang import Culprit, HangFinding, HangVerdict
+from tracekit.findings.picture import HangPicture
+from tracekit.mesh import Mesh
 
 
 def analyse(
@@ -26,6 +28,13 @@ def analyse(
     mesh: ranks on each axis; order: axes inner to outer. Both override the mesh that the groups tell. Raises
     MeshError where they do not fit the dumps.
     """
+    return illustrated(dumps, mesh, order)[0]
+
+
+def illustrated(
+    dumps: DumpSet, mesh: dict[str, int] | None = None, order: Sequence[str] | None = None
+) -> tuple[HangFinding, HangPicture]:
+    """Give the verdict as `analyse` does, and what a page draws of it."""
     seen = build_scene(dumps)
     layout = layout_of(seen, mesh, order)
     judgement = judge(replace(seen, mesh=layout.mesh))
@@ -35,7 +44,7 @@ def analyse(
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
         reason = f"only rank {min(scene.dumps)} left a dump that was read: add the others' dumps; {reason}"
-    return HangFinding(
+    finding = HangFinding(
         ranks=RankCoverage(len(scene.world), len(scene.dumps), missing, dumps.rejected),
         mesh=layout.finding,
         verdict=verdict,
@@ -48,6 +57,23 @@ def analyse(
         last_done=last_done(scene),
         notes=(*layout.notes, *found.notes),
     )
+    return finding, _picture(scene, layout.mesh, finding)
+
+
+def _picture(scene: Scene, mesh: Mesh | None, finding: HangFinding) -> HangPicture:
+    """Give every rank with its place and whether it waits, failed, or left no dump."""
+    ranks = tuple(sorted(scene.world))
+    states = dict.fromkeys(ranks, "does not wait")
+    states.update(dict.fromkeys(scene.graph.stuck, "waits"))
+    states.update(dict.fromkeys(finding.ranks.missing, "no dump"))
+    states.update({c.rank: "culprit" for c in finding.culprits})
+    hosts = tuple(scene.dumps[r].host if r in scene.dumps else None for r in ranks)
+    places: dict[str, tuple[int, ...]] = {}
+    if mesh is not None:
+        index = [mesh.coordinates[r] for r in ranks]
+        axes = [n for n, axis in enumerate(mesh.order) if mesh.sizes[axis] > 1]
+        places = {mesh.order[n]: tuple(i[n] for i in index) for n in reversed(axes)}
+    return HangPicture(ranks, hosts, places, tuple(states[r] for r in ranks))
 
 
 def _guessed(scene: Scene) -> list[Quality]:

@@ -2,8 +2,9 @@
 // Draws what the data block holds. Texts reach the charts through `shown`, because Plotly reads some tags in them.
 const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const marked = new Set(data.named || []);
 const state = {what: null, fold: null, group: null, print: false};
-const MANY_BARS = 60, MOST_ROWS = 600, LONGEST_NAME = 40;
+const MANY_BARS = 60, MOST_ROWS = 600, LONGEST_NAME = 40, MOST_NUMBERED = 512;
 
 const by = id => document.getElementById(id);
 const shown = text => {
@@ -16,10 +17,10 @@ function theme() {
   const night = dark.matches && !state.print;
   return night
     ? {ink: "#e4e7eb", line: "#3a424a", middle: "#2a3036", low: "#5aa9f0", high: "#ff9d45", rest: "#8b96a1",
-       own: ["#6ba4dc", "#59636d"], axes: [["#ffb066", "#a06b38"], ["#d99bd0", "#83587d"], ["#8fd0a6", "#4a8060"],
+       own: ["#6ba4dc", "#59636d", "#8fd6c0", "#c9a227", "#39414a", "#aab4be"], axes: [["#ffb066", "#a06b38"], ["#d99bd0", "#83587d"], ["#8fd0a6", "#4a8060"],
               ["#e6d06a", "#8d7f3d"], ["#f08a8a", "#964f4f"], ["#6fd3d8", "#3c8387"], ["#b9a3f5", "#6a5b9c"]]}
     : {ink: "#1b1f24", line: "#d5dae0", middle: "#f2f2f2", low: "#1565a8", high: "#c85a00", rest: "#7a8590",
-       own: ["#4c86bf", "#b4bcc5"], axes: [["#e07b1a", "#f3bf8a"], ["#a35a99", "#d7b3d2"], ["#3f8f5f", "#a8d3b8"],
+       own: ["#4c86bf", "#b4bcc5", "#5aa58e", "#c9a227", "#dde2e7", "#6b747d"], axes: [["#e07b1a", "#f3bf8a"], ["#a35a99", "#d7b3d2"], ["#3f8f5f", "#a8d3b8"],
               ["#b29a1e", "#e3d68e"], ["#c04848", "#e8b0b0"], ["#1f8f96", "#a3d6d9"], ["#6c55b8", "#c7bdea"]]};
 }
 
@@ -36,6 +37,25 @@ function layout(extra) {
 
 const draw = (where, traces, extra) =>
   Plotly.react(where, traces, layout(extra), {displayModeBar: false, responsive: true});
+
+// Names and colours above a chart, as text that wraps; a click hides or shows what has that name.
+function legend(where, entries) {
+  const chart = by(where);
+  if (chart.previousElementSibling?.className !== "legend") chart.before(document.createElement("div"));
+  const box = chart.previousElementSibling;
+  box.className = "legend";
+  box.replaceChildren(...entries.map(([name, colour], n) => {
+    const entry = document.createElement("button"), patch = document.createElement("i");
+    entry.type = "button";
+    patch.style.background = colour;
+    entry.append(patch, String(name).slice(0, LONGEST_NAME));
+    entry.addEventListener("click", () => {
+      const off = entry.classList.toggle("off");
+      Plotly.restyle(where, {visible: !off}, [n]);
+    });
+    return entry;
+  }));
+}
 
 // Rows of a fold: ranks with the same key, in the order of the key.
 function keysOf(fold) {
@@ -70,8 +90,6 @@ function groups(fold, within) {
   return sorted;
 }
 
-const marked = new Set(data.named || []);
-
 function folds() {
   const axes = Object.keys(data.places), hosts = new Set(data.hosts);
   const pairs = axes.flatMap((a, i) => axes.slice(i + 1).map(b => a + " × " + b));
@@ -105,11 +123,11 @@ function drawMap() {
   const z = rows.map(g => largest(values, g.members));
   let end = 0, low = 0;
   for (const row of z) for (const v of row) if (v !== null) { end = Math.max(end, v); low = Math.min(low, v); }
-  const scale = [[0, t.low], [0.5, t.middle], [1, t.high]];
   const reach = Math.max(end, -low, 1e-3);
+  const scale = low < 0 ? [[0, t.low], [0.5, t.middle], [1, t.high]] : [[0, t.middle], [1, t.high]];
   draw("map", [{type: "heatmap", z, x: data.steps.map(s => "step " + s), y: rows.map(g => g.label),
     customdata: rows.map(g => data.steps.map(() => g.members.length)),
-    colorscale: scale, zmin: -reach, zmax: reach, hoverongaps: false, xgap: rows.length > 200 ? 0 : 1,
+    colorscale: scale, zmin: low < 0 ? -reach : 0, zmax: reach, hoverongaps: false, xgap: rows.length > 200 ? 0 : 1,
     ygap: rows.length > 200 ? 0 : 1, colorbar: {title: {text: "ms"}, thickness: 12, outlinewidth: 0},
     hovertemplate: "%{y}, %{x}: %{z:.2f} ms<br>%{customdata} ranks<extra></extra>"}],
     {height: height(rows.length, 18, 180, 640),
@@ -157,11 +175,11 @@ function drawParts() {
       : {type: "bar", orientation: "h", name: kind, x: spent, y: names,
          marker: {color: colour.get(kind)}, hovertemplate: "%{y}: %{x:.2f} ms<extra>" + kind + "</extra>"};
   });
-  const legend = {orientation: "h", traceorder: "normal", y: 1.02, yanchor: "bottom", x: 0};
+  legend("parts", Object.keys(data.parts).map(kind => [kind, colour.get(kind)]));
   draw("parts", traces, many
-    ? {height: 420, legend, margin: {l: 10, r: 10, t: 60, b: 10},
+    ? {height: 420, showlegend: false,
        xaxis: {type: "category", nticks: 12}, yaxis: {title: {text: "ms a step"}}}
-    : {height: height(rows.length, 20, 240, 1400), barmode: "stack", legend, margin: {l: 10, r: 10, t: 60, b: 10},
+    : {height: height(rows.length, 20, 240, 1400), barmode: "stack", showlegend: false,
        xaxis: {title: {text: "ms a step"}}, yaxis: {type: "category", autorange: "reversed"}});
 }
 
@@ -191,19 +209,77 @@ function drawTimeline() {
       y: rows.flatMap(row => row.begin.map(() => name(row.rank))),
       hovertemplate: "%{y}, from %{base:.2f} ms: %{x:.2f} ms<extra>" + kind + "</extra>"};
   });
+  legend("timeline", kinds.map(kind => [kind, colour.get(kind)]));
   draw("timeline", traces, {height: height(line.ranks.length, 34, 200, 520), barmode: "overlay", bargap: 0.25,
-    legend: {orientation: "h", y: 1.02, yanchor: "bottom", x: 0}, margin: {l: 10, r: 10, t: 60, b: 10}, dragmode: "zoom",
+    showlegend: false, dragmode: "zoom",
     xaxis: {title: {text: "ms since the step began"}},
     yaxis: {type: "category", autorange: "reversed", fixedrange: true, categoryorder: "array",
             categoryarray: line.ranks.map(name), tickcolor: t.line}});
 }
 
+// Ranks as a field: outer axes downwards, inner ones to the right, split so that it is nearest to a square.
+function field(mesh) {
+  const axes = Object.keys(mesh.places), sizes = axes.map(a => new Set(mesh.places[a]).size);
+  const count = list => list.reduce((product, n) => product * n, 1);
+  let split = 0, best = Infinity;
+  for (let i = 0; i <= axes.length; i++) {
+    const uneven = Math.abs(Math.log(count(sizes.slice(0, i)) / count(sizes.slice(i))));
+    if (uneven < best) { best = uneven; split = i; }
+  }
+  const keys = list => mesh.ranks.map((_, r) => list.map(a => mesh.places[a][r]));
+  const name = list => key => list.map((a, i) => a + " " + key[i]).join(", ");
+  if (axes.length) return [keys(axes.slice(0, split)), name(axes.slice(0, split)), keys(axes.slice(split)), name(axes.slice(split))];
+  const width = Math.ceil(Math.sqrt(mesh.ranks.length)), place = f => mesh.ranks.map((_, i) => [f(i)]);
+  return [place(i => Math.floor(i / width)), key => "from " + mesh.ranks[key[0] * width], place(i => i % width), key => "+" + key[0]];
+}
+
+function drawMesh() {
+  const t = theme(), mesh = data.mesh, [rows, rowName, columns, columnName] = field(mesh);
+  const ends = keys => [...new Map(keys.map(k => [k.join(), k])).values()].sort(compare);
+  const ys = ends(rows), xs = ends(columns), few = mesh.ranks.length <= MOST_NUMBERED;
+  const colours = {"culprit": t.high, "waits": t.low, "does not wait": t.rest, "no dump": t.middle};
+  const states = Object.keys(colours).filter(s => mesh.states.includes(s));
+  const empty = value => ys.map(() => xs.map(() => value));
+  const z = empty(null), told = empty(""), numbers = empty("");
+  const yAt = new Map(ys.map((k, i) => [k.join(), i])), xAt = new Map(xs.map((k, i) => [k.join(), i]));
+  mesh.ranks.forEach((rank, i) => {
+    const y = yAt.get(rows[i].join()), x = xAt.get(columns[i].join());
+    z[y][x] = states.indexOf(mesh.states[i]);
+    numbers[y][x] = String(rank);
+    told[y][x] = "rank " + rank + (mesh.hosts[i] === null ? "" : " on " + shown(mesh.hosts[i])) + ": " + mesh.states[i]
+      + (mesh.done[i] ? "<br>completed " + shown(mesh.done[i]) : "");
+  });
+  const scale = states.flatMap((s, i) => [[i / states.length, colours[s]], [(i + 1) / states.length, colours[s]]]);
+  const gap = ys.length > 64 ? 0 : 2;
+  draw("mesh", [{type: "heatmap", z, customdata: told, text: numbers, texttemplate: few ? "%{text}" : "", x: xs.map(columnName),
+    y: ys.map(rowName), colorscale: scale, zmin: -0.5, zmax: states.length - 0.5, showscale: false, xgap: gap, ygap: gap,
+    hovertemplate: "%{customdata}<br>%{y}, %{x}<extra></extra>"}],
+    {height: height(ys.length, 30, 160, 640), xaxis: {type: "category", showgrid: false},
+     yaxis: {type: "category", autorange: "reversed", showgrid: false}});
+  legend("mesh", states.map(s => [s, colours[s]]));
+  for (const entry of by("mesh").previousElementSibling.children) entry.disabled = true;
+}
+
+// What each question would save, ms a step; the line reaches over its interval.
+function drawSaved() {
+  const t = theme(), rows = data.saved;
+  draw("saved", [{type: "bar", orientation: "h", x: rows.map(r => r.lost), y: rows.map(r => shown(r.question)),
+    marker: {color: rows.map(r => r.proven ? t.high : t.rest)},
+    error_x: {type: "data", symmetric: false, array: rows.map(r => r.high - r.lost), arrayminus: rows.map(r => r.lost - r.low),
+              color: t.ink, thickness: 1.2},
+    hovertemplate: "%{y}: %{x:.2f} ms<extra></extra>"}],
+    {height: height(rows.length, 30, 160, 1400), showlegend: false, xaxis: {title: {text: "ms a step"}},
+     yaxis: {type: "category", autorange: "reversed"}});
+}
+
 function drawFolded() { drawMap(); drawParts(); }
 
 function drawAll() {
-  drawFolded();
-  if (data.levels.length) drawLevels();
+  if (data.maps) drawFolded();
+  if (data.levels) drawLevels();
   if (data.timeline) drawTimeline();
+  if (data.mesh) drawMesh();
+  if (data.saved) drawSaved();
 }
 
 function fill(select, names, chosen, changed) {
@@ -211,7 +287,7 @@ function fill(select, names, chosen, changed) {
   select.addEventListener("change", () => changed(select.value));
 }
 
-function begin() {
+function control() {
   state.what = Object.keys(data.maps)[0];
   state.fold = firstFold();
   fill(by("what"), Object.keys(data.maps), state.what, value => { state.what = value; drawMap(); });
@@ -223,15 +299,15 @@ function begin() {
   });
   by("controls").hidden = false;
   by("controls").addEventListener("submit", event => event.preventDefault());
-  drawAll();
-  dark.addEventListener("change", drawAll);
-  addEventListener("beforeprint", () => {
-    state.print = true;
-    for (const part of document.querySelectorAll("details")) part.open = true;
-    drawAll();
-  });
-  addEventListener("afterprint", () => { state.print = false; drawAll(); });
 }
 
-if (data.maps) begin();
+if (data.maps) control();
+drawAll();
+dark.addEventListener("change", drawAll);
+addEventListener("beforeprint", () => {
+  state.print = true;
+  for (const part of document.querySelectorAll("details")) part.open = true;
+  drawAll();
+});
+addEventListener("afterprint", () => { state.print = false; drawAll(); });
 document.documentElement.dataset.drawn = "true";

@@ -6,6 +6,7 @@ policy lets only the two scripts run whose hashes it names, and no request leave
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from importlib.util import find_spec
@@ -55,6 +56,18 @@ def render(template: str, data: dict[str, Any], **values: Any) -> str:
         data=Markup(data_block(data)),  # noqa: S704 - escaped for its element
         **values,
     )
+
+
+BELOW: Final = ("evidence", "quality", "rejected", "note")
+"""Labels whose lines have sections of their own."""
+
+
+def below(lines: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Lines of an answer as templates take them: `lines` beside the verdict, and those `below` by their label."""
+    return {
+        "lines": [line for line in lines if line[0] not in BELOW],
+        "below": [(name, [text for label, text in lines if label == name]) for name in BELOW],
+    }
 
 
 _POLICY: Final = (

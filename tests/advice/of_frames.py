@@ -1,0 +1,40 @@
+"""DataFrames and other tools that are not installed, and what the refusals advise."""
+
+from types import SimpleNamespace
+
+from tests.advice.register import case
+from tracekit import interop
+from tracekit.findings import HangFinding, RankCoverage, tabular
+
+NOBODY = HangFinding(RankCoverage(2, 2), None, "none", "nobody waits", (), None, ())
+
+
+@case("pip install pandas, or use to_arrow")
+def _no_pandas(_folder, patch):
+    patch.setattr(tabular, "find_spec", lambda _: None)
+    return NOBODY.to_pandas, NOBODY.to_arrow
+
+
+@case("pip install 'tracekit4d[hta]'")
+def _no_hta(_folder, patch):
+    patch.setattr(interop, "find_spec", lambda _: None)
+
+    def installed():
+        patch.setattr(interop, "find_spec", lambda _: True)
+        interop.check_installed()
+
+    return interop.check_installed, installed
+
+
+@case("no rank of the run has an event")
+def _no_events(_folder, patch):
+    patch.setattr(interop, "check_installed", lambda: None)
+    runs = {events: SimpleNamespace(ranks=[SimpleNamespace(rank=0, events=events)]) for events in (0, 1)}
+
+    def reads():
+        try:
+            interop.hta(runs[1])
+        except (AttributeError, ModuleNotFoundError):
+            return  # beyond the check: HTA is absent, or asks the run for its events
+
+    return lambda: interop.hta(runs[0]), reads

@@ -1,0 +1,148 @@
+"""What changed between two runs: named where it is, tested over steps, and blind to clocks and to order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tracekit
+from tests.breakdown.runs import kernel, made, shifted_ids
+from tests.tables.rows import comm, step
+from tracekit.analysis.diff import analyse
+from tracekit.analysis.diff.analyse import _verdict
+from tracekit.analysis.diff.significance import changes, interval
+from tracekit.findings.diff import Change
+
+RNG = np.random.default_rng(7)
+
+
+def job(extra=0):
+    """Rows of two ranks in four steps; rank 1 computes `extra` µs longer in each, and rank 0 waits for it."""
+    ends = [kernel(700 + extra, 250, 2), comm(950 + extra, 50, 0, stream=20)]
+    quick = [kernel(0, 300, 1), comm(300, 400 + extra, 0, stream=20), *ends]
+    slow = [kernel(0, 650 + extra, 1), comm(650 + extra, 50, 0, stream=20), *ends]
+    length = 1000 + extra
+    return {
+        rank: [
+            row | {"ts": row["ts"] + number * length * 1000} | shifted_ids(row, number)
+            for number in range(4)
+            for row in [*rows, step(number, 0, length)]
+        ]
+        for rank, rows in enumerate((quick, slow))
+    }
+
+
+def kept(folder, rows, axis="tp"):
+    folder.mkdir(exist_ok=True)
+    return made(folder, rows, axis=axis)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return kept(folder / "before", job()), kept(folder / "after", job(100))
+
+
+@pytest.fixture(scope="module")
+def found(runs):
+    return tracekit.diff(*runs)
+
+
+def test_longer_kernel_is_named_where_it_is(found):
+    assert found.verdict == "slower"
+    assert round(found.step.change_ns) == 100_000
+    assert [(c.what, round(c.change_ns)) for c in found.ranks] == [("rank 1", 100_000), ("rank 0", 0)]
+    assert [(c.what, round(c.change_ns)) for c in found.parts if c.change_ns] == [
+        ("compute", 50_000), ("tp waiting", 50_000),
+    ]  # fmt: skip
+    assert [(c.what, round(c.change_ns)) for c in found.kernels] == [("gemm", 50_000)]
+
+
+def test_swapped_runs_change_the_other_way(runs, found):
+    back = tracekit.diff(*reversed(runs))
+    assert back.verdict == "faster"
+    assert back.step.change_ns == -found.step.change_ns
+    assert {(c.what, c.change_ns) for c in back.parts} == {(c.what, -c.change_ns) for c in found.parts}
+
+
+def test_equal_runs_are_unchanged(runs):
+    same = tracekit.diff(runs[0], runs[0])
+    assert same.verdict == "unchanged"
+    assert not any(c.proven for c in (same.step, *same.parts, *same.ranks, *same.kernels))
+
+
+def test_clocks_and_step_numbers_change_nothing(runs, found, tmp_path):
+    shift = {0: 7_000_000_001, 1: 5_000_000_000_003}
+    moved = {r: [row | {"ts": row["ts"] + shift[r]} for row in rows] for r, rows in job(100).items()}
+    assert replace(tracekit.diff(runs[0], kept(tmp_path, moved)), after=found.after) == found
+
+
+def test_different_meshes_compare_no_rank(runs, tmp_path):
+    other = tracekit.diff(runs[0], kept(tmp_path, job(), "dp"))
+    assert (other.ranks, other.compared) == ((), 0)
+    assert other.notes[0].startswith("the meshes differ: means over all 2 and 2 recorded ranks")
+    assert {"tp waiting", "dp waiting"} <= {c.what for c in other.parts}
+
+
+def test_rare_kernels_are_compared_together(runs, monkeypatch):
+    monkeypatch.setattr(analyse, "KERNELS_KEPT", 0)
+    (others,) = tracekit.diff(*runs).kernels
+    assert (others.what, round(others.change_ns)) == ("all other kernels", 50_000)
+
+
+def test_two_steps_decide_nothing(runs):
+    few = tracekit.diff(*runs, steps=[(1, 3)])
+    assert (few.verdict, few.step.p) == ("inconclusive", None)
+    assert few.to_decide
+
+
+def test_three_steps_beside_three_can_decide():
+    one, two = np.array([[10.0, 11.0, 12.0]]).T, np.array([[13.0, 14.0, 15.0]]).T
+    (change,) = changes("step", ["step"], one, two)
+    assert (change.p, change.proven) == (0.1, True)
+    assert interval(one[:, 0], two[:, 0])[0] > 0
+
+
+def test_noise_of_many_ranks_proves_no_one():
+    one, two = (100 + RNG.normal(size=(8, 100)) for _ in range(2))
+    found = changes("rank", [f"rank {i}" for i in range(100)], one, two)
+    assert sum(c.proven for c in found) <= 2
+    two[:, 17] += 10
+    found = changes("rank", [f"rank {i}" for i in range(100)], one, two)
+    assert found[0].what == "rank 17"
+    assert found[0].proven
+
+
+def test_order_of_steps_and_ranks_changes_nothing():
+    one, two = RNG.normal(size=(6, 5)), RNG.normal(size=(7, 5))
+    names, order = [f"rank {i}" for i in range(5)], RNG.permutation(5)
+    turned = changes("rank", [names[i] for i in order], one[::-1][:, order], two[::-1][:, order])
+    assert turned == changes("rank", names, one, two)
+    assert interval(one[::-1, 0], two[::-1, 0]) == interval(one[:, 0], two[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("after", "low", "high", "proven", "verdict"),
+    [
+        (101.0, -1.0, 1.5, False, "unchanged"),
+        (101.0, 0.5, 1.5, True, "unchanged"),
+        (103.0, -1.0, 7.0, False, "inconclusive"),
+        (103.0, 2.5, 3.5, True, "slower"),
+        (97.0, -3.5, -2.5, True, "faster"),
+        (101.0, -1.0, 5.0, False, "inconclusive"),
+    ],
+)
+def test_unchanged_needs_evidence(after, low, high, proven, verdict):
+    change = Change("step", "step", 100.0, after, 0.1, proven)
+    assert _verdict(change, low, high, 8)[0] == verdict
+
+
+@pytest.mark.slow
+def test_missing_ranks_blame_no_one():
+    runs = [tracekit.load(f"sample_traces/{name}") for name in ("healthy", "slow_compute")]
+    whole = tracekit.diff(*runs)
+    assert (whole.verdict, whole.ranks[0].what) == ("slower", "rank 5")
+    part = tracekit.diff(runs[0].without([3], "left out"), runs[1].without([5], "left out"))
+    assert (part.verdict, part.compared) == ("slower", 14)
+    assert abs(part.ranks[0].change_ns) < 0.1 * whole.ranks[0].change_ns
+    assert "14 places" in part.notes[0]

@@ -1,0 +1,113 @@
+"""The pages of hang, whatif and breakdown: what they say, and that no text of a file is obeyed in them."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.house.source import ROOT
+from tests.report.test_html import BROWSER, EVIL, charts, data_of, drawn
+from tests.slowrank.jobs import grid, job
+from tracekit.analysis.breakdown.analyse import analyse as breakdown
+from tracekit.analysis.hang.analyse import analyse, illustrated
+from tracekit.analysis.questions.answer import answer
+from tracekit.dumps.load import load_dumps
+from tracekit.findings.picture import HangPicture
+from tracekit.report.html.breakdown import breakdown_html
+from tracekit.report.html.hang import hang_html
+from tracekit.report.html.whatif import whatif_html
+
+
+@pytest.fixture(scope="module")
+def hung():
+    dumps = load_dumps([str(ROOT / "sample_traces" / "hang_host_stall")])
+    finding, picture = illustrated(dumps)
+    assert finding == analyse(dumps)
+    return finding, picture
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return job(tmp_path_factory.mktemp("job"), grid(tp=2, dp=4), slow={5: 1.4}, lost=[6])
+
+
+@pytest.fixture(scope="module")
+def pages(hung, run):
+    """Every page, of findings whose texts are hostile."""
+    finding, picture = hung
+    culprit = replace(finding.culprits[0], host=EVIL, stack=(EVIL,))
+    priced, parts = answer(run, ["rank=5", "axis=tp"]), breakdown(run)
+    priced = replace(
+        priced, notes=(EVIL,), answers=(replace(priced.answers[0], question=EVIL), *priced.answers[1:])
+    )
+    parts = replace(parts, notes=(EVIL,), by_rank=tuple(replace(r, host=EVIL) for r in parts.by_rank))
+    evil = replace(finding, reason=EVIL, culprits=(culprit,), notes=(EVIL,))
+    return {
+        "hang": hang_html(evil, replace(picture, hosts=(EVIL,) * 16)),
+        "whatif": whatif_html(priced),
+        "breakdown": breakdown_html(parts),
+    }
+
+
+def test_hang_shows_where_everybody_stands(hung):
+    field = data_of(hang_html(*hung))["mesh"]
+    assert [r for r, state in zip(field["ranks"], field["states"], strict=True) if state == "culprit"] == [6]
+    assert field["states"].count("waits") == 15
+    assert list(field["places"]) == ["dp", "pp", "cp", "tp"]
+    assert [index[6] for index in field["places"].values()] == [0, 1, 1, 0]
+    assert field["done"][6] == "all_gather 14 of group 35"
+
+
+def test_hang_lists_stacks_and_frontiers(hung):
+    text = hang_html(*hung)
+    assert "distributed_c10d.py:4387 all_gather_single" in text
+    assert all(f"{g.group.name} {g.group.desc}" in text for g in hung[0].groups)
+
+
+def test_missing_dumps_are_no_health():
+    dumps = load_dumps(
+        [str(ROOT / "sample_traces" / "hang_host_stall" / "fr" / f"rank_{r}") for r in range(6)]
+    )
+    states = illustrated(dumps)[1].states
+    assert states[6:] == ("no dump",) * 10
+    assert "does not wait" not in states
+
+
+def test_parts_of_the_page_sum_to_the_step(run):
+    finding = breakdown(run)
+    parts = data_of(breakdown_html(finding))["parts"]
+    steps = [r.parts.step_ns / r.steps / 1e6 for r in sorted(finding.by_rank, key=lambda r: r.rank)]
+    assert [sum(row) for row in zip(*parts.values(), strict=True)] == pytest.approx(steps, abs=0.02)
+
+
+def test_whatif_draws_what_it_prices(run):
+    finding = answer(run, ["rank=5", "axis=tp"])
+    saved = data_of(whatif_html(finding))["saved"]
+    assert [row["question"] for row in saved] == ["rank=5", "axis=tp", finding.together.question]
+    assert saved[0]["lost"] == pytest.approx(finding.answers[0].lost_ms, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown"])
+def test_names_stay_inert_on_every_page(name, pages):
+    told = pages[name].split("<script>")[0]
+    assert "<img" not in told
+    assert "\u2028" not in told
+
+
+def test_largest_hang_stays_below_ten_megabytes(hung):
+    ranks = range(16_384)
+    places = {
+        "dp": tuple(r // 128 for r in ranks),
+        "pp": tuple(r // 8 % 16 for r in ranks),
+        "tp": tuple(r % 8 for r in ranks),
+    }
+    picture = HangPicture(
+        tuple(ranks), tuple(f"node{r // 8:04}.cluster" for r in ranks), places, ("waits",) * len(ranks)
+    )
+    assert len(hang_html(hung[0], picture).encode()) < 10_000_000
+
+
+@pytest.mark.slow
+@BROWSER
+@pytest.mark.parametrize(("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2)])
+def test_browser_draws_the_other_pages(name, count, pages, tmp_path):
+    assert len(charts(drawn(pages[name], tmp_path))) == count

@@ -1,0 +1,131 @@
+"""What changed between two runs: from two ingested runs to a finding."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.diff.side import Kernels, Side, side_of
+from tracekit.analysis.diff.significance import changes, interval
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.findings.diff import Change, DiffFinding, DiffVerdict
+from tracekit.store import Run
+from tracekit.tables.steps import F64
+from tracekit.thresholds.diff import KERNELS_KEPT, LEAST_CHANGE, LEAST_STEPS
+from tracekit.units import ms
+
+_WITHIN: Final = (
+    "steps tell how much one run varies, not how much two runs of the same job on other machines do"
+)
+
+_OTHERS: Final = "all other kernels"
+
+
+def diff(
+    before: Run,
+    after: Run,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    steps: Sequence[StepRange] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> DiffFinding:
+    """What of `after` takes longer than in `before`: the step, its parts, ranks at equal places, kernels; tested.
+
+    Clocks and step numbers need not agree; worlds may differ, then no rank is compared. `mesh`, `order`, `steps` and
+    `progress` are as for `tracekit.slowrank`, and hold for both runs. Raises UsageError, MeshError and InputError as
+    `tracekit.breakdown` does.
+    """
+    one, two = (side_of(run, mesh, order, steps, progress) for run in (before, after))
+    return compared(one, two)
+
+
+def compared(one: Side, two: Side) -> DiffFinding:
+    """What of the second side takes longer than in the first. Raises InputError where events are unreadable."""
+    sides = (one, two)
+    alike = _sizes(one) == _sizes(two)
+    common = sorted(one.places.keys() & two.places.keys()) if alike else []
+    ranks = [[s.places[at] for at in common] if alike else list(s.case.ops.ranks) for s in sides]
+    (step,) = changes("step", ["step"], one.step()[:, None], two.step()[:, None])
+    low, high = interval(one.step(), two.step())
+    verdict, reason = _verdict(step, low, high, min(len(one.step()), len(two.step())))
+    to_decide = None if verdict != "inconclusive" else "record more whole steps of both runs"
+    return DiffFinding(
+        one.told, two.told, verdict, reason, step, low, high, _parts(sides, ranks),
+        _ranks(sides, ranks) if alike else (), _kernels(sides, ranks), len(common), to_decide,
+        tuple(_notes(sides, alike=alike, common=len(common))),
+    )  # fmt: skip
+
+
+def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVerdict, str]:
+    """The verdict on the step, and why."""
+    least = LEAST_CHANGE * step.before_ns
+    share = step.change_ns / step.before_ns if step.before_ns else 0.0
+    told = f"{ms(step.before_ns):.1f} → {ms(step.after_ns):.1f} ms a step ({share:+.1%})"
+    if steps < LEAST_STEPS:
+        return "inconclusive", f"{told}, and fewer than {LEAST_STEPS} whole steps of a run"
+    if step.proven and abs(step.change_ns) >= least:
+        return ("slower" if step.change_ns > 0 else "faster"), told
+    if -least < low and high < least:
+        return "unchanged", f"{told}: less than {LEAST_CHANGE:.0%} of the step"
+    return "inconclusive", f"{told}: steps differ as much within the runs"
+
+
+def _parts(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
+    """The changes of all parts of the step that either run has."""
+    names = list(dict.fromkeys(name for s in sides for parts in s.parts.values() for name in parts))
+    one, two = (_columns([s.part(n, r) for n in names], s) for s, r in zip(sides, ranks, strict=True))
+    return changes("part", names, one, two)
+
+
+def _ranks(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
+    """The changes of the own time of ranks at equal places; they are named as in the second run."""
+    one, two = (_columns([s.own(r) for r in rs], s) for s, rs in zip(sides, ranks, strict=True))
+    return changes("rank", [f"rank {r}" for r in ranks[1]], one, two)
+
+
+def _kernels(sides: Sequence[Side], ranks: Sequence[Sequence[int]]) -> tuple[Change, ...]:
+    """The changes of the kernels that take longest in either run, and of all others together."""
+    one, two = (s.kernels(r) for s, r in zip(sides, ranks, strict=True))
+    if not one or not two:
+        return ()
+    time = {n: max(sum(k.get(n, {}).values()) for k in (one, two)) for n in {*one, *two}}
+    named = sorted(time, key=lambda n: (-time[n], n))
+    named, rest = named[:KERNELS_KEPT], named[KERNELS_KEPT:]
+    before, after = (
+        np.stack([*(_times(k, [n], s) for n in named), *([_times(k, rest, s)] if rest else [])], axis=1)
+        for k, s in zip((one, two), sides, strict=True)
+    )
+    return changes("kernel", [*named, *([_OTHERS] if rest else [])], before, after)
+
+
+def _times(kernels: Kernels, names: Sequence[str], side: Side) -> F64:
+    """The time of all these kernels in each step, shape (steps,), ns; none where a kernel did not run."""
+    total = np.zeros(len(side.case.steps.numbers))
+    for name in names:
+        for column, ns in kernels.get(name, {}).items():
+            total[column] += ns
+    return total
+
+
+def _columns(values: Sequence[F64], side: Side) -> F64:
+    """Values side by side, shape (steps, quantities)."""
+    return np.stack(values, axis=1) if values else np.zeros((len(side.case.steps.numbers), 0))
+
+
+def _sizes(side: Side) -> dict[str, int]:
+    """The axes longer than 1; of two meshes that have the same, ranks at one place do the same work."""
+    return {
+        axis: side.case.mesh.sizes[axis] for axis in side.case.mesh.order if side.case.mesh.sizes[axis] > 1
+    }
+
+
+def _notes(sides: Sequence[Side], *, alike: bool, common: int) -> list[str]:
+    """What the comparison rests on."""
+    read = [len(s.case.ops.ranks) for s in sides]
+    if not alike:
+        told = f"the meshes differ: means over all {read[0]} and {read[1]} recorded ranks, no rank beside another"
+    elif common < max(read):
+        told = f"parts, ranks and kernels are those of the {common} places that both runs recorded"
+    else:
+        told = f"all {common} recorded places are compared"
+    return [told, _WITHIN]

@@ -1,0 +1,91 @@
+"""One of two runs that are compared: its steps cut into parts, by rank, and its kernels."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tracekit.analysis.breakdown.parts import named, steps_of, waits_told
+from tracekit.analysis.slowrank.analyse import opened, quality_of, ranks_of
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.findings import StepsFinding
+from tracekit.findings.diff import ComparedRun
+from tracekit.store import Run
+from tracekit.tables.step_kernels import kernels_in_steps
+from tracekit.tables.steps import F64
+from tracekit.units import ms
+
+Place = tuple[int, ...]
+"""Index on each axis, in the mesh's order."""
+
+Kernels = dict[str, dict[int, float]]
+"""Time of a kernel by its name and the column of the step, ns; a step in which it never ran is absent."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What of one run is compared; `parts` by (rank, column of the step) → part → ns."""
+
+    case: Case
+    told: ComparedRun
+    parts: dict[tuple[int, int], dict[str, int]]
+
+    @cached_property
+    def places(self) -> dict[Place, int]:
+        """The recorded ranks by place."""
+        mesh = self.case.mesh
+        return {tuple(mesh.coords(r)[axis] for axis in mesh.order): r for r in self.case.ops.ranks}
+
+    def step(self) -> F64:
+        """Length of each step, mean over ranks, shape (steps,), ns."""
+        return np.asarray(np.nanmean(self.case.steps.wall, axis=0), np.float64)
+
+    def part(self, name: str, ranks: Sequence[int]) -> F64:
+        """How long the part takes in each step, mean over those of `ranks` that recorded it, shape (steps,), ns."""
+        return self._by_step(lambda parts: parts.get(name, 0), ranks)
+
+    def own(self, rank: int) -> F64:
+        """How long the rank worked in each step and stood still for itself, shape (steps,), ns."""
+        return self._by_step(lambda parts: sum(parts[p] for p in ("compute", "host", "idle")), [rank])
+
+    def _by_step(self, value: Callable[[dict[str, int]], int], ranks: Sequence[int]) -> F64:
+        columns = range(len(self.case.steps.numbers))
+        held = [[value(self.parts[r, c]) for r in ranks if (r, c) in self.parts] for c in columns]
+        return np.array([np.mean(h) if h else np.nan for h in held], np.float64)
+
+    def kernels(self, ranks: Sequence[int]) -> Kernels:
+        """Time of each kernel of computing in each step, mean over `ranks` that run on a GPU; ns."""
+        case = self.case
+        spent: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        asked = [r for r in ranks if case.ops.per_rank[r].on_gpu]
+        whole = np.isfinite(case.steps.own[[case.steps.row(r) for r in asked]]).sum(axis=0)
+        for rank in asked:
+            found = kernels_in_steps(case.run, case.ops, case.steps, case.steps.row(rank))
+            names, code = np.unique(found.name.astype(str), return_inverse=True)
+            cell, of = np.unique(code * len(whole) + found.column, return_inverse=True)
+            for at, ns in zip(cell.tolist(), np.bincount(of, found.lasted).tolist(), strict=True):
+                spent[str(names[at // len(whole)])][at % len(whole)] += ns
+        return {name: {c: ns / int(whole[c]) for c, ns in held.items()} for name, held in spent.items()}
+
+
+def side_of(
+    run: Run,
+    mesh: dict[str, int] | None,
+    order: Sequence[str] | None,
+    steps: Sequence[StepRange] | None,
+    progress: Callable[[int, int], None] | None,
+) -> Side:
+    """The run as it is compared. Arguments and errors as of `tracekit.breakdown`."""
+    case, choice = opened(run, mesh, order, steps, progress)
+    told = waits_told(case)
+    column = {number: i for i, number in enumerate(case.steps.numbers)}
+    parts = {
+        (rank, column[cell.step]): named(cell.parts)
+        for rank in case.ops.ranks
+        for cell in steps_of(case, rank, told).cells
+    }
+    measured = StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall))))
+    return Side(case, ComparedRun(ranks_of(case), choice.finding, measured, quality_of(case, choice)), parts)

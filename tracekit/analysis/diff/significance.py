@@ -1,0 +1,57 @@
+"""Whether a quantity differs between two runs, by its values in their steps.
+
+The test of Mann and Whitney asks only which step is longer, so that one long step decides nothing. All changes of one
+kind are judged together (Benjamini and Hochberg), because among a thousand ranks some differ by chance.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import false_discovery_control, mannwhitneyu
+
+from tracekit.findings.diff import Change, ChangeKind
+from tracekit.tables.steps import F64
+from tracekit.thresholds.diff import LEAST_STEPS, LEVEL, RESAMPLES, SEED
+
+
+def changes(kind: ChangeKind, names: Sequence[str], before: F64, after: F64) -> tuple[Change, ...]:
+    """The change of each quantity, the largest first.
+
+    before, after: its values by step, shape (steps of the run, quantities), ns; NaN where a step lacks it.
+    """
+    tested = [
+        _p(one[np.isfinite(one)], two[np.isfinite(two)]) for one, two in zip(before.T, after.T, strict=True)
+    ]
+    known = [p for p in tested if p is not None]
+    judged = iter(false_discovery_control(known).tolist() if known else [])
+    proven = [p is not None and next(judged) <= LEVEL for p in tested]
+    found = [
+        Change(kind, name, _median(before[:, i]), _median(after[:, i]), tested[i], proven[i])
+        for i, name in enumerate(names)
+    ]
+    return tuple(sorted(found, key=lambda c: (-abs(c.change_ns), c.what)))
+
+
+def interval(before: F64, after: F64) -> tuple[float, float]:
+    """Between which the change of the median lies, ns (bootstrap percentiles); shapes (steps,)."""
+    draw = np.random.default_rng(SEED)
+    shifts = np.median(draw.choice(np.sort(after), (RESAMPLES, len(after))), axis=1) - np.median(
+        draw.choice(np.sort(before), (RESAMPLES, len(before))), axis=1
+    )
+    low, high = np.quantile(shifts, [LEVEL / 2, 1 - LEVEL / 2])
+    return float(low), float(high)
+
+
+def _p(before: F64, after: F64) -> float | None:
+    """The chance of so different an order in equal runs; None where a run has too few steps."""
+    if min(len(before), len(after)) < LEAST_STEPS:
+        return None
+    if np.ptp(np.concatenate([before, after])) == 0:
+        return 1.0
+    return round(float(mannwhitneyu(before, after, alternative="two-sided").pvalue), 9)
+
+
+def _median(values: F64) -> float:
+    """The median of what is known; 0 where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else 0.0

@@ -1,0 +1,57 @@
+"""All communication of a run as one Arrow table, for questions that no command asks."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.analysis.breakdown.parts import waits_told
+from tracekit.analysis.slowrank.analyse import opened
+from tracekit.analysis.slowrank.measured import StepRange
+from tracekit.arrays import from_numpy, from_strings
+from tracekit.store import Run
+
+
+def operations(
+    run: Run,
+    mesh: dict[str, int] | None = None,
+    order: Sequence[str] | None = None,
+    steps: Sequence[StepRange] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pa.Table:
+    """The communication of all ranks as an Arrow table, one row an operation, rank by rank in order of start.
+
+    `rank`; `step`, null outside every step; `analysed`, whether that step is one that answers rest on; `axis`, as `tp`
+    or `cp_dp`; `op`; `start_ns`, `end_ns` on the rank's own clock; `exposed_ns`, for which compute stood still;
+    `wait_ns`, until the last member came, null where the traces do not tell; `instance`, equal on all members of one
+    communication, null where no partner was found; `elements`, null where unknown. Numbers share the memory of the
+    analysis; `to_pandas()` copies. `mesh`, `order`, `steps`, `progress` are as for `tracekit.slowrank`.
+
+    Raises UsageError, MeshError and InputError as `tracekit.breakdown` does.
+    """
+    case, _ = opened(run, mesh, order, steps, progress)
+    ops = case.ops
+    elements = np.concatenate([ops.per_rank[rank].nelems for rank in ops.ranks])
+    return pa.table(
+        {
+            "rank": from_numpy(ops.rank),
+            "step": from_numpy(ops.step, ops.step < 0),
+            "analysed": from_numpy(case.analysed),
+            "axis": _words(case.axis),
+            "op": _words(ops.op),
+            "start_ns": from_numpy(ops.start),
+            "end_ns": from_numpy(ops.end),
+            "exposed_ns": from_numpy(ops.exposed),
+            "wait_ns": from_numpy(case.waits.held, ~waits_told(case)),
+            "instance": from_numpy(ops.instance, ops.instance < 0),
+            "elements": from_numpy(elements, elements < 0),
+        }
+    )
+
+
+def _words(column: npt.NDArray[Any]) -> pa.Array:
+    """A dictionary array of a column of words."""
+    words, code = np.unique(column.astype(str), return_inverse=True)
+    return pa.DictionaryArray.from_arrays(from_numpy(code.astype(np.int32)), from_strings(words.tolist()))

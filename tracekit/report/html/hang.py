@@ -1,0 +1,90 @@
+"""The page of `tracekit hang`: what the text says, and where on the mesh everybody stands."""
+
+from typing import Any
+
+from tracekit.findings.hang import Culprit, GroupFrontier, HangFinding
+from tracekit.findings.picture import HangPicture
+from tracekit.report.hang import TITLES, call_text, group_text, some_ranks, span, stacks_of
+from tracekit.report.html.page import render
+from tracekit.report.shared_text import Line, mesh_line, quality_lines, ranks_line, rejected_lines
+from tracekit.text import plain
+from tracekit.thresholds.report import PAGE_ROWS
+
+
+def hang_html(finding: HangFinding, picture: HangPicture) -> str:
+    """The page as text; the same finding and picture give the same bytes."""
+    versions = {c.sides: (c.collective.seq, c.group.name) for c in reversed(finding.culprits) if c.sides}
+    return render(
+        "hang.html.j2",
+        {"mesh": _field(finding, picture)},
+        title=f"{TITLES[finding.verdict]}: {finding.reason}",
+        verdict=finding.verdict,
+        word=TITLES[finding.verdict].upper(),
+        headline=finding.reason,
+        lines=_lines(finding),
+        below=[
+            ("quality", [text for _, text in quality_lines(finding.quality, verbose=True)]),
+            ("rejected", [text for _, text in rejected_lines(finding.ranks, verbose=True)]),
+            ("note", finding.notes),
+        ],
+        picture=picture,
+        culprits=[_culprit(c) for c in finding.culprits[:PAGE_ROWS]],
+        versions=[
+            (*call, [(some_ranks("", side.ranks) or "other replicas", side.text) for side in sides])
+            for sides, call in [*versions.items()][:PAGE_ROWS]
+        ],
+        stacks=[(some_ranks("", ranks), stack) for stack, ranks in stacks_of(finding.culprits)[:PAGE_ROWS]],
+        groups=[_group(g) for g in finding.groups[:PAGE_ROWS]],
+        groups_left=max(0, len(finding.groups) - PAGE_ROWS),
+    )
+
+
+def _lines(finding: HangFinding) -> list[Line]:
+    """What the answer rests on, and how many wait."""
+    lines = [("ranks", ranks_line(finding.ranks))]
+    if finding.mesh is not None:
+        lines.append(("mesh", mesh_line(finding.mesh)))
+    if finding.victims:
+        lines.append(("waiting", f"{len(finding.victims)} ranks: " + some_ranks("", finding.victims)))
+    return lines
+
+
+def _field(finding: HangFinding, picture: HangPicture) -> dict[str, Any]:
+    """What the script draws: each rank, its place and state, and the last collective that it completed."""
+    done = {d.rank: f"{d.op or 'call'} {d.seq} of group {d.group}" for d in finding.last_done}
+    return {
+        "ranks": list(picture.ranks),
+        "hosts": [None if h is None else plain(h) for h in picture.hosts],
+        "places": {axis: list(index) for axis, index in picture.places.items()},
+        "states": list(picture.states),
+        "done": [plain(done.get(r, "")) for r in picture.ranks],
+    }
+
+
+def _culprit(culprit: Culprit) -> dict[str, Any]:
+    """A row of the table of culprits; an unknown frontier is a dash."""
+    known = culprit.last_enqueued is not None
+    return {
+        "rank": culprit.rank,
+        "host": culprit.host or "–",
+        "how": culprit.kind,
+        "call": call_text(culprit.collective),
+        "group": group_text(culprit.group),
+        "issued": culprit.last_enqueued if known else "–",
+        "of": culprit.group_enqueued if known else "–",
+        "done": culprit.last_completed if known else "–",
+    }
+
+
+def _group(row: GroupFrontier) -> dict[str, Any]:
+    """A row of the table of groups."""
+    dim = f" [{row.group.dim}]" if row.group.dim else ""
+    return {
+        "name": f"{row.group.name} {row.group.desc}{dim}",
+        "ranks": some_ranks("", row.group.ranks),
+        "issued": span(row.enqueued),
+        "done": span(row.completed),
+        "waiting": row.waiting,
+        "behind": some_ranks("", row.behind),
+        "missing": some_ranks("", row.missing),
+    }

@@ -1,0 +1,108 @@
+"""Answers as metrics of Prometheus, for the text-file collector of a node exporter: times in seconds."""
+
+from collections.abc import Collection, Iterable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, get_args
+
+from tracekit.errors import UsageError
+from tracekit.findings import HangFinding, SlowRankFinding
+from tracekit.findings.hang import HangVerdict
+from tracekit.findings.shared import RankCoverage
+from tracekit.findings.slowrank import Suspect, Verdict
+from tracekit.text import plain
+
+if TYPE_CHECKING:
+    pass
+
+_MS: Final = 1e-3
+
+
+def check_installed() -> None:
+    """Raise UsageError, with the remedy, where the extra `prometheus` is not installed."""
+    if find_spec("prometheus_client") is None:
+        raise UsageError(
+            "--prometheus needs prometheus_client, not installed; pip install 'tracekit4d[prometheus]'"
+        )
+
+
+def slowrank_metrics(finding: SlowRankFinding) -> str:
+    """The finding as metrics; an interval that is not known has no metric."""
+    metrics = _Metrics("slowrank")
+    metrics.verdict(get_args(Verdict), finding.verdict)
+    metrics.ranks(finding.ranks)
+    metrics.one("step_seconds", "Mean time of a step as recorded.", finding.what_if.step_ms * _MS)
+    typical = finding.what_if.without_suspects_ms * _MS
+    metrics.one("step_without_suspects_seconds", "Mean time of a step with all suspects typical.", typical)
+    metrics.one(
+        "slowdown_ratio", "A step as recorded over one without the suspects.", finding.what_if.slowdown
+    )
+    metrics.prices("suspect", "a rank that is named", finding.suspects)
+    metrics.prices("candidate", "a rank that may be to blame where the answer is open", finding.candidates)
+    shares = dict(finding.coverage.by_axis)
+    if finding.coverage.matched is not None:
+        shares["all"] = finding.coverage.matched
+    told = "Share of exposed communication that was matched with all members."
+    metrics.each("matched_ratio", told, ("axis",), [((axis,), share) for axis, share in shares.items()])
+    return metrics.text()
+
+
+def hang_metrics(finding: HangFinding) -> str:
+    """The finding as metrics."""
+    metrics = _Metrics("hang")
+    metrics.verdict(get_args(HangVerdict), finding.verdict)
+    metrics.ranks(finding.ranks)
+    culprits = [((str(c.rank), plain(c.host or ""), c.kind), 1.0) for c in finding.culprits]
+    metrics.each("culprit", "1 for a rank that made the others wait.", ("rank", "host", "kind"), culprits)
+    metrics.one("victims", "Ranks that wait for a culprit.", len(finding.victims))
+    return metrics.text()
+
+
+class _Metrics:
+    """Metrics of one command; names begin with `tracekit_` and the command."""
+
+    def __init__(self, command: str) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self._registry: CollectorRegistry = CollectorRegistry()
+        self._command = command
+
+    def one(self, name: str, told: str, value: float) -> None:
+        """Add a metric without labels."""
+        self.each(name, told, (), [((), value)])
+
+    def each(
+        self, name: str, told: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+    ) -> None:
+        """Add a metric with a value for each set of labels."""
+        from prometheus_client import Gauge
+
+        gauge = Gauge(f"tracekit_{self._command}_{name}", told, labels, registry=self._registry)
+        for key, value in values:
+            (gauge.labels(*key) if labels else gauge).set(value)
+
+    def verdict(self, verdicts: Collection[str], given: str) -> None:
+        """Add 1 for the verdict that was given, 0 for each other one."""
+        values = [((verdict,), float(verdict == given)) for verdict in verdicts]
+        self.each("verdict", "1 for the verdict of the answer.", ("verdict",), values)
+
+    def ranks(self, ranks: RankCoverage) -> None:
+        """Add how many ranks the job has, and how many of them were read."""
+        values = [(("expected",), float(ranks.expected)), (("read",), float(ranks.read))]
+        self.each("ranks", "Ranks that the job has, and those that were read.", ("state",), values)
+
+    def prices(self, name: str, whom: str, suspects: Collection[Suspect]) -> None:
+        """Add the time a step that each suspect costs, with its bounds where they are known."""
+        values = []
+        for s in suspects:
+            bounds = {"mean": s.lost_ms_per_step, "low": s.lost_ms_low, "high": s.lost_ms_high}
+            for bound, ms in bounds.items():
+                if ms is not None:
+                    values.append(((str(s.rank), plain(s.host or ""), s.cause, bound), ms * _MS))
+        told = f"Time that a step loses by {whom}: mean, and bounds."
+        self.each(f"{name}_lost_seconds", told, ("rank", "host", "cause", "bound"), values)
+
+    def text(self) -> str:
+        """All metrics in Prometheus' text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry).decode()
