@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "Setting up $(VENV) (about a minute; torch's CPU build is a 190 MB download where it is not cached)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_TORCH) -c constraints.txt -e '.[train,fast,report,prometheus,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_TORCH) -c constraints.txt -e '.[train,fast,report,prometheus,perfetto,dev]'
 	@touch $@
 
 $(HTA_STAMP): $(STAMP)

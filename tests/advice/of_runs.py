@@ -23,7 +23,7 @@ from reftrain.plan.choose import Planner
 from reftrain.plan.meshes import Workload
 from reftrain.rank.processes import Ranks
 from reftrain.rank.world import world_from_environment
-from reftrain.replay.command import _check_plan, replay
+from reftrain.replay.command import _plan_of, replay
 from reftrain.replay.formats import formats_of
 from reftrain.replay.manifest import read_manifest
 from reftrain.replay.variant import with_variants
@@ -188,14 +188,13 @@ def _(folder, patch):
     return lambda: replay(folder, folder / "out", "digest", (), (), None), further
 
 
-calls(
-    "order_plan.json is of {} ranks",
-    lambda size: _check_plan(
-        Path("run"), OrderPlan(source="recorded", world_size=size, mesh={}, reductions=()), 2
-    ),
-    4,
-    2,
-)
+@case("order_plan.json is of {} ranks")
+def _(folder, _patch):
+    def of(size: int) -> object:
+        write_plan(folder, OrderPlan(source="recorded", world_size=size, mesh={}, reductions=()))
+        return _plan_of(folder, 2)
+
+    return lambda: of(4), lambda: of(2)
 
 
 def manifest(folder: Path, text: str) -> object:

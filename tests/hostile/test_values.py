@@ -67,7 +67,10 @@ DAMAGE = {
     **{f"{key} {value}": everywhere(key, value) for key in ARGUMENTS for value in (-(2**63), 2**63 - 1)},
     **{f"rank {value}": in_head("distributedInfo", "rank", value=value) for value in HUGE},
     **{f"world {value}": in_head("distributedInfo", "world_size", value=value) for value in HUGE},
-    **{f"base {value}": in_head("baseTimeNanoseconds", value=value) for value in HUGE},
+    **{
+        f"base {value}": in_head("baseTimeNanoseconds", value=value)
+        for value in (*HUGE, 2**62 - 1, 1 - 2**62)
+    },
     "a group of two far apart": everywhere("Process Group Ranks", "[0, 1000000000]"),
     "a listed group far apart": in_head(
         "distributedInfo", "pg_config", value=[{"pg_name": "0", "ranks": [0, 10**9]}]

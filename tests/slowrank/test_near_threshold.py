@@ -46,7 +46,7 @@ def test_a_rank_is_not_named_before_an_unseen_one(tmp_path, monkeypatch, awaited
     mesh = grid(tp=2, dp=4)
     case = prepared(job(tmp_path, mesh, slow={3: 1.1}), mesh)
     unseen = Unseen(0.0, 0.2 * case.step_ns, (7,), awaited * case.step_ns)
-    monkeypatch.setattr(decided, "waited_for_missing", lambda _: unseen)
+    monkeypatch.setattr(decided, "waited_for_unseen", lambda _: unseen)
     answer = decided.decide(case)
     assert answer.verdict == verdict
     assert (answer.suspects or answer.candidates)[0].rank == 3

@@ -7,7 +7,9 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.evidence_gaps import compared_little
 from tracekit.analysis.slowrank.recurrence import in_one_step, others_prove_health
+from tracekit.tables.step_marks import NO_STEP
 
 
 def test_an_excess_of_one_step_is_left_open(tmp_path):
@@ -29,6 +31,25 @@ def test_a_dearer_rank_hides_behind_no_stage(tmp_path):
     found = analyse(run)
     assert found.verdict in {"inconclusive", "slow_rank"}
     assert {s.rank for s in (*found.suspects, *found.candidates)} >= {5}
+
+
+@pytest.mark.parametrize(("outside", "little"), [(0.3, False), (0.6, True)])
+def test_one_step_of_much_compares_little(tmp_path, outside, little):
+    """Windows cut the steps around the one that all ranks have whole: a fault may lie in those."""
+    mesh = grid(dp=8)
+    case = prepared(job(tmp_path, mesh, steps=1, layers=4), mesh)
+    each = len(case.ops.per_rank[0].start)
+    cut = np.arange(len(case.ops.step)) % each < outside * each  # the same operations of every rank
+    for other, expected in ((NO_STEP, little), (1, False)):  # 1: the user chose step 0
+        ops = replace(case.ops, step=np.where(cut, other, case.ops.step))
+        assert compared_little(replace(case, ops=ops)) == expected
+
+
+def test_little_compared_proves_no_health(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.compared_little", lambda _case: True)
+    found = analyse(job(tmp_path, grid(dp=8), steps=1, layers=4))
+    assert (found.verdict, found.candidates) == ("inconclusive", ())
+    assert "record three whole steps" in found.to_decide
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5])

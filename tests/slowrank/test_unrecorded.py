@@ -116,5 +116,5 @@ def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, monkeypatch, awa
     stage = LongStage((0, 1), 9.0, price, price, price, price)
     unseen = Unseen(0.0, 0.3 * case.step_ns, (4,), awaited * case.step_ns)
     monkeypatch.setattr(verdict, "long_stage", lambda _: stage)
-    monkeypatch.setattr(verdict, "waited_for_missing", lambda _: unseen)
+    monkeypatch.setattr(verdict, "waited_for_unseen", lambda _: unseen)
     assert verdict.decide(case).verdict == said

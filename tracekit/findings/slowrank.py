@@ -65,7 +65,7 @@ class Suspect:
     steps: tuple[int, ...]
     cause: Cause
     evidence: tuple[Evidence, ...] = ()
-    lost_ms_low: float | None = None  # if every unmatched wait keeps its recorded length
+    lost_ms_low: float | None = None  # if every unmatched wait that no replay gives keeps its recorded length
     lost_ms_high: float | None = None  # if every unmatched wait shrinks to its transfer
 
 

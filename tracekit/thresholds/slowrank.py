@@ -249,3 +249,9 @@ SLOWEST_START_NS: Final = 1_000_000
 
 ROUND_TRIP: Final = 2
 """An all-reduce moves each byte twice, other collectives less."""
+
+UNSEEN_REPLAYED: Final = 1.0
+"""Unseen ranks for each recorded one that are replayed as typical: of fewer recorded, most waits would be invented."""
+
+UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
+"""Share of the step that such a replay may miss: prices lose twice as much, so that it names who costs 10 % or more."""

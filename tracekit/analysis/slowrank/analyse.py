@@ -25,6 +25,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
+from tracekit.analysis.slowrank.unseen_replay import with_typical_unseen
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
@@ -88,7 +89,21 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise _alone(run, error) from error.__cause__
-    return case, choice, _of_part(case, doubted(case, tempered(case, decide(case))))
+    case, answer = _judged(case)
+    return case, choice, _of_part(case, doubted(case, tempered(case, answer)))
+
+
+def _judged(case: Case) -> tuple[Case, Answer]:
+    """The answer, and the case that it rests on: with unseen ranks where that model is better, or names a rank."""
+    replayed = with_typical_unseen(case)
+    if replayed is not None and replayed.residual_ns < case.residual_ns:
+        return replayed, decide(replayed)
+    answer = decide(case)
+    if replayed is not None and answer.verdict == "inconclusive":
+        again = decide(replayed)
+        if again.verdict == "slow_rank":
+            return replayed, again
+    return case, answer
 
 
 def _alone(run: Run, error: InputError) -> InputError:

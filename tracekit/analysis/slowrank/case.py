@@ -29,6 +29,9 @@ class Case(Measured):
     model: StepModel | TableModel  # prices an explanation: what the step would take without it
     met: Circumstances  # what of each rank's own time is none of its doing
     found: Excess  # own time of each rank beyond its peers, like with like
+    seen: StepModel | TableModel | None = (
+        None  # of the recorded ranks alone, where `model` has unseen ones too
+    )
 
     @property
     def base_ns(self) -> float:
@@ -61,6 +64,8 @@ class Case(Measured):
         column = {number: i for i, number in enumerate(self.steps.numbers)}
         stood = np.zeros(self.steps.own.shape)
         for event, spent in model.replay().items():
+            if event >= len(self.ops.rank):
+                continue  # of a rank without a trace
             at = column[int(self.ops.step[event])] if self.steps.labelled else 0
             stood[row[int(self.ops.rank[event])], at] += spent
         miss = np.abs(self.steps.wall - self.steps.own - stood)
@@ -74,7 +79,7 @@ class Case(Measured):
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
         """The step model in which every operation that was not matched with all members keeps its recorded length."""
-        model = self.model
+        model = self.seen or self.model
         if not isinstance(model, StepModel):
             return model
         lonely = self.ops.instance < 0

@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.step_marks import NO_STEP
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     EXPLAINED_ERRORS,
@@ -52,6 +53,18 @@ def unread(case: Case) -> bool:
     spent = case.step_ns * case.steps.wall.size
     matched = coverage(case).matched
     return matched is not None and matched < LEAST_MATCHED and exposed > MIN_LOST_SHARE * spent
+
+
+def compared_little(case: Case) -> bool:
+    """Whether one step was compared and most operations lie outside it, in parts of steps that windows cut.
+
+    A fault that comes and goes may lie there. What the user left out by choice of steps does not count.
+    """
+    steps = case.steps
+    if not steps.labelled or len(steps.numbers) > 1:
+        return False
+    cut = (case.ops.step == NO_STEP) | np.isin(case.ops.step, steps.partial)
+    return bool(cut.sum() > case.analysed.sum())
 
 
 def whole(case: Case) -> npt.NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
 from tracekit.analysis.slowrank.evidence_gaps import (
     Undecided,
+    compared_little,
     in_the_only_step,
     nearly_costly,
     undecided,
@@ -20,6 +21,7 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
 from tracekit.analysis.slowrank.open_answers import (
+    WHOLE_STEPS,
     candidates_of,
     contradicted_answer,
     idle_stage_answer,
@@ -98,10 +100,22 @@ def _not_seen(case: Case) -> Answer | None:
     """The answer that too little was seen, or was seen wrongly, to call anybody healthy; None where enough was."""
     if case.pinned_residual_ns >= MIN_LOST_SHARE * case.step_ns:
         return contradicted_answer(case)
+    if compared_little(case):
+        return _one_of_several_answer(case)
     apart = lopsided(case)
     if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
         return lopsided_answer(case, apart)
     return unread_answer(case) if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)) else None
+
+
+def _one_of_several_answer(case: Case) -> Answer:
+    """Nobody works longer than the others in the one step that could be compared, and most was recorded outside it."""
+    share = float(case.analysed.mean())
+    reason = (
+        f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
+        "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=WHOLE_STEPS)
 
 
 def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Answer | None:

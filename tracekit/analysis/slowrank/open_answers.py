@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
@@ -278,11 +279,14 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
         f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
     )
-    decide = (
-        "record three whole steps or more on every rank, and call the profiler's step() after each, so that the "
-        "traces mark them"
-    )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=WHOLE_STEPS)
+
+
+WHOLE_STEPS: Final = (
+    "record three whole steps or more on every rank, and call the profiler's step() after each, so that the traces "
+    "mark them"
+)
+"""What decides where one step alone was compared."""
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:

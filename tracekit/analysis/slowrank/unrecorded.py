@@ -77,7 +77,7 @@ def waited_for_missing(case: Case) -> Unseen:
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
-    awaited = _worst(case, _beyond_network(case, undecided))
+    awaited = beyond_network(case, undecided)
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but nobody makes all of its groups wait
         known, named = 0.0, _behind(case, undecided, missing)
@@ -97,13 +97,24 @@ def reason_of(case: Case, unseen: Unseen) -> str:
     )
 
 
+def partial_rows(case: Case, missing: frozenset[int]) -> list[int]:
+    """Return the rows of the analysed operations that have a member among the `missing` ranks."""
+    ops = case.ops
+    absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
+    found = np.flatnonzero((ops.channel >= 0) & absent[np.maximum(ops.channel, 0)] & case.analysed)
+    return [int(row) for row in found]
+
+
+def beyond_network(case: Case, spent: Mapping[int, float]) -> float:
+    """Return the most that a rank spends (by operation, ns) beyond what the slowest network would need, ns a step."""
+    return _worst(case, _beyond_network(case, spent))
+
+
 def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
     """The analysed operations that have a member without a trace."""
     ops, waits = case.ops, case.waits
-    absent = np.array([bool(missing & set(c.members)) for c in ops.channels] or [False])
-    rows = np.flatnonzero((ops.channel >= 0) & absent[np.maximum(ops.channel, 0)] & case.analysed)
     found = []
-    for i in rows.tolist():
+    for i in partial_rows(case, missing):
         alone = ops.channels[int(ops.channel[i])].p2p or ops.instance[i] < 0
         least = ops.end[i] - ops.start[i] if alone else waits.transfer[ops.instance[i]]
         found.append(_Partial(i, float(min(least, ops.exposed[i]))))

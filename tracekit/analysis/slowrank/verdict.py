@@ -39,7 +39,7 @@ from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
-from tracekit.analysis.slowrank.unrecorded import waited_for_missing
+from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
@@ -77,7 +77,7 @@ def decide(case: Case) -> Answer:
     if prices["stage"] < STAGE_GAIN * prices["ranks"]:  # one slow rank explains as much
         prices["stage"] = 0.0
     best = max(prices, key=lambda k: prices[k])
-    unseen = waited_for_missing(case)
+    unseen = waited_for_unseen(case)
     least = min(MIN_LOST_SHARE * case.step_ns, MAJORITY * prices[best])
     bound = unseen.undecided if unseen.awaited >= max(least, CANDIDATE_SHARE * case.step_ns) else 0.0
     if max(unseen.known, bound) >= max(MIN_LOST_SHARE * case.step_ns, prices[best]):

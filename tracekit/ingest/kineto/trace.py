@@ -169,7 +169,7 @@ def _finish(
 ) -> FileResult:
     """Write the events in order, with group numbers and absolute times, and describe the table."""
     record, repair = scanned.record, scanned.repair
-    base = _base_time(record)
+    base = _base_time(record, scanned)
     groups = FileGroups(listed_groups(record.metadata.get("distributedInfo")))
     numbers = groups.resolve(scanned.codes, record.issues)
     rows = writer.close(lambda table: _shift(_numbered(repair.in_order(table), numbers), base))
@@ -201,10 +201,10 @@ def _finish(
     )
 
 
-def _base_time(record: ScanRecord) -> int:
-    """`baseTimeNanoseconds` of the file, ns; 0, and counted, where it is unusable."""
+def _base_time(record: ScanRecord, scanned: _Scanned) -> int:
+    """`baseTimeNanoseconds` of the file, ns; 0, and counted, where it puts an event beyond all times."""
     base = record.metadata.get("baseTimeNanoseconds", 0)
-    if type(base) is not int or abs(base) >= MAX_TIME_NS:
+    if type(base) is not int or max(abs(base + scanned.first), abs(base + scanned.last)) >= MAX_TIME_NS:
         record.issues["base_time_unusable"] += 1
         return 0
     return base
