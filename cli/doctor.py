@@ -19,8 +19,11 @@ from .settings import NAMED, settings_file
 GIVES: Final = {
     "fast": "compiled reading of traces over 128 MB",
     "hta": "comparison with HolisticTraceAnalysis",
+    "perfetto": "--perfetto",
     "prometheus": "--prometheus",
+    "ray": "--engine ray",
     "report": "--html",
+    "s3": "inputs of s3://",
     "train": "reftrain, and numerics on recordings of one's own",
 }
 """What users get from an extra; the others serve who works on the package."""

@@ -12,7 +12,7 @@ from tracekit.own_files import unwritable
 
 DISTRIBUTION: Final = "tracekit4d"
 _REQUIREMENT: Final = re.compile(
-    r"(?P<name>[\w.-]+)\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
+    r"(?P<name>[\w.-]+)(\[[\w,-]+\])?\s*(>=\s*(?P<least>[\d.]+))?[^;]*(;.*extra\s*==\s*['\"](?P<extra>[\w-]+)['\"])?"
 )
 
 

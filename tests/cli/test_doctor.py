@@ -59,4 +59,5 @@ def test_every_requirement_is_read():
     found = by_extra(installation.packages())
     assert {"click", "pyarrow", "numpy"} <= {p.name for p in found[""]}
     assert {p.name for p in found["report"]} == {"jinja2", "plotly"}
+    assert [p.name for p in found["ray"]] == ["ray"]  # asked for as ray[client]
     assert all(p.least != "0" for listed in found.values() for p in listed)

@@ -212,7 +212,7 @@ def test_a_full_stdout_is_one_sentence(tmp_path):
     call = "from tracekit_cli.tracekit import main; import sys; sys.argv[0] = 'tracekit'; main()"
     with Path("/dev/full").open("w") as sink:
         done = subprocess.run(
-            [sys.executable, "-c", call, "slowrank", str(traces)],
+            [sys.executable, "-c", call, "slowrank", str(traces), "--quiet"],
             stdout=sink,
             stderr=subprocess.PIPE,
             text=True,
