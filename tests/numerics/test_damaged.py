@@ -151,7 +151,7 @@ def test_values_cut_short_are_refused(run, tmp_path):
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_flipped_byte_is_refused_or_without_effect(whole_run, tmp_path_factory, data):
     run = tmp_path_factory.mktemp("flip") / "a"
     shutil.copytree(whole_run, run)

@@ -28,8 +28,8 @@ def baseline(ranks, tmp_path_factory):
     ("tables", "first"),
     [
         ({"mesh": {"tp": 2}}, "layers.0.attention.out"),
-        ({"mesh": {"dp": 3}}, "grad"),
-        ({"mesh": {"cp": 2}}, ".grad"),
+        pytest.param({"mesh": {"dp": 3}}, "grad", marks=pytest.mark.slow),
+        pytest.param({"mesh": {"cp": 2}}, ".grad", marks=pytest.mark.slow),
         ({"mesh": {"cp": 2}, "numerics": {"cp_method": "ring"}}, "layers.0.attention"),
     ],
     ids=["tp", "dp", "cp", "ring"],

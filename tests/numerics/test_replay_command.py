@@ -139,6 +139,7 @@ def test_the_command_passes_the_reason_on(copy):
     assert not [p for p in copy.iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_an_unknown_variant_is_refused(copy):
     with pytest.raises(InputError, match="is no variant"):
         make_replay(copy, variants=["rope=int3"])
@@ -150,6 +151,7 @@ def test_a_trainer_without_a_replayer_is_named():
         replayer("megatron")
 
 
+@pytest.mark.slow
 def test_plan_of_recorded_against_declared(copy):
     make_replay(copy, steps=1)
     result = CliRunner().invoke(plan, [str(copy), str(copy / "replay")], standalone_mode=False)

@@ -38,7 +38,19 @@ RUNS = {
 
 
 @pytest.mark.parametrize(
-    "name", quick_but(["recomputed", "copied heads, tied", "HSDP, ZeRO-2", "buckets", "one rank"], RUNS)
+    "name",
+    quick_but(
+        [
+            "virtual stages",
+            "padded vocabulary",
+            "recomputed",
+            "copied heads, tied",
+            "HSDP, ZeRO-2",
+            "buckets",
+            "one rank",
+        ],
+        RUNS,
+    ),
 )
 def test_every_row_of_a_run_is_in_its_replay(ranks, tmp_path, name):
     run = tmp_path / "run"

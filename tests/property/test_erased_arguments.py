@@ -22,7 +22,7 @@ PIPED = (
 )
 OPEN = ("graphs", "step marks")
 """What an answer may be left open without."""
-QUICK = ("seq", "names", "lists", "arguments of some", "arguments of some, rccl")
+QUICK = ("seq", "lists", "arguments of some")
 """Erasures that change the way of reading most."""
 
 

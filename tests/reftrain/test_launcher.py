@@ -85,6 +85,7 @@ def test_ranks_end_with_their_parent(start, tmp_path):
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_same_run(tmp_path):
     """One smoke test with torchrun itself; the two ranks join the world it made."""
     done = subprocess.run(

@@ -9,6 +9,7 @@ import tracekit
 from tests.generator import generate
 from tests.generator.mesh import Mesh
 from tests.ingest.sample import DATA, needs_data
+from tests.marks import quick_first
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
 from tests.what_if.tables import ingested, pipeline, replicas, unnamed
 from tracekit.errors import UsageError
@@ -105,7 +106,7 @@ def test_a_rank_without_peers_is_refused(tmp_path):
         tracekit.whatif(job(tmp_path, grid(pp=2)), ["rank=1"])
 
 
-@pytest.mark.parametrize("name", ["slow_compute", "demo_slow_tp"])
+@pytest.mark.parametrize("name", quick_first(1, ["demo_slow_tp", "slow_compute"]))
 def test_a_suspect_costs_what_slowrank_says(name):
     run = load([str(SAMPLES / name)])
     blamed = tracekit.slowrank(run)
