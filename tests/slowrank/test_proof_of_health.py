@@ -57,6 +57,16 @@ def test_waits_that_no_replay_gives_prove_nothing(tmp_path, monkeypatch):
     assert "replay" in finding.reason
 
 
+def test_a_model_that_misses_more_rules_nobody_out(tmp_path, monkeypatch):
+    run = job(tmp_path, grid(dp=4))
+    assert analyse(run).verdict == "healthy"
+    missed = property(lambda case: 0.1 * case.step_ns)
+    monkeypatch.setattr("tracekit.analysis.slowrank.case.Case.residual_ns", missed)
+    finding = analyse(run)
+    assert (finding.verdict, finding.candidates) == ("inconclusive", ())
+    assert "misses them by" in finding.reason
+
+
 def test_a_stage_is_long_by_its_compute(tmp_path):
     case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
     found = long_stage(case)

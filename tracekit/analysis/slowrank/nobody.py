@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     nearly_costly,
     undecided,
     unread,
+    what_would_decide,
 )
 from tracekit.analysis.slowrank.faint import faint_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
@@ -105,6 +106,8 @@ def _not_seen(case: Case) -> Answer | None:
     apart = lopsided(case)
     if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
         return lopsided_answer(case, apart)
+    if case.residual_ns >= MIN_LOST_SHARE * case.step_ns:
+        return _unexplained_answer(case)
     return unread_answer(case) if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)) else None
 
 
@@ -116,6 +119,16 @@ def _one_of_several_answer(case: Case) -> Answer:
         "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
     )
     return Answer("inconclusive", "unknown", reason, to_decide=WHOLE_STEPS)
+
+
+def _unexplained_answer(case: Case) -> Answer:
+    """Nobody costs as much by the step model, but that misses the recorded steps by more: it rules nobody out."""
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step by the model of the recorded steps, but that "
+        f"misses them by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: as much may be lost to somebody "
+        "whose messages or waits could not be matched"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
 
 
 def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Answer | None:
