@@ -8,7 +8,7 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence_gaps import compared_little
-from tracekit.analysis.slowrank.recurrence import in_one_step, others_prove_health
+from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health
 from tracekit.tables.step_marks import NO_STEP
 
 
@@ -66,3 +66,15 @@ def test_what_a_cut_step_may_cost_is_a_bound(tmp_path, part):
     assert (case.steps.ranks[once.row], once.column) == (3, 2)
     assert once.gain == pytest.approx(float(case.found.mean[once.row]) / part, rel=0.1)
     assert not others_prove_health(case, once)
+
+
+@pytest.mark.parametrize(("slow_steps", "recurs"), [({0, 1}, True), ({0}, False)])
+def test_work_of_a_cut_step_tells_recurrence(tmp_path, monkeypatch, slow_steps, recurs):
+    """Behind the cut nobody is seen to wait, so that the second step has no price: its work tells."""
+    mesh = grid(dp=8)
+    run = job(tmp_path, mesh, slow={3: 1.3}, slow_steps=slow_steps, layers=6, steps=2, jitter=0)
+    case = prepared(run, mesh)
+    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.saved_ns", lambda *_: 0.0)
+    row = np.array([case.steps.row(3)])
+    assert costs_in_others(replace(case, cut=case.steps.numbers[1]), row, 1e6) == recurs
+    assert not costs_in_others(case, row, 1e6)

@@ -29,9 +29,8 @@ class Case(Measured):
     model: StepModel | TableModel  # prices an explanation: what the step would take without it
     met: Circumstances  # what of each rank's own time is none of its doing
     found: Excess  # own time of each rank beyond its peers, like with like
-    seen: StepModel | TableModel | None = (
-        None  # of the recorded ranks alone, where `model` has unseen ones too
-    )
+    seen: StepModel | TableModel | None = None  # of the recorded ranks alone, if `model` has unseen ones
+    cut: int | None = None  # the number of a step that counts in part, as far as all ranks recorded it
 
     @property
     def base_ns(self) -> float:
@@ -97,12 +96,13 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
 
     Where groups are unknown, the model lets a stage wait for each other if that gives the recorded waits as well.
     """
-    measured = measure_run(*_with_cut_step(run, ops, mesh), mesh, wanted)
+    run, ops, cut = _with_cut_step(run, ops, mesh)
+    measured = measure_run(run, ops, mesh, wanted)
     m, model = tabulated(measured) or (measured, model_of(measured))
     met = circumstances(m, of_table=isinstance(model, TableModel))
     case = Case(
         m.run, m.ops, m.waits, m.steps, m.clocks, m.mesh, m.buffered, model=model, met=met,
-        found=alike_excess(m, met),
+        found=alike_excess(m, met), cut=cut,
     )  # fmt: skip
     if isinstance(model, TableModel) or not (mates(m) >= 0).any():
         return case
@@ -110,13 +110,16 @@ def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | N
     return joined if joined.residual_ns < max(case.residual_ns, JOINED_ERROR * case.step_ns) else case
 
 
-def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
-    """`run` and `ops` in which a step that windows cut counts as far as all ranks recorded it, where few are whole."""
+def _with_cut_step(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations, int | None]:
+    """`run` and `ops` in which a step that windows cut counts as far as all ranks recorded it, where few are whole.
+
+    With the number of that step; None where there is none.
+    """
     stages: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         stages[mesh.coords(rank)["pp"]].append(rank)
     ops, number = with_cut_step(ops, list(stages.values()))
     if number is None:
-        return run, ops
+        return run, ops, None
     told = f"step {number} counts as far as all ranks recorded it"
-    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, told))), ops
+    return replace(run, quality=(*run.quality, Quality("cut_step", None, 1, told))), ops, number

@@ -66,16 +66,27 @@ def _unrecorded(case: Case, column: int) -> float:
 def costs_in_others(case: Case, rows: npt.NDArray[np.int64], gain: float) -> bool:
     """Whether slowness of `rows` that costs `gain` (ns a step) still costs something without their longest step.
 
-    What is left must be worth a verdict of its own, or a fair share of the whole. A single step has no others.
+    What is left must be worth a verdict of its own, or a fair share of the whole. A single step has no others. Behind a
+    step that windows cut the others wait unseen: there the work itself tells that slowness recurs.
     """
     many = len(case.steps.numbers)
     if many < 2:
         return True
     cured = typical_without(case, rows)
     longest = int(np.argmax(np.nan_to_num(case.found.value[rows]).sum(axis=0)))
+    if _recurs_in_cut(case, rows, longest):
+        return True
     cured[rows, longest] = case.steps.own[rows, longest]
     rest = saved_ns(case, rows, cured)
     return rest > RECURRING_SHARE * gain or rest * many / (many - 1) > MIN_LOST_SHARE * case.step_ns
+
+
+def _recurs_in_cut(case: Case, rows: npt.NDArray[np.int64], longest: int) -> bool:
+    """Whether `rows` exceed their peers in a cut step as well, by most of the share of work as in their longest one."""
+    if case.cut not in case.steps.numbers or case.steps.numbers[longest] == case.cut:
+        return False
+    share = np.nan_to_num(case.found.value[rows]).sum(axis=0) / np.nanmedian(case.steps.own, axis=0)
+    return bool(share[case.steps.numbers.index(case.cut)] >= MAJORITY * share[longest] > 0)
 
 
 def others_prove_health(case: Case, found: OneStep) -> bool:
