@@ -1,10 +1,14 @@
 """A slow link holds its senders up as well, so that the step is shorter without both."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
-from tests.slowrank.jobs import grid
+from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.link_cure import _cured
 
 MESH = grid(dp=4, pp=2)
 LAYER_US, TRANSFER_US, MESSAGES, STEPS = 1000.0, 100.0, 4, 4
@@ -53,3 +57,12 @@ def test_a_slow_link_holds_its_sender(tmp_path):
     assert finding.what_if.step_ms - finding.what_if.without_suspects_ms == pytest.approx(
         MESSAGES * late / 1000, rel=0.05
     )
+
+
+def test_cure_of_a_link_leaves_unseen_ranks_alone(tmp_path):
+    """The model of a job with unseen ranks holds their operations behind the recorded ones."""
+    mesh = grid(tp=2, pp=4)
+    case = prepared(job(tmp_path, mesh, jitter=0.002), mesh)
+    model = replace(case.model, fixed=[*case.model.fixed, 5.0])
+    late = np.zeros(len(case.waits.transfer))
+    assert _cured(case, model, late).fixed == model.fixed

@@ -80,7 +80,8 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
     No send becomes shorter than the usual one of its message in kernels that are in time.
     """
     ops, fixed = case.ops, np.array(model.fixed, np.float64)
-    rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (fixed >= 0))
+    own = fixed[: len(ops.op)]  # behind these come operations of ranks without a trace
+    rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
     by = _of_kernel(case, late)[rows]
     for token in _tokens(ops.token[rows[by > 0]]):
         alike = ops.token[rows] == token
