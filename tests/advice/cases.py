@@ -22,6 +22,7 @@ from tracekit_cli import (
     reftrain_schedule,
     reftrain_simulate,
     run_settings,
+    source,
 )
 
 from numerics.order.replayer import _check_target
@@ -55,6 +56,7 @@ calls("--fix: nothing is called", parse_fixes, ["node=5"], ["rank=5"])
 calls("must be a number, as in", parse_fixes, ["rank=five"], ["rank=3"])
 calls("is no range of steps; write", lambda text: options.steps(None, None, text), "x", "3:8")
 calls("is an empty range of steps", lambda text: options.steps(None, None, text), "8:3", "3:8")
+calls("names no jobs; write", lambda text: source.parse_two_jobs(None, None, text), "1,2,3", "1,2")
 calls("is no verdict; choose", lambda text: options.fail_on(["hang"])(None, None, text), "x", "hang")
 calls("is no step or range; write", run_settings.parse_steps, "x", "2:4")
 calls("is no table.field=value", run_settings.parse_setting, "x", "optimizer.clip_norm=0.5")
