@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -352,6 +353,22 @@ def _(folder, _patch):
     given, run = ingested(folder)
     (folder / "link").symlink_to(run)
     return lambda: load([given], out=folder / "link"), lambda: load([given], out=run)
+
+
+ODD = os.fsdecode(b"\xff")
+
+
+@case("{}: {}; name another folder")
+def _(folder, _patch):
+    given = traces(folder, 2)
+    return lambda: load([given], out=folder / ODD), lambda: load([given], out=folder / "run")
+
+
+@case("rename it, or copy the run elsewhere")
+def _(folder, _patch):
+    _, run = ingested(folder)
+    odd = run.rename(folder / ODD)
+    return lambda: load([str(odd)]), lambda: load([str(odd.rename(run))])
 
 
 @case("exists and is no ingested run")
