@@ -16,6 +16,7 @@ from .program import Command, program, run
     Command(
         "bisect", "numerics_bisect", "The first step in which two runs part, then the tensor, in few runs."
     ),
+    Command("schema", "numerics_schema", "The JSON Schema of the answer of a command."),
     Command("capture", "numerics_capture", "Run a training command with capture switched on."),
 )
 def numerics() -> None:

@@ -9,7 +9,7 @@ import click
 from numerics.record.switch import LEVEL, NAMES, OUT
 from tracekit.child_processes import run_command
 from tracekit.errors import OutputError, UsageError
-from tracekit.own_files import unwritable
+from tracekit.own_files import odd_name, unwritable
 
 
 @click.command()
@@ -52,6 +52,8 @@ def capture(out: Path, level: str, names: str | None, command: tuple[str, ...]) 
 
 def _check_writable(out: Path) -> None:
     """Raise OutputError where the ranks could not make the folder, before the command runs for nothing."""
+    if why := odd_name(out):
+        raise OutputError(f"{out}: {why}; name another folder")
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if why := unwritable(there) if there.is_dir() else "it is no folder":
         raise OutputError(f"{out}: cannot be written ({there}: {why}); name another folder")

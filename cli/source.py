@@ -82,6 +82,7 @@ class Pair:
 
     before: str
     after: str
+    job: tuple[int | None, int | None]
     jobs: int | None
     quiet: bool
     engine: str | None
@@ -91,8 +92,8 @@ class Pair:
     def sources(self) -> tuple[Source, Source]:
         """The two runs, each as one input."""
         one, two = (
-            Source((given,), None, self.jobs, self.quiet, self.engine, self.address)
-            for given in (self.before, self.after)
+            Source((given,), job, self.jobs, self.quiet, self.engine, self.address)
+            for given, job in zip((self.before, self.after), self.job, strict=True)
         )
         return one, two
 
@@ -102,6 +103,26 @@ _JOB: Final = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="Which job to answer for, where the input holds several: the refusal numbers them.",
+)
+
+
+def parse_two_jobs(
+    _ctx: click.Context, _param: click.Parameter, text: str | None
+) -> tuple[int | None, int | None]:
+    """`2` is job 2 of both inputs, `1,2` job 1 of the first and job 2 of the second; nothing is a choice of neither."""
+    if text is None:
+        return None, None
+    given = [number.strip() for number in text.split(",")]
+    if len(given) > len(("before", "after")) or not all(n.isdecimal() and int(n) for n in given):
+        raise click.BadParameter(f"{text!r} names no jobs; write 2 for both runs, or 1,2 for one each")
+    return int(given[0]), int(given[-1])
+
+
+_JOB_OF_EACH: Final = click.option(
+    "--job",
+    metavar="N|N,M",
+    callback=parse_two_jobs,
+    help="Which job of each input, where it holds several: 1,2 is job 1 before and job 2 after.",
 )
 _JOBS: Final = click.option(
     "--jobs",
@@ -128,7 +149,8 @@ _QUIET: Final = click.option("--quiet", is_flag=True, help="No progress on stder
 
 def pair() -> Decorator:
     """Decorate a command with two inputs, lent to it as the `Pair` called `pair`."""
-    return packed("pair", Pair, click.argument("before"), click.argument("after"), _JOBS, *_ENGINES, _QUIET)
+    inputs = (click.argument("before"), click.argument("after"))
+    return packed("pair", Pair, *inputs, _JOB_OF_EACH, _JOBS, *_ENGINES, _QUIET)
 
 
 def source(metavar: str = "TRACES...", *, engines: bool = True) -> Decorator:

@@ -13,6 +13,7 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from tracekit.errors import InputError
 from tracekit.findings import Quality, Rejected
+from tracekit.own_files import odd_name
 from tracekit.schema import GROUPS, RUN_SCHEMA
 from tracekit.store import MANIFEST, Group, RankRecord, Run, verify
 from tracekit.thresholds.ingest import MAX_COUNT, MAX_RANKS, MAX_TIME_NS
@@ -63,6 +64,8 @@ def _digest(path: Path) -> str:
 
 def open_run(folder: Path) -> Run:
     """Open an ingested run; InputError where its manifest or tables are missing, changed or of another schema."""
+    if why := odd_name(folder):
+        raise InputError(f"{folder}: {why}; rename it, or copy the run elsewhere")
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest["schema"] != RUN_SCHEMA:

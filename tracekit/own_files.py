@@ -78,3 +78,12 @@ def unwritable(folder: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def odd_name(folder: Path) -> str | None:
+    """Return why no run can be kept in a folder of this path: the libraries for tables take UTF-8 only; None else."""
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError:
+        return "its path is not UTF-8"
+    return None

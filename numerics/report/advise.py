@@ -1,8 +1,7 @@
 """The advice as text and as JSON (`numerics.advise/1`)."""
 
-from typing import Any
-
 from numerics.precision.advise import ADVICE_SCHEMA, Advice, Buffer
+from numerics.report.documents import AdviceDocument
 from numerics.report.ladder import number
 from numerics.thresholds.report import BUFFERS_SHOWN
 from tracekit.text import plain
@@ -50,7 +49,7 @@ def _bytes(count: int) -> str:
     return f"{count / 2**10:.1f} KiB"
 
 
-def advice_document(advice: Advice) -> dict[str, Any]:
+def advice_document(advice: Advice) -> AdviceDocument:
     """Return the advice as a JSON-ready dict; memory in bytes."""
     return {
         "schema": ADVICE_SCHEMA,

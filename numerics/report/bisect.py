@@ -1,8 +1,7 @@
 """The answer of `numerics bisect` as text and as JSON."""
 
-from typing import Any
-
 from numerics.bisection.search import BISECT_SCHEMA, BisectFinding
+from numerics.report.documents import BisectDocument
 from numerics.report.json import compare_document
 from numerics.report.text import compare_text
 
@@ -25,7 +24,7 @@ def _listed(steps: tuple[int, ...]) -> str:
     return ", ".join(map(str, steps)) or "none"
 
 
-def bisect_document(finding: BisectFinding) -> dict[str, Any]:
+def bisect_document(finding: BisectFinding) -> BisectDocument:
     """Return the finding as JSON-ready data."""
     return {
         "schema": BISECT_SCHEMA,

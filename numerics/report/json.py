@@ -2,12 +2,14 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from numerics.findings import COMPARE_SCHEMA, Cell, CompareFinding, Divergence, TensorDifference
+from numerics.report.documents import CellDocument, CompareDocument, DifferenceDocument, DivergenceDocument
 
 
-def compare_document(finding: CompareFinding) -> dict[str, Any]:
+def compare_document(finding: CompareFinding) -> CompareDocument:
     """Return the finding as a JSON-ready dict."""
     counts = finding.tensors
     return {
@@ -36,7 +38,7 @@ def compare_document(finding: CompareFinding) -> dict[str, Any]:
     }
 
 
-def _divergence(found: Divergence | None) -> dict[str, Any] | None:
+def _divergence(found: Divergence | None) -> DivergenceDocument | None:
     if found is None:
         return None
     return {
@@ -52,7 +54,7 @@ def _divergence(found: Divergence | None) -> dict[str, Any] | None:
     }
 
 
-def _difference(row: TensorDifference) -> dict[str, Any]:
+def _difference(row: TensorDifference) -> DifferenceDocument:
     return {
         "tensor": row.tensor,
         "step": row.step,
@@ -63,7 +65,7 @@ def _difference(row: TensorDifference) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: Cell) -> CellDocument:
     return {
         "module": cell.module,
         "step": cell.step,
@@ -82,6 +84,6 @@ def _number(value: float | None) -> float | None:
     return float(f"{value:.9g}")
 
 
-def dumps(document: dict[str, Any]) -> str:
+def dumps(document: Mapping[str, Any]) -> str:
     """Return a document as stable ASCII JSON, with a newline at the end."""
     return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"

@@ -1,9 +1,9 @@
 """The ladder's answer as text and as JSON (`numerics.ladder/1`)."""
 
 import math
-from typing import Any
 
 from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
+from numerics.report.documents import LadderDocument, RungDocument
 from numerics.thresholds.report import RUNGS_SHOWN
 from tracekit.text import plain
 
@@ -52,7 +52,7 @@ def _row(rung: Rung) -> str:
     return f"{rung.tensor:<52}{rung.step:>5}{distances}{rung.slope:>8.2f}  {rung.shape}"
 
 
-def ladder_document(finding: LadderFinding) -> dict[str, Any]:
+def ladder_document(finding: LadderFinding) -> LadderDocument:
     """Return the finding as a JSON-ready dict."""
     return {
         "schema": LADDER_SCHEMA,
@@ -67,7 +67,7 @@ def ladder_document(finding: LadderFinding) -> dict[str, Any]:
     }
 
 
-def _rung(rung: Rung) -> dict[str, Any]:
+def _rung(rung: Rung) -> RungDocument:
     return {
         "step": rung.step,
         "phase": rung.phase,

@@ -1,10 +1,8 @@
 """The answer of `numerics plan` as text and as JSON (`numerics.plan/1`)."""
 
-from typing import Any
-
-import msgspec
-
+from numerics.order.plan_differences import PlanDifference
 from numerics.order.plan_finding import PLAN_SCHEMA, PlanFinding, TensorGroup
+from numerics.report.documents import PlanDifferenceDocument, PlanDocument
 from numerics.thresholds.report import DIFFERENCES_SHOWN, TENSORS_SHOWN
 from tracekit.text import plain
 
@@ -39,16 +37,13 @@ def _row(row: TensorGroup, *, verbose: bool) -> str:
     return f"{group}: {count} of {row.captured} may differ: {', '.join(shown)}{rest}"
 
 
-def plan_document(finding: PlanFinding) -> dict[str, Any]:
+def plan_document(finding: PlanFinding) -> PlanDocument:
     """Return the finding as a JSON-ready dict."""
     return {
         "schema": PLAN_SCHEMA,
         "runs": [finding.run, finding.other],
         "reductions": finding.reductions,
-        "differences": [
-            {**msgspec.structs.asdict(d), "ranks": list(d.ranks), "order_only": d.is_order}
-            for d in finding.differences
-        ],
+        "differences": [_difference(d) for d in finding.differences],
         "local": [{"name": name, "left": mine, "right": other} for name, mine, other in finding.local],
         "tensors": [
             {
@@ -60,4 +55,19 @@ def plan_document(finding: PlanFinding) -> dict[str, Any]:
             }
             for row in finding.tensors
         ],
+    }
+
+
+def _difference(found: PlanDifference) -> PlanDifferenceDocument:
+    return {
+        "label": found.label,
+        "axis": found.axis,
+        "op": found.op,
+        "phase": found.phase,
+        "field": found.field,
+        "left": found.left,
+        "right": found.right,
+        "ranks": list(found.ranks),
+        "sentence": found.sentence,
+        "order_only": found.is_order,
     }

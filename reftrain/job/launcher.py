@@ -26,7 +26,7 @@ from reftrain.record.last_calls import merge_last_calls
 from reftrain.record.manifest import refuse_foreign
 from reftrain.thresholds import MOST_FORKED
 from tracekit.locked_folders import temporary
-from tracekit.own_files import unwritable
+from tracekit.own_files import odd_name, unwritable
 
 MEETING = "reftrain-meeting-"
 """Begin of the names of folders in which ranks of this machine meet."""
@@ -91,8 +91,10 @@ def prepare_folder(folder: Path, *, first: bool = True) -> None:
     if first:
         refuse_foreign("run.out", folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        why = unwritable(folder)
+        why = odd_name(folder)
+        if why is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            why = unwritable(folder)
     except OSError as error:
         why = error.strerror
     if why:

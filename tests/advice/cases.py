@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from tracekit_cli import (
     reftrain_schedule,
     reftrain_simulate,
     run_settings,
+    source,
 )
 
 from numerics.order.replayer import _check_target
@@ -55,6 +57,7 @@ calls("--fix: nothing is called", parse_fixes, ["node=5"], ["rank=5"])
 calls("must be a number, as in", parse_fixes, ["rank=five"], ["rank=3"])
 calls("is no range of steps; write", lambda text: options.steps(None, None, text), "x", "3:8")
 calls("is an empty range of steps", lambda text: options.steps(None, None, text), "8:3", "3:8")
+calls("names no jobs; write", lambda text: source.parse_two_jobs(None, None, text), "1,2,3", "1,2")
 calls("is no verdict; choose", lambda text: options.fail_on(["hang"])(None, None, text), "x", "hang")
 calls("is no step or range; write", run_settings.parse_steps, "x", "2:4")
 calls("is no table.field=value", run_settings.parse_setting, "x", "optimizer.clip_norm=0.5")
@@ -350,6 +353,22 @@ def _(folder, _patch):
     given, run = ingested(folder)
     (folder / "link").symlink_to(run)
     return lambda: load([given], out=folder / "link"), lambda: load([given], out=run)
+
+
+ODD = os.fsdecode(b"\xff")
+
+
+@case("{}: {}; name another folder")
+def _(folder, _patch):
+    given = traces(folder, 2)
+    return lambda: load([given], out=folder / ODD), lambda: load([given], out=folder / "run")
+
+
+@case("rename it, or copy the run elsewhere")
+def _(folder, _patch):
+    _, run = ingested(folder)
+    odd = run.rename(folder / ODD)
+    return lambda: load([str(odd)]), lambda: load([str(odd.rename(run))])
 
 
 @case("exists and is no ingested run")

@@ -116,6 +116,16 @@ def test_a_file_that_grew_is_read_again(traces, read, tmp_path):
     assert read[0] == "w1-rank0.json.gz"
 
 
+def test_windows_of_a_recorded_run_are_appended(traces, read, tmp_path):
+    """A recorded run tells the host of each rank; its manifest is kept with the run that grows."""
+    manifest = {"schema": "reftrain.run/1", "mesh": None, "hosts": ["n0", "n1"]}
+    put(tmp_path / "traces" / "run.json", manifest)
+    load(traces(1), out=tmp_path / "run", append=True)
+    grown = load(traces(2), out=tmp_path / "run", append=True)
+    assert [r.host for r in grown.ranks] == ["n0", "n1"]
+    assert said(grown) == said(load(str(tmp_path / "traces")))
+
+
 def test_a_file_that_grew_among_others_is_refused(traces, read, tmp_path):
     folder = traces(1)
     traces(2)

@@ -1,9 +1,10 @@
-"""The pages of hang, whatif and breakdown: what they say, and that no text of a file is obeyed in them."""
+"""The pages of hang, whatif, breakdown and diff: what they say, and that no text of a file is obeyed in them."""
 
 from dataclasses import replace
 
 import pytest
 
+import tracekit
 from tests.house.source import ROOT
 from tests.report.test_html import BROWSER, EVIL, charts, data_of, drawn
 from tests.slowrank.jobs import grid, job
@@ -13,6 +14,7 @@ from tracekit.analysis.questions.answer import answer
 from tracekit.dumps.load import load_dumps
 from tracekit.findings.picture import HangPicture
 from tracekit.report.html.breakdown import breakdown_html
+from tracekit.report.html.diff import diff_html
 from tracekit.report.html.hang import hang_html
 from tracekit.report.html.whatif import whatif_html
 
@@ -31,7 +33,12 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pages(hung, run):
+def changed(run, tmp_path_factory):
+    return tracekit.diff(run, job(tmp_path_factory.mktemp("after"), grid(tp=2, dp=4), lost=[6]))
+
+
+@pytest.fixture(scope="module")
+def pages(hung, run, changed):
     """Every page, of findings whose texts are hostile."""
     finding, picture = hung
     culprit = replace(finding.culprits[0], host=EVIL, stack=(EVIL,))
@@ -40,11 +47,13 @@ def pages(hung, run):
         priced, notes=(EVIL,), answers=(replace(priced.answers[0], question=EVIL), *priced.answers[1:])
     )
     parts = replace(parts, notes=(EVIL,), by_rank=tuple(replace(r, host=EVIL) for r in parts.by_rank))
+    kernels = (replace(changed.kernels[0], what=EVIL),)
     evil = replace(finding, reason=EVIL, culprits=(culprit,), notes=(EVIL,))
     return {
         "hang": hang_html(evil, replace(picture, hosts=(EVIL,) * 16)),
         "whatif": whatif_html(priced),
         "breakdown": breakdown_html(parts),
+        "diff": diff_html(replace(changed, kernels=kernels, notes=(EVIL,))),
     }
 
 
@@ -86,7 +95,26 @@ def test_whatif_draws_what_it_prices(run):
     assert saved[0]["lost"] == pytest.approx(finding.answers[0].lost_ms, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown"])
+def test_changes_are_drawn_as_they_are_told(changed):
+    page = diff_html(changed)
+    drawn_rows = data_of(page)["changes"]
+    assert changed.verdict == "faster"
+    assert drawn_rows["ranks"][0]["what"] == "rank 5"
+    for kind, rows in (("parts", changed.parts), ("ranks", changed.ranks), ("kernels", changed.kernels)):
+        told = [(c.what, round(c.change_ns / 1e6, 3), c.proven) for c in rows]
+        assert [(r["what"], r["change"], r["proven"]) for r in drawn_rows[kind]] == told
+        assert all(f"{change:+.3f}" in page for _, change, _ in told)
+
+
+def test_page_of_many_changes_is_bounded(changed):
+    many = tuple(replace(changed.ranks[0], what=f"rank {i}") for i in range(16_384))
+    page = diff_html(replace(changed, ranks=many))
+    assert len(page.encode()) < 10_000_000
+    assert len(data_of(page)["changes"]["ranks"]) == 24
+    assert "15884 smaller changes are left out" in page
+
+
+@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff"])
 def test_names_stay_inert_on_every_page(name, pages):
     told = pages[name].split("<script>")[0]
     assert "<img" not in told
@@ -108,6 +136,6 @@ def test_largest_hang_stays_below_ten_megabytes(hung):
 
 @pytest.mark.slow
 @BROWSER
-@pytest.mark.parametrize(("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2)])
+@pytest.mark.parametrize(("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2), ("diff", 3)])
 def test_browser_draws_the_other_pages(name, count, pages, tmp_path):
     assert len(charts(drawn(pages[name], tmp_path))) == count

@@ -8,6 +8,7 @@ has none there.
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,7 +88,7 @@ def save_files(folder: Path, results: Sequence[FileResult], found: Found, placed
         files.append(_File(replace(result, tables=tables), groups))
     document = _Document(_SCHEMA, tuple(number), tuple(files), found)
     whole = replace(document, sha256=_digest(document))
-    (folder / FILES).write_bytes(msgspec.json.encode(whole, order="deterministic"))
+    (folder / FILES).write_bytes(_encoded(whole))
 
 
 def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
@@ -109,14 +110,20 @@ def kept_files(folder: Path, jobs: int = 1) -> KeptFiles:
 
 def _read(path: Path) -> _Document:
     """The document in a file; ValueError or OSError where there is none that we wrote."""
-    document = msgspec.json.decode(path.read_bytes(), type=_Document)
+    document = msgspec.convert(json.loads(path.read_bytes()), _Document, str_keys=True)
     if document.schema != _SCHEMA or document.sha256 != _digest(replace(document, sha256="")):
         raise ValueError("it was changed")
     return document
 
 
 def _digest(document: _Document) -> str:
-    return hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()
+    return hashlib.sha256(_encoded(document)).hexdigest()
+
+
+def _encoded(document: _Document) -> bytes:
+    """The document as ASCII JSON, the same bytes each time; a path may hold bytes that are no UTF-8 (PEP 383)."""
+    plain = msgspec.to_builtins(document, str_keys=True, order="deterministic")
+    return json.dumps(plain, separators=(",", ":")).encode("ascii")
 
 
 def _stored(label: str, table: RankTable, placed: Placed) -> RankTable:

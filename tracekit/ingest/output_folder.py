@@ -16,7 +16,7 @@ from typing import Final
 
 from tracekit.errors import InputError, OutputError
 from tracekit.locked_folders import LOCK, literal, locked, sweep
-from tracekit.own_files import strangers, unwritable
+from tracekit.own_files import odd_name, strangers, unwritable
 from tracekit.store import MANIFEST, is_run
 
 TEMPORARY: Final = "tracekit-run-"
@@ -31,6 +31,8 @@ def refuse_foreign(out: Path) -> None:
 
     Raises OutputError where nothing can be written there.
     """
+    if why := odd_name(out):
+        raise InputError(f"{out}: {why}; name another folder")
     if out.is_symlink():
         raise InputError(f"{out}: is a symbolic link; name the folder itself")
     if out.exists() and not is_run(out) and (not out.is_dir() or any(out.iterdir())):

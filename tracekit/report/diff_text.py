@@ -19,18 +19,24 @@ from tracekit.units import ms
 
 def diff_text(finding: DiffFinding, *, verbose: bool = False) -> str:
     """The finding in lines of `label  text`; `verbose` adds all changes, quality rows and assumptions."""
-    low, high = ms(finding.low_ns), ms(finding.high_ns)
-    lines: list[Line] = [(finding.verdict.upper(), finding.reason)]
-    lines.append(
-        ("change", f"{ms(finding.step.change_ns):+.1f} ms a step, between {low:+.1f} and {high:+.1f}")
-    )
-    if finding.to_decide:
-        lines.append(("to decide", finding.to_decide))
+    lines: list[Line] = [(finding.verdict.upper(), finding.reason), *change_lines(finding)]
     for title, rows in (("part", finding.parts), ("own time", finding.ranks), ("kernel", finding.kernels)):
         lines += _changes(title, rows, finding.step.before_ns, verbose=verbose)
-    for title, run in (("before", finding.before), ("after", finding.after)):
-        lines += _run(title, run, verbose=verbose)
-    return laid_out([*lines, *(("note", plain(note)) for note in finding.notes)])
+    return laid_out([*lines, *foundations(finding, verbose=verbose)])
+
+
+def change_lines(finding: DiffFinding) -> list[Line]:
+    """By how much the step changed, and what would decide where that is open."""
+    low, high = ms(finding.low_ns), ms(finding.high_ns)
+    change = f"{ms(finding.step.change_ns):+.1f} ms a step, between {low:+.1f} and {high:+.1f}"
+    return [("change", change), *([("to decide", finding.to_decide)] if finding.to_decide else [])]
+
+
+def foundations(finding: DiffFinding, *, verbose: bool) -> list[Line]:
+    """What of both runs the answer rests on."""
+    runs = (("before", finding.before), ("after", finding.after))
+    lines = [line for title, run in runs for line in _run(title, run, verbose=verbose)]
+    return [*lines, *(("note", plain(note)) for note in finding.notes)]
 
 
 def _changes(title: str, rows: Sequence[Change], step_ns: float, *, verbose: bool) -> list[Line]:

@@ -39,6 +39,9 @@ MAP_CELLS: Final = 200_000
 PAGE_ROWS: Final = 500
 """Rows of one table in a page: more are not read, and --json holds all."""
 
+BARS_DRAWN: Final = 24
+"""Bars of one chart of changes: more have no room for their names, and the table below lists them."""
+
 MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 """Characters of one line of Markdown: names in a trace may be megabytes long."""
 

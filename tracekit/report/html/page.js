@@ -272,6 +272,18 @@ function drawSaved() {
      yaxis: {type: "category", autorange: "reversed"}});
 }
 
+// What takes longer (to the right) or shorter in the second run, ms a step.
+function drawChanges() {
+  const t = theme();
+  const colour = r => !r.proven ? t.rest : r.change > 0 ? t.high : t.low;
+  for (const [kind, rows] of Object.entries(data.changes)) draw(kind, [{type: "bar", orientation: "h",
+    x: rows.map(r => r.change), y: rows.map((_, i) => i), marker: {color: rows.map(colour)},
+    customdata: rows.map(r => [shown(r.what), r.before, r.after]),
+    hovertemplate: "%{customdata[0]}: %{customdata[1]:.2f} → %{customdata[2]:.2f} ms<extra></extra>"}],
+    {height: height(rows.length, 24, 150, 700), showlegend: false, bargap: 0.3, xaxis: {title: {text: "change, ms a step"}, zeroline: true},
+     yaxis: {autorange: "reversed", tickmode: "array", tickvals: rows.map((_, i) => i), ticktext: rows.map(r => shown(r.what)), showgrid: false, zeroline: false}});
+}
+
 function drawFolded() { drawMap(); drawParts(); }
 
 function drawAll() {
@@ -280,6 +292,7 @@ function drawAll() {
   if (data.timeline) drawTimeline();
   if (data.mesh) drawMesh();
   if (data.saved) drawSaved();
+  if (data.changes) drawChanges();
 }
 
 function fill(select, names, chosen, changed) {

@@ -1,0 +1,19 @@
+"""JSON Schemas of documents, made of the types that their writers are checked against."""
+
+from typing import Any, Final
+
+import msgspec
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_of(document: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a TypedDict whose field `schema` is a Literal, which names it."""
+    (top,), parts = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
+    whole = parts.pop(document.__name__, top)
+    return {
+        "$schema": DIALECT,
+        "$id": whole["properties"]["schema"]["enum"][0],
+        **whole,
+        "$defs": dict(sorted(parts.items())),
+    }
