@@ -78,6 +78,8 @@ class Writer:
         self.seq: dict[tuple, int] = {}
         self.base_seq = recording.job.seed % 97 + 40 + recording.first_step * 1000
         self.step_starts: list[int] = []
+        self.missed = 0
+        """Steps that began before the window."""
         self.host_recorded = not self.job.has("gpu_only")
         self.graph = 0
         self.recorded: dict[int, int] = {}
@@ -95,6 +97,8 @@ class Writer:
                 self.event(call, start, stop, op)
             elif isinstance(call, Collective | Messages):
                 self.count(call)
+            elif isinstance(call, Pause) and call.what == "step" and start < begin:
+                self.missed += 1
         self.steps()
         return self.lines
 
@@ -234,9 +238,13 @@ class Writer:
             self.cpu("python_function", "Python GC", start, stop, call.thread)
 
     def steps(self) -> None:
-        """ProfilerStep spans; a span that began before the window is not there."""
+        """ProfilerStep spans; a span that began before the window is not there.
+
+        A ragged window may begin any number of steps later than another rank's, because hosts run ahead.
+        """
         if self.job.has("no_steps"):
             return
+        first = self.r.first_step + (self.missed - 1 if self.job.has("ragged") else 0)
         for number, (start, stop) in enumerate(pairwise([*self.step_starts, self.window[1]])):
-            name = f"ProfilerStep#{self.r.first_step + number}"
+            name = f"ProfilerStep#{first + number}"
             self.cpu("user_annotation", name, start, stop - 2000, "main")

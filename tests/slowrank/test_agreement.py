@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank import suspect_work, verdict
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
 
@@ -64,3 +64,15 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
     found = answer(tmp_path, monkeypatch, {3: 1.5, 5: factor}, {5})
     assert [s.rank for s in found.suspects] == named
     assert {c.rank for c in found.candidates} == (set() if named else {3, 5})
+
+
+@pytest.mark.parametrize(("pace", "named"), [(130.0, ()), (200.0, (3,)), (None, (3,))])
+def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, named):
+    """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
+    monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank: pace if rank == 3 else 120.0)
+    shown = tuple(Evidence(w, 2.0, 0.5, "ms") for w in ("own", "busy", "gaps"))
+    monkeypatch.setattr(verdict, "explain_rank", lambda *_: ("cpu_launch", shown))
+    mesh = grid(dp=8)
+    found = verdict.decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
+    assert tuple(s.rank for s in found.suspects) == named
+    assert tuple(c.rank for c in found.candidates) == (() if named else (3,))

@@ -41,28 +41,52 @@ def test_generic_kernels_that_end_together_are_collectives(tmp_path, ranks, mesh
     assert all(isinstance(g, InferredGroup) for g in found.groups)
 
 
-def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
-    """Everybody's collective is named and aligns the clocks; two calls along data parallelism name no group."""
+def rare_calls(folder, line_ends, groups):
+    """(run, operations): everybody's collective is named and aligns the clocks; two calls of lines name no group.
+
+    The lines hold the ranks that leave together, `groups` what the files list.
+    """
     rng = np.random.default_rng(3)
     lines = {r: [] for r in range(8)}
     for call in range(12):
         for rank in range(8):
             lines[rank].append(comm(1000.0 * call + rank, 20 - rank, 0, seq=call))
     for call in (3, 7):
-        for line in ((0, 2, 4, 6), (1, 3, 5, 7)):
-            begins = 1000.0 * call + rng.uniform(100, 400, 4)
+        for line in line_ends:
+            begins = 1000.0 * call + rng.uniform(100, 400, len(line))
             for rank, begin in zip(line, begins.tolist(), strict=True):
                 lines[rank].append(
                     comm(begin, begins.max() + 50 + rng.uniform(0, 1) - begin, None, stream=20)
                 )
-    world = Group(0, tuple(range(8)), (), ())
-    run = replace(job(tmp_path, grid(dp=8)), groups=(world,))
-    ops = match([recorded(r, *lines[r], groups=[world]) for r in range(8)], run.groups)
+    run = job(folder, grid(dp=8))
+    lists = [tuple(g.group for g in groups if r.rank in g.ranks) for r in run.ranks]
+    records = tuple(replace(r, groups=found) for r, found in zip(run.ranks, lists, strict=True))
+    run = replace(run, groups=groups, ranks=records)
+    return run, match([recorded(r, *lines[r], groups=[groups[0]]) for r in range(8)], run.groups)
+
+
+WORLD = Group(0, tuple(range(8)), (), ())
+ODD, EVEN = tuple(range(1, 8, 2)), tuple(range(0, 8, 2))
+
+
+def test_a_common_clock_tells_the_groups_of_rare_calls(tmp_path):
+    run, ops = rare_calls(tmp_path, (EVEN, ODD), (WORLD,))
     found, ops = with_rare_groups(run, ops, grid(tp=2, dp=4))
     members = {g.group: g.ranks for g in found.groups}
     for rank, line in ops.per_rank.items():
         assert {members[int(n)] for n in line.group} == {tuple(range(8)), tuple(range(rank % 2, 8, 2))}
     assert (ops.instance >= 0).all()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_group_that_no_file_lists_is_none(tmp_path, listed):
+    """Files list groups: what leaves together without being one of them is no group, as on clocks that are wrong."""
+    more = (EVEN, ODD) if listed else ((0, 1, 2, 3), (4, 5, 6, 7))
+    groups = (WORLD, *(Group(n, members, (), ()) for n, members in enumerate(more, 1)))
+    run, ops = rare_calls(tmp_path, (EVEN, ODD), groups)
+    _, ops = with_rare_groups(run, ops, grid(tp=2, dp=4))
+    for rank, line in ops.per_rank.items():
+        assert set(line.group.tolist()) == {0, 1 + rank % 2 if listed else -1}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank import unrecorded, verdict
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
@@ -105,6 +105,14 @@ def test_a_network_bounds_transfers_of_known_size(tmp_path):
     """50 µs is a transfer on any network: whoever came last of those recorded came last of all."""
     found = analyse(job(tmp_path, grid(dp=4), slow={2: 1.3}, lost={1}))
     assert [s.rank for s in found.suspects] == [2]
+
+
+@pytest.mark.parametrize(("slow", "named"), [({1: 1.9, 2: 1.2}, []), ({2: 1.2}, [2])])
+def test_one_message_takes_one_network_equally_long(tmp_path, monkeypatch, slow, named):
+    """Transfers of 50 µs last 0.7 ms in some steps, as on no network: there ranks may wait for rank 1, unseen."""
+    monkeypatch.setattr(unrecorded, "bytes_of", lambda _: 1000)
+    found = analyse(job(tmp_path, grid(dp=4), slow=slow, slow_steps={0, 2, 4}, lost={1}))
+    assert [s.rank for s in found.suspects] == named
 
 
 @pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])

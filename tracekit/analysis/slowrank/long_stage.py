@@ -12,17 +12,15 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
 from tracekit.analysis.slowrank.statistics import excess, median_of_others
-from tracekit.analysis.slowrank.suspect_work import late_loaders, paused_hosts
+from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
-    HOST_PACE,
     MIN_LOST_SHARE,
     NOISE_FLOOR,
-    PEERS_SAMPLED,
     STAGE_MIN_PEERS,
     Z_LIMIT,
 )
@@ -73,16 +71,9 @@ def long_stage(case: Case) -> LongStage | None:
 
 def _idle(case: Case, stage: LongStage) -> LongStage:
     """The stage as one whose devices stand still, with whether its hosts launch as fast as those of other stages."""
-    rows = np.arange(len(case.steps.ranks))
-    mine, others = (
-        [launch_pace(case.run, case.steps.ranks[r]) for r in chosen.tolist()[:PEERS_SAMPLED]]
-        for chosen in (np.array(stage.rows), np.setdiff1d(rows, stage.rows))
-    )
-    known = [p for p in mine if p is not None], [p for p in others if p is not None]
-    alike = bool(known[0] and known[1]) and float(np.median(known[0])) <= HOST_PACE * float(
-        np.median(known[1])
-    )
-    paused = paused_hosts(case, stage.rows) if known[0] else ()
+    others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
+    alike = launches_alike(case, stage.rows, others.tolist())
+    paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
     return replace(stage, idle=True, hosts_alike=alike, paused=paused)
 
 

@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
-from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.findings import Cause, Evidence, Suspect
@@ -83,7 +83,7 @@ def unproven_answer(case: Case, price: float) -> Answer:
 
 def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
     """Ranks have a price that their own time beside their peers' does not carry: they are candidates."""
-    first = next(s for s in suspects if not agrees(s))
+    first = next(s for s in suspects if not stands(case, s))
     reason = (
         f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms, "
         "but its own time beside its peers' does not explain as much: excess, price and cause disagree"

@@ -8,9 +8,11 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.tables.features import Features, read_features
+from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
+    HOST_PACE,
     MAJORITY,
     MATES_ALIKE,
     MATES_ENTRIES,
@@ -120,6 +122,16 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     peers = peers_of(case, rows[0], rows, other_stages=True)
     found = [(row, features_of(case, row)) for row in rows] if peers else []
     return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
+
+
+def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells."""
+    mine, theirs = (
+        [launch_pace(case.run, case.steps.ranks[r]) for r in chosen[:PEERS_SAMPLED]]
+        for chosen in (rows, others)
+    )
+    known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
+    return all(known) and float(np.median(known[0])) <= HOST_PACE * float(np.median(known[1]))
 
 
 def by_role(case: Case, rows: Sequence[int]) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.statistics import confidence
-from tracekit.analysis.slowrank.suspect_work import features_of, peers_of
+from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, peers_of
 from tracekit.causes import ALWAYS
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.thresholds.slowrank import MAJORITY, STEP_SHARE
@@ -73,3 +73,15 @@ def agrees(suspect: Suspect) -> bool:
     own, busy, gaps = over
     part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
+
+
+def stands(case: Case, suspect: Suspect) -> bool:
+    """Whether the suspect's evidence agrees, and its host launches no faster than it is said to.
+
+    Where hosts are hardly quicker than devices, one of them is the last to launch in any step, and without it another
+    one would be: a host that launches as fast as its peers' is not slow.
+    """
+    row = case.steps.row(suspect.rank)
+    others = np.setdiff1d(next(g for g in case.stages if row in g), row).tolist()
+    slow = suspect.cause != "cpu_launch" or not launches_alike(case, (row,), others)
+    return slow and agrees(suspect)

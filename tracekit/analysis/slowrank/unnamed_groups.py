@@ -62,7 +62,7 @@ def with_groups_of_streams(
     if mesh is None:
         return run, ranks
     run, ranks = _named(run, ranks, groups_of_threads(ranks, _possible(mesh)))
-    return _named(run, ranks, _by_mesh(stream_classes(ranks), mesh, {r.rank for r in ranks}))
+    return _named(run, ranks, _by_mesh(run, stream_classes(ranks), mesh, {r.rank for r in ranks}))
 
 
 def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
@@ -71,13 +71,20 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
     From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these.
     """
     world = _world(run, ranks)
-    several = {g.group: g.ranks for g in run.groups if len(g.ranks) > 1}
-    listed = [{several[n] for n in record.groups if n in several} for record in run.ranks]
     apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
-    if any(found != {world} for found in listed) or any(a is not None and a > ENDS_WIDTH_NS for a in apart):
+    if any(found != {world} for found in _listed(run).values()) or any(
+        a is not None and a > ENDS_WIDTH_NS for a in apart
+    ):
         return {}
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
     return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
+
+
+def _listed(run: Run) -> dict[int, set[Members]]:
+    """Rank → the groups of several ranks that its files name."""
+    told = [g for g in run.groups if not isinstance(g, InferredGroup)]
+    several = {g.group: g.ranks for g in told if len(g.ranks) > 1}
+    return {record.rank: {several[n] for n in record.groups if n in several} for record in run.ranks}
 
 
 def _told(
@@ -145,9 +152,28 @@ def _possible(mesh: Mesh) -> list[Group]:
     return [Group(n, ranks, (), ()) for n, ranks in enumerate(members)]
 
 
-def _by_mesh(classes: list[StreamClass], mesh: Mesh, recorded: set[int]) -> dict[tuple[int, int], Members]:
-    """(rank, stream) → members of its group, which is one of those that `mesh` allows."""
-    return members_of(shown(classes, list(ways_of(mesh)), recorded), recorded)
+def _by_mesh(
+    run: Run, classes: list[StreamClass], mesh: Mesh, recorded: set[int]
+) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → members of its group, which is one of those that `mesh` allows and the files of its ranks list.
+
+    A file that names a group besides everybody's lists those that its rank is in. What ends with no listed group stays
+    open: there the clocks are wrong.
+    """
+    listed = {
+        rank: groups for rank, groups in _listed(run).items() if groups - {tuple(sorted(mesh.coordinates))}
+    }
+    found = [
+        (streams, [way for way in allowed if _is_listed(way, listed, streams)])
+        for streams, allowed in shown(classes, list(ways_of(mesh)), recorded)
+    ]
+    return members_of([(streams, allowed) for streams, allowed in found if allowed], recorded)
+
+
+def _is_listed(way: Way, listed: dict[int, set[Members]], streams: StreamClass) -> bool:
+    """Whether the files of the class's ranks list their groups in `way`; those that list none allow any."""
+    home = {rank: group for group in way.groups for rank in group}
+    return all(home[rank] in listed[rank] for rank in streams.streams if rank in listed and rank in home)
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
@@ -158,7 +184,7 @@ def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operat
     ranks = list(ops.per_rank.values())
     if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
         return run, ops
-    found = _by_mesh(stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
+    found = _by_mesh(run, stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
     if not found:
         return run, ops
     run, ranks = _named(run, ranks, found)

@@ -35,7 +35,8 @@ class Unseen:
 
     known: operations with unseen members last longer by this than others of their kind. undecided: spent in such
     operations that nothing can be compared with. ranks: unseen members behind `known`, worst first; where that is
-    nothing, those behind `undecided`. awaited: of `undecided`, beyond what the slowest network would need.
+    nothing, those behind `undecided`. awaited: of `undecided`, beyond what the slowest network would need, or beyond
+    the quickest transfer of the same message: one that takes longer may wait.
     """
 
     known: float
@@ -66,6 +67,7 @@ def waited_for_missing(case: Case) -> Unseen:
     usual = _usual(case)
     over: dict[int, float] = {}
     undecided: dict[int, float] = {}
+    longer: dict[int, float] = {}
     kinds: dict[Kind, list[_Partial]] = defaultdict(list)
     for p in partial:
         kinds[_kind(case, p.row)].append(p)
@@ -77,7 +79,8 @@ def waited_for_missing(case: Case) -> Unseen:
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
-    awaited = beyond_network(case, undecided)
+        longer.update(_beyond_quickest(case, kind, group) if compared is None else {})
+    awaited = max(beyond_network(case, undecided), _worst(case, longer))
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but nobody makes all of its groups wait
         known, named = 0.0, _behind(case, undecided, missing)
@@ -179,6 +182,21 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
         size = max(bytes_of(str(ops.token[row])), 0)
         beyond[row] = max(lasted - SLOWEST_START_NS - ROUND_TRIP * size / SLOWEST_BYTES_PER_NS, 0.0)
     return beyond
+
+
+def _beyond_quickest(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float]:
+    """By collective of a device the exposed time beyond the quickest transfer of the same message, ns.
+
+    One message takes one network about as long at every place of a step; an unseen rank that works slowly is late by
+    more where there was more to do. Nothing of messages of unknown size, and of those between two ranks.
+    """
+    ops, waits = case.ops, case.waits
+    rows = [p.row for p in group if ops.instance[p.row] >= 0 and ops.per_rank[int(ops.rank[p.row])].on_gpu]
+    if not rows or kind[0].partition("/")[0] in MESSAGES or bytes_of(kind[0]) <= 0:
+        return {}
+    lasted = waits.transfer[ops.instance[rows]]
+    beyond = np.minimum(lasted - lasted.min(), ops.exposed[rows])
+    return dict(zip(rows, beyond.tolist(), strict=True))
 
 
 def _crosses_replicas(kind: Kind) -> bool:

@@ -38,7 +38,7 @@ from tracekit.analysis.slowrank.open_answers import (
 from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
-from tracekit.analysis.slowrank.suspects import Answer, agrees, explain_rank, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -174,7 +174,7 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         cause, evidence = explain_rank(case, row, found.rows)
         suspects.append(suspect_of(case, row, lost, z, cause, evidence))
     suspects = _with_bounds(case, suspects, found)
-    if not all(agrees(s) for s in suspects):
+    if not all(stands(case, s) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
@@ -200,7 +200,7 @@ _KERNELS = "nearly all kernels of the device took longer"
 
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
     """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
-    kept = [row for row, s in zip(found.rows, suspects, strict=True) if agrees(s)]
+    kept = [row for row, s in zip(found.rows, suspects, strict=True) if stands(case, s)]
     rest = those_that_cost(case, np.array(kept)) if kept else None
     if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
         return disagreeing_answer(case, suspects)

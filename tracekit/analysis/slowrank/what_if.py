@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline
+from tracekit.analysis.slowrank.replay_levels import Levels, levels_of
+from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import MAJORITY
 
@@ -47,7 +49,7 @@ class StepModel:
         usual, any other rank in all parts alike.
         """
         total, count = 0.0, 0
-        lasts = [*(transfer or ()), *self.transfer[len(transfer or ()) :]]
+        lasts = np.array([*(transfer or ()), *self.transfer[len(transfer or ()) :]])
         for n, (columns, timelines) in enumerate(self.runs):
             chosen = list(columns)
             gaps = []
@@ -59,18 +61,17 @@ class StepModel:
                 else:
                     parts = line.parts[which]
                     gaps.append(_rescale(line, parts.cuts, parts.trimmed(typical, ratio)))
-            total += self._span(timelines, gaps, lasts)
+            total += self._span(n, gaps, lasts)
             count += len(columns)
         return total / max(count, 1)
 
     def replay(self) -> dict[int, float]:
         """For how long each needed operation holds its rank up in the model with nothing changed, ns."""
         stood: dict[int, float] = {}
-        for columns, timelines in self.runs:
+        for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
-            done = _Projection(self, timelines, gaps, self.transfer)
-            done.ends()
-            stood |= done.stood
+            _, operations, held = self._run(n, gaps, self.transfer)
+            stood |= zip(operations.tolist(), held.tolist(), strict=True)
         return stood
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
@@ -97,7 +98,7 @@ class StepModel:
     def levelled_ns(self, groups: Sequence[npt.NDArray[np.int64]]) -> float:
         """Mean step time if all rows of each group took their median own time in each part of each step, ns."""
         total, count = 0.0, 0
-        for columns, timelines in self.runs:
+        for n, (columns, timelines) in enumerate(self.runs):
             widths = {line.row: np.diff(line.blocks) for line in timelines}
             usual = dict(widths)
             for group in reversed(groups):
@@ -107,20 +108,45 @@ class StepModel:
             gaps = [
                 _rescale(line, line.blocks, _ratio(widths[line.row], usual[line.row])) for line in timelines
             ]
-            total += self._span(timelines, gaps, self.transfer)
+            total += self._span(n, gaps, self.transfer)
             count += len(columns)
         return total / max(count, 1)
 
-    def _span(
-        self, timelines: Sequence[RankTimeline], gaps: Sequence[list[float]], transfer: Sequence[float]
-    ) -> float:
-        ends = _Projection(self, timelines, gaps, transfer).ends()
-        return float(np.median(ends)) - float(np.median([line.start for line in timelines]))
+    def _span(self, n: int, gaps: Sequence[F64], transfer: F64 | Sequence[float]) -> float:
+        ends, _, _ = self._run(n, gaps, transfer)
+        return float(np.median(ends)) - float(np.median([line.start for line in self.runs[n][1]]))
+
+    @cached_property
+    def _levels(self) -> tuple[Levels | None, ...]:
+        """Of each run; None where it can be replayed in turn only."""
+        instance, before = np.array(self.instance, np.int64), np.array(self.before, np.int64)
+        later = np.array(self.later, np.float64)
+        return tuple(levels_of(lines, instance, self._fixed, before, later) for _, lines in self.runs)
+
+    @cached_property
+    def _fixed(self) -> F64:
+        return np.array(self.fixed, np.float64)
+
+    def _run(self, n: int, gaps: Sequence[F64], transfer: F64 | Sequence[float]) -> tuple[F64, I64, F64]:
+        """(when each rank of run `n` ends; needed operations, and for how long each held its rank up); ns.
+
+        `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance.
+        """
+        levels = self._levels[n]
+        if levels is None:
+            done = _Projection(self, self.runs[n][1], [g.tolist() for g in gaps], np.array(transfer).tolist())
+            ends = np.array(done.ends())
+            return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
+        every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
+        lasts = np.concatenate([transfer, self._fixed, [0.0]])
+        wall = levels.walls(every, lasts)
+        ends = wall[levels.final] + np.array([g[-1] for g in gaps])
+        return ends, levels.operations, levels.stood_ns(wall, every, lasts)
 
 
 @dataclass
 class _Projection:
-    """One pass through one run of steps: how far each rank has come, and what has been posted; times ns."""
+    """One pass through one run of steps, in turn: how far each rank has come, what has been posted; times ns."""
 
     model: StepModel
     timelines: Sequence[RankTimeline]
@@ -217,8 +243,8 @@ def _ratio(own: F64, target: F64) -> F64:
     return np.asarray(np.where(known, target / np.where(known, own, 1.0), 1.0), np.float64)
 
 
-def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> list[float]:
+def _rescale(line: RankTimeline, knots: F64, ratio: F64) -> F64:
     """Own time before each event, with each part between `knots` stretched by `ratio`; the tail comes last. ns."""
     mapped = knots[0] + np.concatenate([[0.0], np.cumsum(np.diff(knots) * ratio)])
     points = np.concatenate([[knots[0]], np.clip(line.readings, knots[0], knots[-1]), [knots[-1]]])
-    return [float(v) for v in np.maximum(np.diff(np.interp(points, knots, mapped)), 0)]
+    return np.asarray(np.maximum(np.diff(np.interp(points, knots, mapped)), 0.0), np.float64)

@@ -1,0 +1,117 @@
+"""Both ways to replay a step model give the same bits, and what cannot be laid out by levels is replayed in turn."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, RankTimeline
+from tracekit.analysis.slowrank.what_if import StepModel
+
+RANKS, INSTANCES = 5, 12
+NEVER = (
+    0.15  # of the operations: their needs have no post; others are sent to a buffer, or asked for by nobody
+)
+
+
+def line(row, kinds, events, rng):
+    """One rank with these events, at random moments of its own time."""
+    readings = np.sort(rng.uniform(0, 1e6, len(kinds)))
+    knots = np.array([0.0, 1e6])
+    return RankTimeline(row, kinds, readings, events, knots, knots, (), float(rng.uniform(0, 1e5)))
+
+
+def model(seed, tangled=False):
+    """A model of random instances that all ranks run in one order, or each in its own if `tangled`."""
+    rng = np.random.default_rng(seed)
+    members = [rng.permutation(RANKS)[: rng.integers(1, RANKS + 1)] for _ in range(INSTANCES)]
+    instance, fixed, lines = [], [], []
+    for row in range(RANKS):
+        kinds, events, open_ = [], [], []
+        order = rng.permutation(INSTANCES) if tangled else range(INSTANCES)
+        for number in (n for n in order if row in members[n]):
+            instance.append(int(number) if rng.random() > NEVER else -1)
+            fixed.append(float(rng.uniform(0, 1e5)) if instance[-1] < 0 or rng.random() < NEVER else -1.0)
+            open_.append(len(instance) - 1)
+            if rng.random() > NEVER:
+                kinds, events = [*kinds, POST], [*events, open_[-1]]
+            if rng.random() > NEVER:
+                needed = open_.pop(rng.integers(len(open_)))
+                kinds, events = [*kinds, NEED], [*events, needed]
+        lines.append(line(row, kinds, events, rng))
+    return StepModel(
+        own=np.full((RANKS, 1), 1e6),
+        runs=(((0,), tuple(lines)),),
+        instance=instance,
+        fixed=fixed,
+        transfer=rng.uniform(0, 1e5, INSTANCES).tolist(),
+        before=[-1] * INSTANCES,
+        later=rng.uniform(0, 10, len(instance)).tolist(),
+    )
+
+
+def in_turn(found):
+    """The same model, with no levels."""
+    copy = replace(found)
+    copy.__dict__["_levels"] = (None,)
+    return copy
+
+
+def queued(found, least=0):
+    """The same model; each instance queues behind the last one whose ranks (at least `least`) run it as well."""
+    ranks = [set() for _ in range(INSTANCES)]
+    for row, line in enumerate(found.runs[0][1]):
+        for kind, event in zip(line.kinds, line.events, strict=True):
+            if kind == POST and found.instance[event] >= 0:
+                ranks[found.instance[event]].add(row)
+    before = [
+        max((m for m in range(n) if least <= len(ranks[m]) and ranks[m] <= ranks[n]), default=-1)
+        for n in range(INSTANCES)
+    ]
+    return replace(found, before=before)
+
+
+def levelled(found):
+    return found._levels[0] is not None
+
+
+def same(found):
+    other = in_turn(found)
+    assert found.replay() == other.replay()
+    target = found.own * np.linspace(0.5, 1.5, RANKS)[:, None]
+    assert found.step_ns(found.own) == other.step_ns(found.own)
+    assert found.step_ns(target, [0.0] * INSTANCES) == other.step_ns(target, [0.0] * INSTANCES)
+
+
+def test_levels_give_the_same_bits():
+    found = [model(seed) for seed in range(60)]
+    assert sum(levelled(m) for m in found) >= 50
+    for m in found:
+        same(m)
+
+
+def test_queues_give_the_same_bits():
+    found = [queued(model(seed), least=1) for seed in range(100, 140)]
+    assert sum(levelled(m) for m in found) >= 30
+    assert sum(n >= 0 for m in found for n in m.before) > 40
+    for m in found:
+        same(m)
+
+
+def test_a_queue_whose_order_nothing_tells_has_no_levels():
+    found = [replace(model(seed), before=list(range(-1, INSTANCES - 1))) for seed in range(200, 240)]
+    assert sum(levelled(m) for m in found) < len(found)
+    for m in found:
+        same(m)
+
+
+def test_ranks_that_wait_for_each_other_have_no_levels():
+    found = [model(seed, tangled=True) for seed in range(20)]
+    assert not all(levelled(m) for m in found)
+    for m in found:
+        same(m)
+
+
+def test_runs_without_events_last_their_own_time():
+    rng = np.random.default_rng(0)
+    empty = replace(model(1), runs=(((0,), tuple(line(row, [], [], rng) for row in range(RANKS))),))
+    same(empty)

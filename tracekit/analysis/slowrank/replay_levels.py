@@ -1,0 +1,144 @@
+"""The replay of a step model by topological levels: at each level all ranks that can go on take one event, as arrays.
+
+Which event waits for which does not depend on times, so the levels are found once and serve every hypothesis. Where
+they do depend on times (matches that contradict each other, or a queue whose order the ranks do not share) there are
+none, and the ranks are replayed one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.rank_timeline import NEED, RankTimeline
+from tracekit.analysis.slowrank.replay_events import Events, depths_of, events_of, order_is_told
+from tracekit.tables.intervals import I64
+from tracekit.tables.steps import F64
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Places of one run: begins of ranks, then level by level events (posts, then needs) and instances that start.
+
+    What is kept by event or by need is in order of places.
+    """
+
+    begins: F64  # when each rank begins, ns
+    bounds: list[
+        tuple[int, ...]
+    ]  # by level: first event, first need, first instance, end; the same of `posts`
+    earlier: I64  # by event: the place of the one before it on its rank
+    gap: I64  # by event: its gap among the gaps of all ranks, the last of which is 0
+    needs: I64  # by need: its number among the events
+    awaited: I64  # by need: the place of what it waits for
+    lasts: (
+        I64  # by need: how long that lasts, among the transfers of instances and the durations of operations
+    )
+    later: F64  # by need: by how much it ends later, ns
+    posts: I64  # by instance, its posts: their places
+    first_post: I64  # by instance: its first post in `posts`
+    queued: I64  # by instance: the place of the one before it on its channel, -1 (the last place) for none
+    queued_lasts: I64  # by instance: that one's transfer
+    told: I64  # the needs in order of ranks
+    operations: I64  # of these
+    final: I64  # by rank: the place at which it ends
+
+    def walls(self, gaps: F64, lasts: F64) -> F64:
+        """When each place is reached, ns. `gaps`: own time before each event; `lasts`: transfers, then durations."""
+        wall = np.empty(self.bounds[-1][3] + 1)
+        wall[: len(self.begins)] = self.begins
+        wall[-1] = -np.inf  # the place of what nobody waits for
+        gap, wait, queue = gaps[self.gap], lasts[self.lasts], lasts[self.queued_lasts]
+        events, needs, instances = 0, 0, 0
+        for first, need, instance, end, post, last in self.bounds:
+            now = wall[self.earlier[events : events + instance - first]]
+            now += gap[events : events + instance - first]
+            events += instance - first
+            if count := instance - need:
+                until = wall[self.awaited[needs : needs + count]]
+                until += wait[needs : needs + count]
+                until += self.later[needs : needs + count]
+                np.maximum(now[need - first :], until, out=now[need - first :])
+                needs += count
+            wall[first:instance] = now
+            if count := end - instance:
+                mine = slice(instances, instances + count)
+                latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
+                np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=wall[instance:end])
+                instances += count
+        return wall
+
+    def stood_ns(self, wall: F64, gaps: F64, lasts: F64) -> F64:
+        """For how long each of `operations` held its rank up, ns; `wall` is what `walls` gave."""
+        arrived = wall[self.earlier[self.needs]] + gaps[self.gap[self.needs]]
+        until = wall[self.awaited] + lasts[self.lasts] + self.later
+        return np.maximum(until - arrived, 0.0)[self.told]
+
+
+def levels_of(
+    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64
+) -> Levels | None:
+    """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
+    if not any(line.kinds for line in timelines):
+        return None  # nothing to lay out
+    events = events_of(timelines, instance, fixed, before)
+    if events is None or not order_is_told(events, before):
+        return None
+    depths = depths_of(events)
+    return None if depths is None else _laid_out(timelines, events, before, later, *depths)
+
+
+def _laid_out(
+    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, depth: I64, started: I64
+) -> Levels:
+    """Every event and instance at its place, by level; `depth` is the level of each event, `started` of instances."""
+    ranks, count = len(timelines), len(events.kind)
+    numbers = np.flatnonzero(events.expected > 0)
+    key = np.concatenate([3 * depth + (events.kind == NEED), 3 * started[numbers] + 2])
+    order = np.argsort(key, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = ranks + np.arange(len(order))
+    at = np.full(len(before) + 1, -1)
+    at[numbers] = place[count:]
+    of_events, of_instances = order[order < count], numbers[order[order >= count] - count]
+    first, stop = events.first[:-1], events.first[1:]
+    earlier, some = np.concatenate([[0], place[: count - 1]]), np.flatnonzero(first < stop)
+    earlier[first[some]] = some
+    rows, first_post = _posts(events, of_instances)
+    needs = np.flatnonzero(events.kind[of_events] == NEED)
+    mine = of_events[needs]
+    return Levels(
+        begins=np.array([line.start for line in timelines]),
+        bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
+        earlier=earlier[of_events],
+        gap=events.gap[of_events],
+        needs=needs,
+        awaited=np.where(events.after >= 0, place[events.after], at[events.awaits])[mine],
+        lasts=events.lasts[mine],
+        later=np.where(events.alone, 0.0, later[events.event])[mine],
+        posts=place[rows],
+        first_post=first_post,
+        queued=np.where((before >= 0) & (events.expected[before] > 0), at[before], -1)[of_instances],
+        queued_lasts=before[of_instances],
+        told=np.argsort(mine),
+        operations=events.event[np.sort(mine)],
+        final=np.where(first < stop, place[stop - 1], np.arange(ranks)),
+    )
+
+
+def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
+    """(all posts, those of each instance together in the order of `numbers`; the first of each instance in these)."""
+    turn = np.empty(len(events.expected), np.int64)
+    turn[numbers] = np.arange(len(numbers))
+    rows = np.flatnonzero(events.posts >= 0)
+    count = events.expected[numbers]
+    return rows[np.argsort(turn[events.posts[rows]], kind="stable")], np.cumsum(count) - count
+
+
+def _bounds(key: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:
+    """`Levels.bounds`; `key` is three times the level of each place, and which of its three sorts it is, ascending."""
+    edges = np.searchsorted(key, np.arange(int(key[-1]) // 3 * 3 + 4))
+    starting = np.append(0, np.cumsum(edges[3::3] - edges[2::3]))
+    post = first_post[starting]
+    places = [(ranks + edges[i:][::3][: len(post) - 1]).tolist() for i in range(4)]
+    return list(zip(*places, post[:-1].tolist(), post[1:].tolist(), strict=True))
