@@ -90,8 +90,8 @@ def _ticking(console: Console, doing: str) -> Iterator[dict[str, str]]:
     def tick() -> None:
         wait = _SILENT_S
         while not done.wait(wait):
-            text = f"{doing}: {told['text']}, {time.monotonic() - begin:.0f} s"
-            console.print(text, markup=False, highlight=False)
+            parts = [part for part in (told["text"], f"{time.monotonic() - begin:.0f} s") if part]
+            console.print(f"{doing}: {', '.join(parts)}", markup=False, highlight=False)
             wait = _LOG_EVERY_S
 
     thread = threading.Thread(target=tick, daemon=True)

@@ -4,12 +4,13 @@ A trainer leaves them in RUN/shadow/rankNNNNN.json ("numerics.shadow/1").
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from numerics.thresholds.reading import MAX_PLAN_BYTES, MAX_RANKS
+from numerics.thresholds.reading import MAX_EXTENT, MAX_PLAN_BYTES, MAX_RANKS, MAX_SQUARE
 from tracekit.errors import InputError
 
 SHADOW_SCHEMA: Final = "numerics.shadow/1"
@@ -81,10 +82,17 @@ def _rows(run: Path, rank: int, document: Mapping[str, Any]) -> Iterable[dict[st
         if not isinstance(row, dict) or not (
             isinstance(row.get("tensor"), str)
             and isinstance(row.get("kept"), str)
-            and all(isinstance(row.get(name), int) and row[name] >= 0 for name in _WHOLE)
-            and all(isinstance(row.get(name), int | float) for name in SQUARES)
+            and all(type(row.get(name)) is int and 0 <= row[name] <= MAX_EXTENT for name in _WHOLE)
+            and all(_is_sum_of_squares(row.get(name)) for name in SQUARES)
         ):
             raise InputError(
                 f"{run / SHADOW_FOLDER}: rank {rank} has a row without all its figures; run again"
             )
         yield row
+
+
+def _is_sum_of_squares(value: Any) -> bool:
+    """Whether a value can be a sum of squares: of gradients that overflowed it is infinite or not a number."""
+    if type(value) is float and not math.isfinite(value):
+        return value != -math.inf
+    return type(value) in (int, float) and 0 <= value <= MAX_SQUARE

@@ -40,3 +40,6 @@ REPLAYER_LINES: Final = 20
 
 MAX_LAYER_DIGITS: Final = 9
 """Most digits of a layer's number; longer numbers in names are hashes or dates."""
+
+MAX_SQUARE: Final = 1e100
+"""Sum of squares of a buffer: 2⁴⁸ elements of FP32's largest, 3.4·10³⁸, give 3·10⁹¹; what overflowed is infinite."""

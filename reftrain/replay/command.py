@@ -45,7 +45,7 @@ def replay(
     *,
     forced: bool = False,
 ) -> None:
-    """Replay a run folder into another; `ReplayError` where that is impossible.
+    """Replay a run folder, as far as it came, into another; `ReplayError` where that is impossible.
 
     A `forced` replay goes on with the values that the run recorded (see `forced_passes`).
     """
@@ -68,13 +68,21 @@ def replay(
     orders = possible_orders(recorded, config)
     out.mkdir(parents=True, exist_ok=True)
     state = state_before(run, manifest.get("resumed"), config)
-    count = min(config.steps, state.step + (steps or config.steps))
+    count = min(_end(run, config.steps), state.step + (steps or config.steps))
     if forced:
         force(run, config, orders, formats, out, level, names, count, state)
     else:
         repeat(Replay(config, orders, formats, CaptureWriter(config, out, level, names), state), count)
     write_plan(out, declared_plan(config, recorded, state.step))
     _write_manifest(out, {**manifest, "faults": [], "replay": {"of": str(run), "variants": list(variants)}})
+
+
+def _end(run: Path, steps: int) -> int:
+    """The step behind the last one that a run recorded; it may have ended before all its `steps`."""
+    from reftrain.replay.resumed_state import recorded_steps
+
+    made = recorded_steps(run)
+    return min(steps, made.stop) if made else steps
 
 
 def _two_dimensional(run: Path, out: Path, level: str, names: Sequence[str]) -> None:

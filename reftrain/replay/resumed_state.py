@@ -137,14 +137,22 @@ def _load(folder: Path, state: Mapping[str, Tensor], first: int) -> None:
 
 def _first_step(run: Path) -> int:
     """Return the first step that the run recorded. `ReplayError` without a capture."""
-    path = run / FOLDER / rank_file(0)
-    try:
-        steps = pq.read_table(path, columns=["step"])["step"].to_numpy()
-        return int(steps[steps >= 0].min())
-    except (OSError, pa.ArrowException, ValueError) as error:
+    steps = recorded_steps(run)
+    if steps is None:
         raise ReplayError(
-            f"{path}: holds no step of a resumed run; run again with --capture digest"
-        ) from error
+            f"{run / FOLDER / rank_file(0)}: holds no step of a resumed run; run again with --capture digest"
+        )
+    return steps.start
+
+
+def recorded_steps(run: Path) -> range | None:
+    """Return the steps that rank 0 of a run recorded, first to last; None where it recorded none."""
+    try:
+        steps = pq.read_table(run / FOLDER / rank_file(0), columns=["step"])["step"].to_numpy()
+        steps = steps[steps >= 0]
+        return range(int(steps.min()), int(steps.max()) + 1)
+    except (OSError, pa.ArrowException, ValueError):
+        return None
 
 
 def _folder(run: Path, told: str, first: int) -> Path:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from tracekit_cli import (
     reftrain_simulate,
     run_settings,
     source,
+    viewer,
 )
 
 from numerics.order.replayer import _check_target
@@ -202,6 +204,19 @@ def _(folder, _patch):
     one, other = hostile.documents(), hostile.documents(302, "healthy")
     mixed = str(hostile.write(folder / "mixed", one[:4] + other[4:]))
     return lambda: analyse(load([mixed])), lambda: analyse(load([mixed], job=1))
+
+
+def lend_trace(port: int) -> None:
+    """Lend a trace on a port."""
+    with viewer.lent(b"", port):
+        pass
+
+
+@case("and the viewer asks no other")
+def _(_folder, _patch):
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    return lambda: lend_trace(port), lambda: (taken.close(), lend_trace(port))
 
 
 @case("choose one of these")

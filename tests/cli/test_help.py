@@ -7,7 +7,9 @@ import sys
 import pytest
 from tracekit_cli.tracekit import tracekit as group
 
-ASKED_FOR = {"doctor", "slowrank", "ingest", "hang", "mesh", "schema", "whatif", "breakdown", "diff"}
+ASKED_FOR = {
+    *("doctor", "slowrank", "ingest", "hang", "mesh", "open", "schema", "whatif", "breakdown", "diff"),
+}
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 """Libraries whose import alone takes longer than help may (0.25 s)."""
 

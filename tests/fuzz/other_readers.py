@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
+from tracekit_cli.numerics_advise import advise
 from tracekit_cli.numerics_compare import compare
 from tracekit_cli.numerics_replay import plan
 from tracekit_cli.reftrain_run import run
@@ -29,6 +30,8 @@ from tests.fuzz.mutate import BOUNDS, damaged, in_document, in_text, put_table
 from tests.fuzz.outcome import KEPT
 from tests.fuzz.readers import Damage, Input
 
+PAIRS = 0.8
+"""Share of captures that are compared with another one."""
 TABLES = {
     "model": {
         "preset": "tiny",
@@ -93,7 +96,21 @@ def capture(rng: Random, folder: Path) -> Input:
     else:
         path.write_bytes(damaged(data, rng))
     runs = ["--parallel", str(folder / "a"), "--baseline", str(folder / "b")]
-    return Input(compare, [*runs, "--no-replay", "--quiet", "--json", "-"])
+    form = rng.choice(
+        (["--json", "-"], ["--verbose"], ["--markdown", "-"], ["--html", str(folder / "page.html")])
+    )
+    return Input(compare, [*(runs if rng.random() < PAIRS else runs[:2]), "--no-replay", "--quiet", *form])
+
+
+def shadow_sums(rng: Random, folder: Path) -> Input:
+    """A run of two ranks whose gradients were summed in three formats; one file is damaged."""
+    from tests.numerics.test_advise import write
+
+    for rank in range(2):
+        write(folder, rank=rank, world=2)
+    path = folder / "shadow" / f"rank{rng.randrange(2):05d}.json"
+    path.write_bytes(in_text(json.loads(path.read_text()), rng))
+    return Input(advise, [str(folder), *rng.choice((["--json", "-"], ["--verbose"]))])
 
 
 @cache
@@ -193,5 +210,5 @@ def hardware(rng: Random, folder: Path) -> Input:
 
 OTHERS: Mapping[str, Damage] = {
     "capture": capture, "order plan": order_plan, "schedule": table_of_schedule, "TOML of a run": configuration,
-    "TOML of a machine": hardware,
+    "TOML of a machine": hardware, "shadow sums": shadow_sums,
 }  # fmt: skip

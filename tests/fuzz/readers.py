@@ -223,7 +223,7 @@ def _dump(dump: Any, data: bytes, rng: Random) -> bytes:
 
 
 @cache
-def _kept() -> Path:
+def kept() -> Path:
     """A run folder that `tracekit ingest` left."""
     with TemporaryDirectory() as folder:
         for rank in range(2):
@@ -237,7 +237,7 @@ def run_folder(rng: Random, folder: Path) -> Input:
     """An ingested run with a damaged manifest or table; its hashes are right or not."""
     run = folder / "run"
     (run / "events").mkdir(parents=True)
-    source = _kept()
+    source = kept()
     for path in source.rglob("*.*"):
         os.link(path, run / path.relative_to(source))
     name = rng.choice(("manifest.json", "manifest.json", "groups.parquet", "events/rank-000000.parquet"))

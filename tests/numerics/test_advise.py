@@ -106,6 +106,12 @@ def test_infinities_need_fp32(tmp_path):
     ("row", "said"),
     [
         ({"numel": -1}, "without all its figures"),
+        ({"numel": 10**40}, "without all its figures"),
+        ({"step": True}, "without all its figures"),
+        ({"square": 10**400}, "without all its figures"),
+        ({"square": 1e308}, "without all its figures"),
+        ({"error_float32": -1.0}, "without all its figures"),
+        ({"error_float32": -math.inf}, "without all its figures"),
         ({"square": "1"}, "without all its figures"),
         ({"tensor": 3}, "figures"),
     ],

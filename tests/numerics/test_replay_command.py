@@ -63,6 +63,14 @@ def test_a_replay_takes_the_place_of_an_earlier_one(copy):
 
 
 @pytest.mark.slow
+def test_a_run_that_ended_early_is_replayed_so_far(copy):
+    changed_manifest(copy, steps=1_000_000_000)
+    assert set(open_capture(make_replay(copy)).table.column("step").to_pylist()) == set(
+        open_capture(copy).table.column("step").to_pylist()
+    )
+
+
+@pytest.mark.slow
 def test_values_are_kept_when_asked_for(copy):
     made = make_replay(copy, copy.parent / "values", level="tensors", steps=1)
     assert open_capture(made).values

@@ -1,10 +1,13 @@
 """Robust statistics: which row exceeds its peers, by how much, and whether chance explains it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analysis.slowrank import statistics
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others, spread
 from tracekit.thresholds.slowrank import Z_LIMIT
 
@@ -71,3 +74,10 @@ def test_confidence_falls_with_the_number_of_ranks_tested():
     assert confidence(5, 8) > confidence(5, 10**6)
     assert confidence(0, 8) == 0
     assert confidence(50, 8) == 0.999
+
+
+def test_slowrank_starts_without_scipy_stats():
+    folder = Path(statistics.__file__).parent
+    lines = [line for path in folder.glob("*.py") for line in path.read_text().splitlines()]
+    assert lines
+    assert not [line for line in lines if line.startswith(("from scipy.stats", "import scipy.stats"))]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom, norm
+from scipy.special import ndtri
 
 from tracekit.analysis.slowrank.measured import Measured, Rows
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
@@ -49,7 +49,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
     often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
-    limit = float(norm.isf(ONE_STEP_P / max(len(steps.ranks), 1)))
+    limit = -float(ndtri(ONE_STEP_P / max(len(steps.ranks), 1)))
     once = throttled(run, found, z > limit)
     z[list(once)] = found.z[list(once)]
     return replace(found, z=z, limit=limit, throughout=once)
@@ -108,7 +108,9 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
         return 0.0
     last = int((ops.rank[waits.last[trials]] == rank).sum())
     chance = float(np.mean(1.0 / waits.members[trials]))
-    return max(float(norm.isf(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE))), 0.0)
+    from scipy.stats import binom  # takes half a second to import, which few inputs need
+
+    return max(-float(ndtri(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE))), 0.0)
 
 
 def segments(run: Measured) -> F64:

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
 from tracekit.thresholds.slowrank import MOST_CONFIDENCE, Z_LIMIT
 
@@ -74,6 +75,4 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
 
 def confidence(z: float, tests: int) -> float:
     """Probability that an excess of `z` standard errors is no chance find among `tests` ranks (normal, Bonferroni)."""
-    from scipy.stats import norm
-
-    return float(np.clip(1.0 - tests * norm.sf(z), 0.0, MOST_CONFIDENCE))
+    return float(np.clip(1.0 - tests * ndtr(-z), 0.0, MOST_CONFIDENCE))

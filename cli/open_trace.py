@@ -1,0 +1,37 @@
+"""The command `tracekit open`: the trace of an answer, lent once to the viewer in a browser."""
+
+import webbrowser
+
+import click
+
+from tracekit.analysis.slowrank.analyse import illustrated
+from tracekit.report.perfetto import check_installed, slowrank_trace
+
+from . import options
+from .source import Source, source
+from .viewer import lent
+
+
+@click.command()
+@options.cut()
+@click.option("--no-browser", is_flag=True, help="Print the address only, for a browser elsewhere.")
+@source()
+def open(source: Source, cut: options.Cut, no_browser: bool) -> int:  # noqa: A001 - the command's name
+    """Show finding and evidence in ui.perfetto.dev: lend the trace to the browser once, then leave.
+
+    Nothing is uploaded: the viewer reads the trace from this machine, which listens on 127.0.0.1:9001 until it has.
+    TRACES are as for `tracekit slowrank`.
+
+    \b
+    tracekit open traces/
+    tracekit open run/ --no-browser
+    """
+    check_installed()
+    with source.analysed() as (run, progress):
+        trace = slowrank_trace(*illustrated(run, cut.mesh, cut.order, cut.steps, progress))
+    with lent(trace) as (address, fetched):
+        click.echo(address)
+        if not no_browser:
+            webbrowser.open(address)
+        fetched.wait()
+    return 0
