@@ -1,0 +1,71 @@
+"""`python -m tests.numerics.local.strangers_benchmark [NAME...]`: the local proof's answers on `strangers`."""
+
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from numerics.comparison.compare import Options, compare
+from numerics.local.model_source import build
+from numerics.local.proof import prove
+from tests.numerics.local.strangers import context, replicas
+from tests.ranks.pool import RankPool
+
+BENIGN = {
+    replicas: [
+        *("", "buckets", "clipped", "ZeRO-1"),
+        *("bias added apart", "attention by hand", "norm by hand", "gelu by erf"),
+    ],
+    context: [""],
+}
+BUGS = {
+    replicas: {
+        "one bucket not reduced": "layers.0.wide.up.weight.grad",
+        "tied weights reduced twice": "emb.weight.grad",
+        "mean of means": "loss",
+        "padded tokens count": "loss",
+        "accumulated in BF16": "emb.weight.grad",
+        "each micro-batch reduced": "emb.weight.grad",
+        "clipped by the local norm": "emb.weight.grad",
+        "decay on biases": "layers.0.n1.weight",
+        "one group's rate is stale": "layers.0.n1.weight",
+        "ZeRO-1 sends one late": "layers.0.n2.bias",
+        "gelu by tanh": "layers.1.wide.down.out",
+        "rotary one late on a rank": "layers.1.mix.o.out",
+    },
+    context: {
+        "positions begin anew": "layers.1.mix.o.out",
+        "mask off at the border": "layers.1.mix.o.out",
+        "keys' gradients not summed": "layers.1.mix.qkv.out.grad",
+        "norm's gradient not summed": "last.weight.grad",
+    },
+}
+"""The tensor where each bug first shows."""
+
+WORLDS = {replicas: 3, context: 2}
+
+
+def main():
+    """Print a row for each case: the verdict, the first tensor and the axis beside what is due."""
+    pool = RankPool()
+    made = [(t, n, None) for t, names in BENIGN.items() for n in names]
+    made += [(t, n, place) for t, bugs in BUGS.items() for n, place in bugs.items()]
+    print("| trainer | change | verdict | first tensor | due | axis | explanation |")
+    print("|---|---|---|---|---|---|---|")
+    for trainer, name, due in made:
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            pool.run(trainer, WORLDS[trainer], Path(folder) / "run", name)
+            whole = build("tests.numerics.local.strangers:tied")
+            proving = partial(prove, model=whole.model, optimizer=whole.optimizer)
+            found = compare(Path(folder) / "run", None, Options(prove=proving))
+        first = found.first_divergence
+        place, axis = (first.tensor, first.axis) if first else ("–", "–")
+        row = (trainer.__name__, name or "healthy", found.verdict, place, due or "no bug", axis)
+        print("|", " | ".join(map(str, (*row, found.explanation or "–"))), "|", flush=True)
+    pool.close()
+
+
+if __name__ == "__main__":
+    main()
