@@ -9,8 +9,6 @@ left earlier.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
 
 from tracekit.tables.stream_sequences import F64, StreamClass
 from tracekit.thresholds.tables import (
@@ -95,6 +93,9 @@ def clusters(together: Together) -> list[Members]:
 
     Groups are joined from the closest ends on until the next ones are clearly apart.
     """
+    from scipy.cluster.hierarchy import fcluster, linkage  # a tenth of a second that few inputs need
+    from scipy.spatial.distance import squareform
+
     ranks = list(together.row)
     if not 1 < len(ranks) <= MOST_CLUSTERED:
         return []
