@@ -36,6 +36,7 @@ class StreamClass:
     ends: F64
     size: int  # members of the group as the trace counts them, −1 where it does not
     aligned: bool = False  # times are on one clock, counted from an arbitrary zero
+    kinds: Kinds = ()  # of the operations, by column
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -157,4 +158,6 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None) -> StreamClass | 
             starts[row], ends[row] = clocks.align(rank, begin), clocks.align(rank, end)
     size = next(iter(members.values())).size
     streams = {r: s.stream for r, s in members.items()}
-    return StreamClass(streams, tuple(kept), starts, ends, size, clocks is not None)
+    usual = next(iter(members.values())).usual
+    kinds = tuple(usual[place % len(usual)] for place in picked.tolist())
+    return StreamClass(streams, tuple(kept), starts, ends, size, clocks is not None, kinds)

@@ -152,6 +152,10 @@ TIE_NS: Final = 1_000_000
 LEAST_ENDS: Final = 4
 """Ends of a stream that are compared at the least: two numbers go into the clock's offset and drift."""
 
+LEAST_WIDER_ENDS: Final = 3
+"""Ends of a kind that must agree on all ranks before it is taken from its stream: one more than offset and drift take
+up. A kind that is taken in error stays open."""
+
 LEAST_ALIGNED_ENDS: Final = 2
 """Ends of a stream that are compared at the least where clocks are known: one end may meet another by chance."""
 

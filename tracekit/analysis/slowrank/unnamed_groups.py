@@ -27,6 +27,7 @@ from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
+from tracekit.tables.streams_apart import streams_apart
 from tracekit.tables.thread_groups import groups_of_threads
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
 from tracekit.thresholds.slowrank import ENDS_WIDTH_NS
@@ -45,6 +46,14 @@ def with_groups_of_streams(
     """
     if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
+    run, named = _by_streams(run, streams_apart(ranks), sizes, order)
+    return run, [replace(new, stream=old.stream) for new, old in zip(named, ranks, strict=True)]
+
+
+def _by_streams(
+    run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
+) -> tuple[Run, list[RankOps]]:
+    """What `with_groups_of_streams` returns, where each stream carries one group."""
     run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks))
     run, ranks = _named(run, ranks, groups_of_threads(ranks, run.groups))
     if not any(unnamed_rows(r).any() for r in ranks):
