@@ -41,3 +41,12 @@ def test_pace_is_that_of_each_thread(tmp_path):
         for thread, shift in ((MAIN, 0), (AUTOGRAD, 1)):
             line._row(20 * number + shift, 1, "cuda_runtime", "cudaLaunchKernel", pid=1, tid=thread)
     assert launch_pace(write_run(tmp_path, [line], {}, {}, 1), 0) == 20_000
+
+
+def test_a_host_that_is_mostly_held_up_shows_its_pace(tmp_path):
+    """Hosts behind a slow rank launch late most of the time; the slow one is not the quickest by that."""
+    line, begin = Timeline(0), 0
+    for number in range(48):
+        begin += 20 if number % 4 == 0 else 500
+        line._row(begin, 1, "cuda_runtime", "cudaLaunchKernel", pid=1, tid=MAIN)
+    assert launch_pace(write_run(tmp_path, [line], {}, {}, 1), 0) == 20_000

@@ -8,8 +8,9 @@ from tracekit.store import Run
 from tracekit.tables.event_columns import ints, truth
 
 _LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
-_FREE = 25
-"""Percentile of the intervals: a host that its device holds up launches more slowly, and never faster than it can."""
+_FREE = 10
+"""Percentile of the intervals: a host that is held up launches more slowly, and never faster than it can. One that
+waits for a slow rank may be held up at most of its launches."""
 
 
 def launch_pace(run: Run, rank: int) -> float | None:
