@@ -59,6 +59,15 @@ def _broken_before(case: Case, wrong: LocalCheck) -> bool:
 
 def _sound(case: Case, proof: LocalProof) -> Decision:
     """Decide a case in which nothing is wrong: proved, or not all of it was seen."""
+    if proof.spread:
+        return Decision(
+            "undecided",
+            "none",
+            f"ranks that share a data-parallel index got unequal pieces of {proof.spread}, as context parallelism cuts "
+            "sequences, and the run does not say which piece each holds: only collectives and updates were checked",
+            "capture again with `watch(place=...)`, which says which part of each input and activation a rank holds, "
+            "and compare again",
+        )
     judged = [(c.check, c.check.judged) for c in proof.checks]
     doubt = next((c for c, j in judged if j.standing == Standing.UNCHECKED and j.differ), None)
     if doubt is not None:
@@ -120,6 +129,8 @@ def _reason(wrong: LocalCheck) -> str:
             f"{check.tensor} is not what its ranks put in, in any order: {judged.differ} of {judged.elements} elements "
             "differ" + (f"; {judged.how}" if judged.how else "")
         )
+    if not judged.elements and judged.relation:
+        return f"{check.tensor}: {judged.relation}"
     if judged.how == ADDENDS:
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
     if judged.lone:

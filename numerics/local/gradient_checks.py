@@ -52,6 +52,21 @@ def check_added(
     return found
 
 
+def check_copies(state: RecordedStep) -> list[LocalCheck]:
+    """Return a check for each parameter whose copies were equal, and were stepped by unequal gradients."""
+    told = "ranks hold equal copies of the weight, and each steps its own by another gradient"
+    return [
+        LocalCheck(
+            state.step,
+            None,
+            Check(f"{name}.grad", name.rpartition(".")[0], "reduce", Judged(Standing.BEYOND, relation=told)),
+            ranks=ranks,
+        )
+        for name, _ in state.model.named_parameters()
+        if (ranks := state.parted(name))
+    ]
+
+
 def check_gradients(
     state: RecordedStep,
     sums: Mapping[str, Sum],

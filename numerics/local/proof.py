@@ -16,7 +16,7 @@ from numerics.columns import Columns
 from numerics.local.bounded import Bounded, carrying, known
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
-from numerics.local.gradient_checks import check_added, check_gradients
+from numerics.local.gradient_checks import check_added, check_copies, check_gradients
 from numerics.local.judgement import Judged, Standing, moved
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
@@ -38,7 +38,9 @@ class LocalProof:
 
     `scales` gives the factor of the gradients by step, `first_gradients` the recorded ones of `first_step`, whole.
     `orders` says in words which orders the sums over ranks follow, `loss_factors` by step how many times the gradient
-    of the given loss function the recorded one is (empty where none was given or checked).
+    of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input of
+    which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
+    gradients are checked, for their pieces cannot be told from copies and addends.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -48,6 +50,7 @@ class LocalProof:
     first_step: int = 0
     first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     loss_factors: dict[int, float] = field(default_factory=dict)
+    spread: str = ""
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -74,25 +77,40 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned, losses = LearnedOrders(), LossChecks()
+    learned, losses, spread = LearnedOrders(), LossChecks(), ""
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
-        found, sums = _modules(state, unseen)
-        if loss is not None:
-            check_loss(state, loss, losses)
-        checks += found
-        checks += check_gradients(state, sums, scales, unseen, learned)
+        spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
+        if spread:
+            checks += check_copies(state)
+        else:
+            checks += _forth_and_back(state, loss, losses, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
     checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     return LocalProof(
-        tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads, losses.factors
+        tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads, losses.factors, spread
     )
+
+
+def _forth_and_back(
+    state: RecordedStep,
+    loss: Loss | None,
+    losses: LossChecks,
+    scales: dict[int, Scale],
+    unseen: set[str],
+    learned: LearnedOrders,
+) -> list[LocalCheck]:
+    """Check modules, loss and reduced gradients of a step."""
+    found, sums = _modules(state, unseen)
+    if loss is not None:
+        check_loss(state, loss, losses)
+    return [*found, *check_gradients(state, sums, scales, unseen, learned)]
 
 
 def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
@@ -245,8 +263,11 @@ def _update(
     def after(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
         return state.parameter(name, shape, (state.step, "step"))
 
+    def gradient(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
+        return None if state.parted(name.removesuffix(".grad")) else state.gradient(name, shape)
+
     def stepped(before: Find) -> list[tuple[str, Judged]]:
-        return repeat_step(state.model, optimizer, before, state.gradient, after, _rates(state), states)
+        return repeat_step(state.model, optimizer, before, gradient, after, _rates(state), states)
 
     done = stepped(state.parameter)
     words = other_count(state.parameter, after, stepped, done)

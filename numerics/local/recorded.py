@@ -104,12 +104,16 @@ class RecordedRun:
             raise InputError(f"{self.run.capture.folder}: values and rows do not fit; capture the run again")
         return flat.to(getattr(torch, self.run.name("dtype", row)))
 
+    def unplaced(self, row: int) -> bool:
+        """Return whether nobody said which part of the whole a row's tensor is."""
+        return self.run.name("partial", row).startswith(_UNPLACED)
+
     def whole(self, rows: Sequence[int], shape: Sequence[int] | None, *, batch: bool) -> list[Reading]:
         """Return the ways to read rows of one tensor as a whole of `shape` (None: any), the likeliest first.
 
         `batch` says that dimension 0 counts sequences of the global batch, of which these rows hold some.
         """
-        if any(self.run.name("partial", row).startswith(_UNPLACED) for row in rows):
+        if any(self.unplaced(row) for row in rows):
             return self._unplaced(rows, shape)
         addends: dict[str, torch.Tensor] = {}
         for name in sorted({self.run.name("partial", row) for row in rows}):

@@ -93,6 +93,23 @@ class RecordedStep:
             return []
         return [(tuple(int(run["rank"][r]) for r in own), found[0].tensor) for own, found in whole]
 
+    def parted(self, name: str) -> tuple[int, ...]:
+        """Return the ranks that each stepped their equal copy of a parameter by unequal gradients, and kept the result.
+
+        Empty where that is not so, or the weights that the next step starts from were not recorded.
+        """
+        places = (self.before, (self.step, "step"), (self.step + 1, "init"))
+        old, new, kept = (self._digests(at, "param", name) for at in places)
+        grads = self._digests((self.step, "reduce"), "param_grad", f"{name}.grad")
+        stepped = new == kept and old.keys() == new.keys() == grads.keys()
+        own = stepped and len(set(old.values())) == 1 and not set(old.values()) & set(new.values())
+        return tuple(sorted(old)) if own and len(set(grads.values())) > 1 else ()
+
+    def _digests(self, at: tuple[int, str], kind: str, name: str) -> dict[int, int]:
+        """Return by rank what stands for the bits of a tensor."""
+        run = self.recorded.run
+        return {int(run["rank"][row]): int(run.digest[row]) for row in self.recorded.rows(*at, kind, name)}
+
     def added_gradient(self, place: Place, name: str, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of what a place's backward added to a parameter's gradient."""
         if self.of_expert(name):
@@ -181,6 +198,17 @@ class RecordedStep:
         pipeline = self.recorded.run["pp"]
         last = max(int(pipeline[row]) for row in rows)
         return [row for row in rows if int(pipeline[row]) == last]
+
+    def spread_input(self, place: Place) -> str:
+        """Return the first input of which the ranks of a place hold unequal values, none with its place; else ""."""
+        run = self.recorded.run
+        for name in self.recorded.names(self.step, "forward", "input"):
+            rows = self.recorded.of_place(self.recorded.rows(self.step, "forward", "input", name), place)
+            first = min((int(run["pp"][row]) for row in rows), default=0)
+            rows = [row for row in rows if int(run["pp"][row]) == first and self.recorded.unplaced(row)]
+            if name.startswith("in.") and len({int(run.digest[row]) for row in rows}) > 1:
+                return name
+        return ""
 
     def inputs(self, place: Place) -> tuple[list[Any], dict[str, Any]]:
         """Return what the model was called with, by position and by name. InputError where that was not recorded."""

@@ -8,6 +8,7 @@ from numerics.local.bounded import carrying, known
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 from tests.numerics.local.outsiders import SOURCES, flat, narrowed, scaled, spread
+from tests.numerics.local.strangers import context
 
 
 def answered(run, source):
@@ -119,3 +120,16 @@ def test_convolutions_and_recurrent_layers_stay_within_bounds(module, shape):
     grads = [(weights[n].grad, p.grad) for n, p in module.named_parameters()]
     assert not carried.without_rule
     assert all(share(a, b) <= 1 for a, b in [(made.detach(), right.detach()), (bounded.grad, x.grad), *grads])
+
+
+@pytest.mark.parametrize(
+    ("bug", "verdict", "tensor"),
+    [("", "undecided", None), ("norm's gradient not summed", "bug", "last.weight.grad")],
+)
+def test_pieces_of_nobody_knows_where_are_no_addends(ranks, tmp_path, bug, verdict, tensor):
+    ranks.run(context, 2, tmp_path / "run", bug)
+    made = build("tests.numerics.local.strangers:tied")
+    found = compare(tmp_path / "run", None, Options(prove=lambda run: prove(run, made.model, made.optimizer)))
+    first = found.first_divergence
+    assert (found.verdict, first and first.tensor, first and first.axis) == (verdict, tensor, None)
+    assert verdict == "bug" or "unequal pieces of in.0" in found.reason
