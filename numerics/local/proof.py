@@ -84,10 +84,7 @@ def prove(
         state = RecordedStep(recorded, model, step)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
-        if spread:
-            checks += check_copies(state)
-        else:
-            checks += _forth_and_back(state, loss, losses, scales, unseen, learned)
+        checks += check_copies(state) if spread else _computed(state, loss, losses, scales, unseen, learned)
         checks += _update(state, optimizer, unseen)
     checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
@@ -98,7 +95,7 @@ def prove(
     )
 
 
-def _forth_and_back(
+def _computed(
     state: RecordedStep,
     loss: Loss | None,
     losses: LossChecks,
