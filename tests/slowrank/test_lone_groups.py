@@ -27,7 +27,7 @@ def test_recorded_peers_tell_a_slow_link(tmp_path, lost):
 @pytest.mark.parametrize(
     ("mesh", "lost", "factor"), [(grid(dp=2), (), 8.0), (MESH, LONELY, 0.5), (MESH, LONELY, 8.0)]
 )
-def test_one_group_of_a_job_or_short_transfers_hide_nothing(tmp_path, mesh, lost, factor):
+def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, factor):
     """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
     link = {(0, mesh.world_size // 2): factor}
     found = lone_group(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh))

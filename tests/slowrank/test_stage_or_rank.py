@@ -42,7 +42,7 @@ def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.0, "healthy"), (1.05, "inconclusive"), (1.15, "imbalance")]
 )
-def test_a_stage_that_chance_hardly_explains_is_no_health(tmp_path, factor, verdict):
+def test_a_stage_beyond_chance_is_no_health(tmp_path, factor, verdict):
     """Two noisy steps prove no long stage that costs 3 %, and do not rule it out."""
     mesh = grid(tp=2, pp=4)
     slow = dict.fromkeys((2, 3), factor)

@@ -31,7 +31,7 @@ def ranks(all_reduce, calls=4):
     [(dict.fromkeys(PAIRS, (0, 1, 2, 3)), True), (PAIRS, False)],
     ids=["everybody reduces", "pairs reduce"],
 )
-def test_a_kind_of_a_wider_group_gets_its_own_number(groups, apart):
+def test_a_kind_of_wider_groups_gets_a_number(groups, apart):
     given = ranks(groups)
     for old, new in zip(given, streams_apart(given), strict=True):
         wider = np.array(old.op) == "all_reduce"
