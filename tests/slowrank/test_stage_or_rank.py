@@ -6,6 +6,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.long_stage import long_stage
 from tracekit.findings import Coverage
@@ -36,3 +37,13 @@ def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
         case, [case.steps.ranks[r] for r in rows]
     )
     assert "no rank of it" in verdict._beside_each_other(case, [r for r in LONG if r != slower])
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.0, "healthy"), (1.05, "inconclusive"), (1.15, "imbalance")]
+)
+def test_a_stage_beyond_chance_is_no_health(tmp_path, factor, verdict):
+    """Two noisy steps prove no long stage that costs 3 %, and do not rule it out."""
+    mesh = grid(tp=2, pp=4)
+    slow = dict.fromkeys((2, 3), factor)
+    assert analyse(job(tmp_path, mesh, slow=slow, steps=2, jitter=0.05)).verdict == verdict

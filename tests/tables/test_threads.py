@@ -43,7 +43,7 @@ def test_pace_is_that_of_each_thread(tmp_path):
     assert launch_pace(write_run(tmp_path, [line], {}, {}, 1), 0) == 20_000
 
 
-def test_a_host_that_is_mostly_held_up_shows_its_pace(tmp_path):
+def test_a_host_mostly_held_up_shows_its_pace(tmp_path):
     """Hosts behind a slow rank launch late most of the time; the slow one is not the quickest by that."""
     line, begin = Timeline(0), 0
     for number in range(48):

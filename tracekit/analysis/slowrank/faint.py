@@ -4,10 +4,11 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import bounds_of, most_ns
-from tracekit.analysis.slowrank.open_answers import candidates_of
+from tracekit.analysis.slowrank.long_stage import faint_stage
+from tracekit.analysis.slowrank.open_answers import candidates_of, of_stage, stage_of
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspects import Answer
-from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS
+from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS, Z_LIMIT
 from tracekit.units import ms
 
 
@@ -29,3 +30,18 @@ def faint_answer(case: Case) -> Answer | None:
     )
     decide = f"record {wanted} steps or more on every rank"
     return Answer("inconclusive", "unknown", reason, candidates=candidates_of(case, found), to_decide=decide)
+
+
+def faint_stage_answer(case: Case) -> Answer | None:
+    """Return the answer that leaves it open whether a stage is too long; None where chance explains the longest."""
+    stage = faint_stage(case)
+    if stage is None:
+        return None
+    reason = (
+        f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step longer than the others, which costs {ms(stage.gain):.1f} ms; with the noise "
+        f"of {len(case.steps.numbers)} steps that is hardly chance (z {stage.z:.1f}), and no proof (z {Z_LIMIT:.1f})"
+    )
+    decide = f"record {PROVING_STEPS} steps or more on every rank"
+    candidates = of_stage(case, stage, "stage_imbalance")
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
-from tracekit.analysis.slowrank.statistics import excess, median_of_others
+from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
@@ -19,6 +19,7 @@ from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
+    FAINT_CONFIDENCE,
     MIN_LOST_SHARE,
     NOISE_FLOOR,
     STAGE_MIN_PEERS,
@@ -69,6 +70,15 @@ def long_stage(case: Case) -> LongStage | None:
     return _idle(case, whole)
 
 
+def faint_stage(case: Case) -> LongStage | None:
+    """The stage whose longer work costs, and is hardly chance, but no proof either; None where there is none."""
+    found = _longest(case, case.steps.own, proven=False)
+    if found is None or found[2] > Z_LIMIT:
+        return None
+    stage = _priced(case, *found)
+    return stage if stage.gain >= MIN_LOST_SHARE * case.step_ns else None
+
+
 def _idle(case: Case, stage: LongStage) -> LongStage:
     """The stage as one whose devices stand still, with whether its hosts launch as fast as those of other stages."""
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
@@ -77,10 +87,12 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     return replace(stage, idle=True, hosts_alike=alike, paused=paused)
 
 
-def _longest(case: Case, spent: F64) -> tuple[npt.NDArray[np.int64], F64, float] | None:
+def _longest(
+    case: Case, spent: F64, *, proven: bool = True
+) -> tuple[npt.NDArray[np.int64], F64, float] | None:
     """(rows, time beyond the other stages by step, standard errors) of the longest stage; None if by chance.
 
-    spent: time of each rank in each step, ns.
+    spent: time of each rank in each step, ns. It need not be `proven` that it is no chance, but likely.
     """
     groups = _seen(case)
     if len(groups) < STAGE_MIN_PEERS:
@@ -90,11 +102,12 @@ def _longest(case: Case, spent: F64) -> tuple[npt.NDArray[np.int64], F64, float]
     if not np.isfinite(found.mean).any():
         return None
     worst = int(np.nanargmax(found.mean))
-    if not found.z[worst] > Z_LIMIT:
+    z = float(found.z[worst])
+    if not (z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE):
         return None
     if len(case.steps.numbers) > 1 and not recurs(found.value, case.step_ns)[worst]:
         return None
-    return groups[worst], found.value[worst], float(found.z[worst])
+    return groups[worst], found.value[worst], z
 
 
 def _seen(case: Case) -> list[npt.NDArray[np.int64]]:

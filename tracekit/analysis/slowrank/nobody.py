@@ -17,7 +17,8 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     unread,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.faint import faint_answer
+from tracekit.analysis.slowrank.faint import faint_answer, faint_stage_answer
+from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
@@ -82,7 +83,9 @@ def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | Non
     if alone is not None:
         return only_step_answer(case, alone)
     near = nearly_costly(case)
-    return _near_answer(case, near) if near is not None else faint_answer(case)
+    if near is not None:
+        return _near_answer(case, near)
+    return faint_answer(case) or faint_stage_answer(case)
 
 
 def _near_answer(case: Case, found: Undecided) -> Answer:
@@ -103,6 +106,9 @@ def _not_seen(case: Case) -> Answer | None:
         return contradicted_answer(case)
     if compared_little(case):
         return _one_of_several_answer(case)
+    lone = lone_group_answer(case)
+    if lone is not None:
+        return lone
     apart = lopsided(case)
     if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
         return lopsided_answer(case, apart)

@@ -123,11 +123,11 @@ _SIZES = (
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
     reason = (
-        f"pipeline stage {_stage(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
+        f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
         f"longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, because "
         f"{_why_open(coverage(case).matched)}"
     )
-    candidates = _of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage, "stage_imbalance")
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
 
@@ -136,10 +136,10 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
     rank = case.steps.ranks[stage.rows[0]]
     reason = (
         f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
-        f"other stages, and of its own stage {_stage(case, stage)} no other rank was read: nothing tells a slow rank "
+        f"other stages, and of its own stage {stage_of(case, stage)} no other rank was read: nothing tells a slow rank "
         "from a long stage"
     )
-    candidates = _of_stage(case, stage, "stage_imbalance")
+    candidates = of_stage(case, stage, "stage_imbalance")
     to_decide = f"add the trace of rank {listed(unseen)}"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
@@ -216,7 +216,7 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
     """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
     still = (
-        f"the devices of pipeline stage {_stage(case, stage)} stand still {ms(stage.over):.1f} ms of "
+        f"the devices of pipeline stage {stage_of(case, stage)} stand still {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
     )
     if stage.paused:
@@ -224,7 +224,7 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         named = listed([case.steps.ranks[row] for row in stage.paused])
         return Answer(
             "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
-            candidates=_of_stage(case, few, "host_stall"),
+            candidates=of_stage(case, few, "host_stall"),
             to_decide="record its peers in the other replicas, and look at what that process does besides training",
         )  # fmt: skip
     if stage.hosts_alike:
@@ -235,19 +235,19 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         return Answer("healthy", None, reason)
     reason = f"{still}, and its hosts are slower than theirs or were not recorded"
     return Answer(
-        "inconclusive", "unknown", reason, candidates=_of_stage(case, stage, "cpu_launch"),
+        "inconclusive", "unknown", reason, candidates=of_stage(case, stage, "cpu_launch"),
         to_decide="record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage",
     )  # fmt: skip
 
 
-def _of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
+def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
     """The ranks of a stage as candidates, each with the interval of what the stage costs."""
     low, high = ms(stage.low), ms(stage.high)
     found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
     return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
 
 
-def _stage(case: Case, found: LongStage) -> int:
+def stage_of(case: Case, found: LongStage) -> int:
     """The index of the stage."""
     return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
 

@@ -1,0 +1,34 @@
+"""Transfers that no peer's were compared with prove no sound link, and the answer says which traces would."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.lone_groups import lone_group
+
+MESH = grid(tp=4, dp=2)
+LONELY = {1, 2, 3, 5, 6, 7}  # without these the group of ranks 0 and 4 is the only one along dp
+SPENT = {(0, 4): 8.0}  # 0.4 ms a transfer: an eighth of the step
+
+
+def test_a_lone_group_hides_a_slow_link(tmp_path):
+    found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY))
+    assert (found.verdict, found.suspects) == ("inconclusive", ())
+    assert "no other group along dp was recorded whole" in found.reason
+    assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [(r, "network", 0.0) for r in (0, 4)]
+    assert found.to_decide == "add the trace of rank 1, 5"
+
+
+@pytest.mark.parametrize("lost", [LONELY - {1, 5}, LONELY - {1, 2, 5, 6}, ()])
+def test_recorded_peers_tell_a_slow_link(tmp_path, lost):
+    assert analyse(job(tmp_path, MESH, link=SPENT, lost=lost)).verdict == "slow_link"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "lost", "factor"), [(grid(dp=2), (), 8.0), (MESH, LONELY, 0.5), (MESH, LONELY, 8.0)]
+)
+def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, factor):
+    """Nothing more can be recorded of a job that has one group, and little is lost in short transfers."""
+    link = {(0, mesh.world_size // 2): factor}
+    found = lone_group(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh))
+    assert (found is not None) == (mesh is MESH and factor > 1)
