@@ -45,7 +45,19 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
-    return _sound(case, proof)
+    return _unplaced(proof) if proof.spread else _sound(case, proof)
+
+
+def _unplaced(proof: LocalProof) -> Decision:
+    """Leave a case open in which pieces of an input lie nobody knows where."""
+    return Decision(
+        "undecided",
+        "none",
+        f"ranks that share a data-parallel index got unequal pieces of {proof.spread}, as context parallelism cuts "
+        "sequences, and the run does not say which piece each holds: only collectives and updates were checked",
+        "capture again with `watch(place=...)`, which says which part of each input and activation a rank holds, "
+        "and compare again",
+    )
 
 
 def _broken_before(case: Case, wrong: LocalCheck) -> bool:
@@ -59,15 +71,6 @@ def _broken_before(case: Case, wrong: LocalCheck) -> bool:
 
 def _sound(case: Case, proof: LocalProof) -> Decision:
     """Decide a case in which nothing is wrong: proved, or not all of it was seen."""
-    if proof.spread:
-        return Decision(
-            "undecided",
-            "none",
-            f"ranks that share a data-parallel index got unequal pieces of {proof.spread}, as context parallelism cuts "
-            "sequences, and the run does not say which piece each holds: only collectives and updates were checked",
-            "capture again with `watch(place=...)`, which says which part of each input and activation a rank holds, "
-            "and compare again",
-        )
     judged = [(c.check, c.check.judged) for c in proof.checks]
     doubt = next((c for c, j in judged if j.standing == Standing.UNCHECKED and j.differ), None)
     if doubt is not None:
