@@ -15,7 +15,9 @@ def test_a_lone_group_hides_a_slow_link(tmp_path):
     found = analyse(job(tmp_path, MESH, link=SPENT, lost=LONELY))
     assert (found.verdict, found.suspects) == ("inconclusive", ())
     assert "no other group along dp was recorded whole" in found.reason
-    assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [(r, "network", 0.0) for r in (0, 4)]
+    assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [
+        (r, "network", 0.0) for r in (0, 4)
+    ]
     assert found.to_decide == "add the trace of rank 1, 5"
 
 
