@@ -54,10 +54,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class Scale:
-    """The factor between the recorded gradients and the sums, and its name in words."""
+    """The factor between the recorded gradients and the sums, and its name in words; `fitted` where none is known."""
 
     factor: float
     words: str
+    fitted: bool = False
 
 
 def solve_scale(
@@ -73,7 +74,9 @@ def solve_scale(
         if abs(middle - factor) <= SCALE_TOLERANCE * factor:
             return Scale(factor, words)
     return Scale(
-        middle, f"{middle:.6g} times the sum over micro-batches and data-parallel ranks (a mean, or clipped)"
+        middle,
+        f"{middle:.6g} times the sum over micro-batches and data-parallel ranks (a mean, or clipped)",
+        fitted=True,
     )
 
 
@@ -188,7 +191,7 @@ def _addends(recorded: torch.Tensor, total: Sum, scale: Scale) -> str:
     for shares in (by_rank, by_place) if len(by_place) > len(by_rank) else (by_rank,):
         weights = _weights(recorded, list(shares.values()), scale)
         if weights is not None and len(shares) > 1:
-            return _in_words(list(zip(shares, weights, strict=True)))
+            return _in_words(list(zip(shares, weights, strict=True)), fitted=scale.fitted)
     return ""
 
 
@@ -205,16 +208,19 @@ def _weights(recorded: torch.Tensor, shares: Sequence[torch.Tensor], scale: Scal
     return weights.tolist() if apart <= ADDEND_MISFIT and int(solved.rank) == len(shares) else None
 
 
-def _in_words(weights: Sequence[tuple[Place, float]]) -> str:
+def _in_words(weights: Sequence[tuple[Place, float]], *, fitted: bool) -> str:
     """Say which shares count otherwise than once.
 
     Where most shares that count do so alike, that is once: the factor common to all gradients may be solved from wrong
-    ones.
+    ones. Where it was `fitted` and no most count alike, nothing says what is once, and nothing is told.
     """
     held = sorted(w for _, w in weights if abs(w) > ADDEND_MISFIT)
     middle = held[len(held) // 2] if held else 0.0
     alike = sum(abs(w / middle - 1) <= ADDEND_MISFIT for w in held)
-    once = middle if 2 * alike > len(held) and len(weights) > 1 else 1.0
+    most = 2 * alike > len(held) and len(weights) > 1
+    if fitted and not most:
+        return ""
+    once = middle if most else 1.0
     other = [
         f"{w / once:.4g} times the share of {_place(p)}"
         for p, w in weights

@@ -12,7 +12,7 @@ from numerics.local.judgement import Judged, Standing
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
 from numerics.local.optimizer_step import other_count, repeat_step
-from numerics.local.parameter_gradients import Sum
+from numerics.local.parameter_gradients import Sum, _in_words
 from numerics.local.relations import relation
 from numerics.record.recorder import Recorder
 from numerics.store import open_capture
@@ -144,3 +144,12 @@ def test_the_optimisers_count_of_steps_is_told(counted):
 
     words = other_count(recorded, lambda n, _: after.get(n), stepped, stepped(recorded))
     assert words == ("" if counted in {5, None} else f"the optimiser counts step {counted}, not 5")
+
+
+def test_fitted_factors_are_told_only_against_most():
+    shares = [((rank, number), 1.5 - number) for rank in (0, 1) for number in (0, 1)]
+    assert _in_words(shares, fitted=True) == ""
+    assert "0.5 times the share of dp rank 0, micro-batch 1" in _in_words(shares, fitted=False)
+    assert "3 times the share of dp rank 1" in _in_words(
+        [*shares[:1], ((2, 0), 1.5), ((1, 0), 4.5)], fitted=True
+    )
