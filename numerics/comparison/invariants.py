@@ -16,6 +16,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.flipped_bits import flipped_bit
 from numerics.comparison.linear_invariants import linear_invariants
+from numerics.comparison.owners import left_to_owners
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
 from numerics.schema import COLLECTIVES, PHASES
 from numerics.thresholds.report import RANKS_IN_SENTENCE
@@ -50,7 +51,7 @@ def _with_bit(run: Columns, one: Broken) -> Broken:
 
 def _copies(run: Columns) -> list[Broken]:
     """Return where ranks hold the same part of one tensor with other bits."""
-    chosen = np.flatnonzero(~run.named("kind", *COLLECTIVES, "metric"))
+    chosen = np.flatnonzero(~run.named("kind", *COLLECTIVES, "metric") & ~left_to_owners(run))
     columns = ("step", "phase", "kind", "tensor", "partial", "boxes", "global_shape", "dtype")
     # a scalar or whole tensor of a micro-batch belongs to its data-parallel rank
     own = np.where(run["micro_batch"] >= 0, run["micro_batch"] * (1 << 20) + run["dp"], -1)

@@ -17,6 +17,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
+from numerics.comparison.owners import left_to_owners
 from numerics.formats import least_roundoff
 from numerics.schema import COLLECTIVES
 from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
@@ -193,7 +194,7 @@ def _between_steps(run: Columns) -> list[Broken]:
     left = run.named("phase", "step") & run.named("kind", "param")
     right = run.named("phase", "init") & run.named("kind", "param") & (run["step"] > 0)
     found = []
-    before = {_state(run, row, 1): row for row in np.flatnonzero(left).tolist()}
+    before = {_state(run, row, 1): row for row in np.flatnonzero(left & ~left_to_owners(run)).tolist()}
     for row in np.flatnonzero(right).tolist():
         other = before.get(_state(run, row, 0))
         if other is not None and run.digest[other] != run.digest[row]:

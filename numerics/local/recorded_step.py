@@ -38,10 +38,22 @@ class RecordedStep:
         """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
         for kind in ("param", "optimizer"):
             step, phase = at or (self.before if kind == "param" else self._last_update())
-            found = self.recorded.whole(self.recorded.rows(step, phase, kind, name), shape, batch=False)
+            rows = self._owned(self.recorded.rows(step, phase, kind, name), kind, name)
+            found = self.recorded.whole(rows, shape, batch=False)
             if found:
                 return found[0].tensor
         return None
+
+    def _owned(self, rows: list[int], kind: str, name: str) -> list[int]:
+        """Return those of `rows` that ranks hold which step the parameter, where others hold whole copies of it too.
+
+        With ZeRO-1 by parameters one rank has the gradient and steps; the others get the result after the record.
+        """
+        run = self.recorded.run
+        parameter = name if kind == "param" else name.rpartition(".")[0]
+        stepped = self._digests((self.step, "reduce"), "param_grad", f"{parameter}.grad").keys()
+        mine = [row for row in rows if int(run["rank"][row]) in stepped]
+        return mine if mine and len({int(run["boxes"][row]) for row in rows}) == 1 else rows
 
     def _last_update(self) -> tuple[int, str]:
         """Return the (step, phase) of the last update before this step: a trainer may skip some."""

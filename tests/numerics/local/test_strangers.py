@@ -1,0 +1,26 @@
+"""A trainer whose ranks each step some parameters for all: sound, and with a result that reaches some ranks late."""
+
+from functools import partial
+
+import pytest
+
+from numerics.comparison.compare import Options, compare
+from numerics.local.model_source import build
+from numerics.local.proof import prove
+from tests.numerics.local.strangers import replicas
+
+pytestmark = pytest.mark.slow
+RANKS = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "first"),
+    [("ZeRO-1", "identical", None), ("ZeRO-1 sends one late", "bug", "layers.0.n2.bias")],
+)
+def test_owners_step_for_all(ranks, tmp_path, change, verdict, first):
+    ranks.run(replicas, RANKS, tmp_path / "run", change)
+    whole = build("tests.numerics.local.strangers:tied")
+    proving = partial(prove, model=whole.model, optimizer=whole.optimizer)
+    found = compare(tmp_path / "run", None, Options(prove=proving))
+    assert found.verdict == verdict
+    assert first == (found.first_divergence.tensor if found.first_divergence else None)
