@@ -12,11 +12,11 @@ from .source import Source, source
 from .viewer import lent
 
 
-@click.command()
+@click.command("open")
 @options.cut()
 @click.option("--no-browser", is_flag=True, help="Print the address only, for a browser elsewhere.")
 @source()
-def open(source: Source, cut: options.Cut, no_browser: bool) -> int:  # noqa: A001 - the command's name
+def open_trace(source: Source, cut: options.Cut, no_browser: bool) -> int:
     """Show finding and evidence in ui.perfetto.dev: lend the trace to the browser once, then leave.
 
     Nothing is uploaded: the viewer reads the trace from this machine, which listens on 127.0.0.1:9001 until it has.

@@ -29,15 +29,18 @@ _NOTES = 10
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a program; `module` of this package holds it under its own name."""
+    """One command of a program; `module` of this package holds it under its own name, or as `function`."""
 
     name: str
     module: str
     summary: str
+    function: str = ""
 
     def load(self) -> click.Command:
         """The click command; imports its module."""
-        found: click.Command = getattr(import_module(f"{__package__}.{self.module}"), self.name)
+        found: click.Command = getattr(
+            import_module(f"{__package__}.{self.module}"), self.function or self.name
+        )
         return found
 
 

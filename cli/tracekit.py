@@ -12,7 +12,7 @@ from .program import Command, program, run
     Command("hang", "hang", "Who never came, in which collective, host or device stalled."),
     Command("schema", "schema", "The JSON Schema of the answer of a command."),
     Command("doctor", "doctor", "What this installation can do, and what to install for the rest."),
-    Command("open", "open_trace", "Finding and evidence in the browser's viewer of ui.perfetto.dev."),
+    Command("open", "open_trace", "Finding and evidence in the viewer of ui.perfetto.dev.", "open_trace"),
     Command("ingest", "ingest", "Traces to a Parquet run folder that other commands read as well."),
 )
 def tracekit() -> None:

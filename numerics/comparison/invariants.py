@@ -16,7 +16,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.flipped_bits import flipped_bit
 from numerics.comparison.linear_invariants import linear_invariants
-from numerics.comparison.owners import left_to_owners
+from numerics.comparison.owners import Mask, left_to_owners
 from numerics.keys import Ints, Keys, first_of_each, keys_of, occurrence
 from numerics.schema import COLLECTIVES, PHASES
 from numerics.thresholds.report import RANKS_IN_SENTENCE
@@ -24,15 +24,16 @@ from numerics.thresholds.report import RANKS_IN_SENTENCE
 
 def broken_invariants(run: Columns) -> list[Broken]:
     """Return all broken invariants of a run, by step and phase, the earliest first within each kind."""
+    left = left_to_owners(run)
     broken = [
-        *_copies(run),
+        *_copies(run, left),
         *_same_result(run),
         *_messages(run),
         *_pairs(
             run, "recompute", ("forward", "backward"), "the recomputed {tensor} is not what the forward gave"
         ),
         *_pairs(run, "save_load", ("step", "save"), "the saved {tensor} is not what the step left"),
-        *linear_invariants(run),
+        *linear_invariants(run, left),
     ]
     found = sorted(
         broken, key=lambda one: (int(run["step"][one.row]), PHASES.index(run.name("phase", one.row)))
@@ -49,9 +50,9 @@ def _with_bit(run: Columns, one: Broken) -> Broken:
     return one if bit is None else replace(one, sentence=f"{one.sentence}: {bit}")
 
 
-def _copies(run: Columns) -> list[Broken]:
-    """Return where ranks hold the same part of one tensor with other bits."""
-    chosen = np.flatnonzero(~run.named("kind", *COLLECTIVES, "metric") & ~left_to_owners(run))
+def _copies(run: Columns, left: Mask) -> list[Broken]:
+    """Return where ranks hold the same part of one tensor with other bits, but for rows `left` to their owners."""
+    chosen = np.flatnonzero(~run.named("kind", *COLLECTIVES, "metric") & ~left)
     columns = ("step", "phase", "kind", "tensor", "partial", "boxes", "global_shape", "dtype")
     # a scalar or whole tensor of a micro-batch belongs to its data-parallel rank
     own = np.where(run["micro_batch"] >= 0, run["micro_batch"] * (1 << 20) + run["dp"], -1)

@@ -17,7 +17,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.broken import Broken
-from numerics.comparison.owners import left_to_owners
+from numerics.comparison.owners import Mask
 from numerics.formats import least_roundoff
 from numerics.schema import COLLECTIVES
 from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
@@ -34,9 +34,12 @@ _MASK: Final = (1 << 64) - 1
 _Key = tuple[int, int, int, int]
 
 
-def linear_invariants(run: Columns) -> list[Broken]:
-    """Return the broken ones among the invariants of this module, the earliest first within each kind."""
-    return [*_collectives(run), *_gradients(run), *_between_steps(run), *_links(run)]
+def linear_invariants(run: Columns, owned: Mask) -> list[Broken]:
+    """Return the broken ones among the invariants of this module, the earliest first within each kind.
+
+    `owned` are the rows of parameters that their owner steps (see `owners`).
+    """
+    return [*_collectives(run), *_gradients(run), *_between_steps(run, owned), *_links(run)]
 
 
 @dataclass
@@ -189,12 +192,12 @@ def _whole(factor: float) -> float:
     )
 
 
-def _between_steps(run: Columns) -> list[Broken]:
+def _between_steps(run: Columns, owned: Mask) -> list[Broken]:
     """Return the parameters that something outside the optimiser changed between two steps."""
     left = run.named("phase", "step") & run.named("kind", "param")
     right = run.named("phase", "init") & run.named("kind", "param") & (run["step"] > 0)
     found = []
-    before = {_state(run, row, 1): row for row in np.flatnonzero(left & ~left_to_owners(run)).tolist()}
+    before = {_state(run, row, 1): row for row in np.flatnonzero(left & ~owned).tolist()}
     for row in np.flatnonzero(right).tolist():
         other = before.get(_state(run, row, 0))
         if other is not None and run.digest[other] != run.digest[row]:

@@ -24,7 +24,9 @@ _WAITS: Final = "waits on"
 def check_installed() -> None:
     """Raise UsageError, with the remedy, where the extra `perfetto` is not installed."""
     if find_spec("perfetto") is None:
-        raise UsageError("--perfetto needs perfetto, not installed; pip install 'tracekit4d[perfetto]'")
+        raise UsageError(
+            "a trace for Perfetto needs perfetto, not installed; pip install 'tracekit4d[perfetto]'"
+        )
 
 
 def slowrank_trace(finding: SlowRankFinding, picture: SlowRankPicture) -> bytes:
