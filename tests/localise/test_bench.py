@@ -19,6 +19,12 @@ def test_case_is_answered(seed):
     assert outcome.vote_result
 
 
+@pytest.mark.parametrize("seed", [9970003, 9970011])
+def test_streams_of_several_groups_are_read(seed):
+    """A CUDA graph and a recording without its host: nothing names the groups that share the caller's stream."""
+    assert one(seed).result == "right"
+
+
 def test_culprits_without_a_trace_are_counted_apart():
     made = [
         outcome((1,), (0, 1), "right", (1, 0)),
