@@ -5,7 +5,7 @@ Ranks whose streams run the same kinds in every step may be members of one group
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,7 @@ from tracekit.thresholds.tables import (
 )
 
 F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
 """Group of an operation whose members the trace does not name, and stream where it names none."""
@@ -56,16 +57,22 @@ def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
 
 
 def stream_classes(
-    ranks: Sequence[RankOps], clocks: Clocks | None = None, *, by_place: bool = False
+    ranks: Sequence[RankOps],
+    clocks: Clocks | None = None,
+    *,
+    by_place: bool = False,
+    rows: Callable[[RankOps], Mask] | None = None,
 ) -> list[StreamClass]:
     """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
 
     Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
     `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
     groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together. Nor
-    are they `by_place`, where each place of the step is compared, and no column is left out.
+    are they `by_place`, where each place of the step is compared, and no column is left out. `rows` chooses other
+    operations than those.
     """
-    streams = {r.rank: _streams(r, mixed=by_place or clocks is not None) for r in ranks}
+    mixed, chosen = by_place or clocks is not None, rows or unnamed_rows
+    streams = {r.rank: _streams(r, chosen(r), mixed=mixed) for r in ranks}
     classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
     for rank, found in streams.items():
         seen: Counter[tuple[Kinds, int]] = Counter()
@@ -84,7 +91,7 @@ def places_on(rank: RankOps, stream: int, usual: Kinds) -> I64:
     Steps that run another sequence have no places.
     """
     place = np.full(len(rank.op), NO_GROUP, np.int64)
-    for mine in (s for s in _streams(rank, mixed=True) if s.stream == stream):
+    for mine in (s for s in _streams(rank, unnamed_rows(rank), mixed=True) if s.stream == stream):
         for rows in mine.rows.values():
             if _kinds(rank, rows) == usual:
                 place[rows] = np.arange(len(rows))
@@ -115,7 +122,12 @@ def streams_of_all(
     ranks: Sequence[RankOps], world: tuple[int, ...]
 ) -> dict[tuple[int, int], tuple[int, ...]]:
     """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
-    return {(s.rank.rank, s.stream): world for rank in ranks for s in _streams(rank) if s.size == len(world)}
+    return {
+        (s.rank.rank, s.stream): world
+        for rank in ranks
+        for s in _streams(rank, unnamed_rows(rank))
+        if s.size == len(world)
+    }
 
 
 @dataclass(frozen=True)
@@ -137,9 +149,9 @@ def _kinds(rank: RankOps, rows: I64) -> Kinds:
     return tuple(rank.op[row] for row in rows.tolist())
 
 
-def _streams(rank: RankOps, *, mixed: bool = False) -> list[_Stream]:
-    """The streams of `rank` that run unnamed collectives, by number; those with named ones too only if `mixed`."""
-    rows = np.flatnonzero(unnamed_rows(rank))
+def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Stream]:
+    """The streams of `rank` that run `chosen` operations, by number; those with named ones too only if `mixed`."""
+    rows = np.flatnonzero(chosen)
     if not len(rows) or rank.stream is None:
         return []
     found = []

@@ -171,6 +171,9 @@ PAIRS_COMPARED: Final = 64
 LEAST_BLIND_ENDS: Final = 12
 """Ends that tell clock and places at the least: a line through the better half of fewer meets some by chance."""
 
+LEAST_IN_ALL_TO_ALL: Final = 3
+"""Ranks that leave together at the least before a kernel named after messages is an all-to-all; two may exchange."""
+
 PLACES_TRIED: Final = 8
 """Places of a step from which a fit to the better half of the ends starts: one of them is of that half."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit.analysis.slowrank.all_to_alls import silent_messages, with_all_to_alls
 from tracekit.analysis.slowrank.group_contradictions import contradiction
 from tracekit.analysis.slowrank.groups_by_place import with_groups_of_places
 from tracekit.analysis.slowrank.inferred_groups import named
@@ -47,10 +48,14 @@ def with_groups_of_streams(
     `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
     neither groups nor common ends tell a mesh.
     """
-    if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
+    if len(ranks) < len(("one", "other")) or is_unknown(run):
         return run, ranks
-    run, told = _by_streams(run, streams_apart(ranks), sizes, order)
-    return run, [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+    if any(unnamed_rows(r).any() for r in ranks):
+        run, told = _by_streams(run, streams_apart(ranks), sizes, order)
+        ranks = [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+    silent = any(silent_messages(r).any() for r in ranks)
+    mesh = _mesh(run, ranks, sizes, order) if silent else None
+    return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
 
 
 def _by_streams(
