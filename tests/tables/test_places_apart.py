@@ -1,10 +1,12 @@
 """Each place of a step's sequence is of the group that leaves together there, on a stream that carries several."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from tracekit.tables.common_ends import Together, choose
 from tracekit.tables.places_apart import leave_apart, ways_by_place
 from tracekit.tables.stream_sequences import StreamClass
 
@@ -79,6 +81,14 @@ def test_pairs_that_come_as_one_show_wider_groups():
             made.starts[other] = made.starts[one]
     found = ways_by_place(made, WAYS)
     assert set(found.values()) == {2}
+
+
+def test_doubtful_clocks_rule_no_group_out():
+    """Ends that the clocks alone may set apart leave a wider group possible."""
+    made = replace(stream(MOSTLY_PAIRS, aligned=True), doubt=1e6)
+    assert ways_by_place(made, WAYS) == {}
+    assert choose(Together(made), WAYS) is None
+    assert choose(Together(replace(stream([("all_reduce", ALL)], aligned=True), doubt=1e6)), WAYS) == 2
 
 
 def test_barred_ways_are_not_told():

@@ -33,6 +33,7 @@ class Together:
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
         self._aligned = streams.aligned
+        self.doubt = streams.doubt
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
         rows = [[self.row[r] for r in group if r in self.row] for group in groups]
@@ -124,7 +125,7 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
         return None
     least = max(min(ends.values()), LEAST_TAIL_NS)
     close = [i for i, e in ends.items() if e <= TOGETHER * least]
-    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
+    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least + together.doubt]
     best = max(close, key=lambda i: max(len(g) for g in ways[i]))
     home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
     within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])

@@ -53,7 +53,7 @@ def ways_by_place(
 def leave_apart(streams: StreamClass, place: int, groups: Division) -> bool:
     """Return whether members of `groups` leave clearly apart at a place of a class whose clocks are aligned."""
     scores = _Compared(streams, np.array(streams.places) == place, [groups]).scores[0]
-    return scores.get(place, 0.0) >= CLEARLY_APART * TAIL_NS
+    return scores.get(place, 0.0) >= CLEARLY_APART * TAIL_NS + streams.doubt
 
 
 class _Compared:
@@ -71,7 +71,7 @@ class _Compared:
         self._columns = {place: np.flatnonzero(at == place) for place in np.unique(at).tolist()}
         self._ends = streams.ends[:, columns]
         self._lasted: F64 = self._ends - streams.starts[:, columns]
-        self._aligned = streams.aligned
+        self._aligned, self._doubt = streams.aligned, streams.doubt
         row = {rank: i for i, rank in enumerate(streams.kept)}
         self._rows = [[r for g in way if len(r := [row[m] for m in g if m in row]) > 1] for way in ways]
         self._kinds = np.array(streams.kinds)[columns]
@@ -109,11 +109,8 @@ class _Compared:
         ends[list(self._barred.get(place, ()))] = np.inf
         least = np.maximum(float(ends.min(initial=np.inf)), tails)
         close = np.flatnonzero(ends <= TOGETHER * least).tolist()
-        if (
-            not close
-            or ends.min() > TAIL_NS
-            or len(close) + (ends >= CLEARLY_APART * least).sum() < len(ends)
-        ):
+        far = ends >= CLEARLY_APART * least + self._doubt
+        if not close or ends.min() > TAIL_NS or len(close) + far.sum() < len(ends):
             return None, False
         best = max(close, key=lambda w: max(len(rows) for rows in self._rows[w]))
         home = {row: n for n, rows in enumerate(self._rows[best]) for row in rows}

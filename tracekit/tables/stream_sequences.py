@@ -46,6 +46,7 @@ class StreamClass:
     kinds: Kinds = ()  # of the operations, by column
     places: tuple[int, ...] = ()  # in the step's sequence, by column
     usual: Kinds = ()  # what each step runs
+    doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -198,4 +199,11 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> 
     usual = next(iter(members.values())).usual
     at = tuple(column % len(usual) for column in picked.tolist())
     kinds = tuple(usual[place] for place in at)
-    return StreamClass(streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual)
+    return StreamClass(
+        streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual, _doubt(kept, clocks)
+    )
+
+
+def _doubt(ranks: Iterable[int], clocks: Clocks | None) -> float:
+    """By how much times of `ranks` on the common clock may differ because of it, ns."""
+    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0) if clocks is not None else 0.0
