@@ -44,6 +44,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     if many > 1:
         rest = (found.mean * many - _longest_single(run)) / (many - 1)
         lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
+        lasting |= struck_twice(found, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
@@ -65,6 +66,17 @@ def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
     mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > RECURRING_SHARE * mean)
     return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
+
+
+def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
+    """Return whether two steps of each row would be worth a verdict each, though the row gains in others what it lost.
+
+    Who comes late waits for nobody afterwards, and its kernels run beside less communication than its peers'.
+    """
+    known = np.where(np.isfinite(found.value), found.value, -np.inf)
+    second = np.sort(known, axis=1)[:, -2]
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * step_ns
+    return np.asarray(enough & (second > MIN_LOST_SHARE * step_ns), bool)
 
 
 def without_longest(value: F64) -> F64:
