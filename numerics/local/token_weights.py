@@ -5,7 +5,7 @@ row's label and its weight w in the loss, though neither labels nor masks were r
 no gradient. Where a gradient has not this form nothing is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,11 @@ def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
         return None
     precision = max(WEIGHT_TOLERANCE, WEIGHT_ULPS * torch.finfo(grad.dtype).eps)
     chunk = max(ROWS_AT_ONCE // classes, 1)
-    flat = zip(logits.reshape(-1, classes).split(chunk), grad.reshape(-1, classes).split(chunk), strict=True)
+    flat = zip(
+        torch.split(logits.reshape(-1, classes), chunk),
+        torch.split(grad.reshape(-1, classes), chunk),
+        strict=True,
+    )
     made = [_rows(a.double(), b.double(), precision) for a, b in flat]
     weights = torch.cat([w for w, _ in made]).reshape(logits.shape[:-1])
     used, known = weights != 0, weights.isfinite() & (weights != 0)
@@ -91,7 +95,7 @@ def unequal_shares(places: Mapping[Place, Weights]) -> str:
 
 def _mean_of_means(places: Mapping[Place, Weights], typical: Mapping[Place, float], precision: float) -> str:
     """Return of which means the loss is a mean, where each of them counts alike though it holds other positions."""
-    by = {
+    by: dict[str, Callable[[Place], Place]] = {
         "micro-batches of each rank": lambda p: p,
         "data-parallel ranks": lambda p: (p[0], -1),
         "micro-batches over all ranks": lambda p: (-1, p[1]),
