@@ -4,12 +4,12 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
+from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
-from numerics.local.forced_pass import ROOT
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
@@ -45,7 +45,7 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
-    return _unplaced(proof) if proof.spread else _sound(case, proof)
+    return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -106,8 +106,7 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     """Decide a case in which all that was checked is right, and say what was not."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
-    left = _subjects(not_checked(proof))
-    scope = f"; not checked: {', '.join(left)}" if left else ""
+    scope = scope_of(not_checked(case.run, proof))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
         use = max(j.use or 0.0 for j in checked)
@@ -236,21 +235,6 @@ def _stale(run: Columns, wrong: LocalCheck) -> str:
         if held and held <= before and wrong.check.judged.elements >= LEAST_FITTED:
             return f"stale by {back} step{'s' * (back > 1)}: the value of step {wrong.step - back}"
     return ""
-
-
-def not_checked(proof: LocalProof) -> tuple[str, ...]:
-    """Return what the proof did not see or took as recorded, "what: why": no verdict of it covers these."""
-    ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
-    loss = (
-        "the loss: its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
-        "micro-batches and ranks), for --model gave no loss function"
-    )
-    return proof.unseen if any(ends) or proof.loss_factors else (loss, *proof.unseen)
-
-
-def _subjects(texts: tuple[str, ...]) -> list[str]:
-    """Return what texts of the form "what: why" are about, each once."""
-    return list(dict.fromkeys(text.partition(":")[0] for text in texts))
 
 
 def local_notes(proof: LocalProof) -> tuple[str, ...]:

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from tracekit.analysis.slowrank.measured import Measured, Rows
-from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
+from tracekit.analysis.slowrank.statistics import Excess, errors_of_chance, excess, median_of_others
 from tracekit.analysis.slowrank.throttled import throttled
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -50,7 +49,7 @@ def rank_excess(run: Measured, own: F64) -> Excess:
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
     often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
-    limit = -float(ndtri(ONE_STEP_P / max(len(steps.ranks), 1)))
+    limit = errors_of_chance(ONE_STEP_P / max(len(steps.ranks), 1))
     once = throttled(run, found, z > limit)
     z[list(once)] = found.z[list(once)]
     return replace(found, z=z, limit=limit, throughout=once)
@@ -122,7 +121,8 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
     chance = float(np.mean(1.0 / waits.members[trials]))
     from scipy.stats import binom  # takes half a second to import, which few inputs need
 
-    return max(-float(ndtri(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE))), 0.0)
+    odds = float(binom.sf(last - 1, len(trials), chance))
+    return max(errors_of_chance(max(odds, LEAST_CHANCE)), 0.0)
 
 
 def segments(run: Measured) -> F64:
