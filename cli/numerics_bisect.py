@@ -71,4 +71,4 @@ def bisect(
 
 def _proof(model: str) -> Prove:
     built = build(model)
-    return lambda run: prove(run, built.model, built.optimizer, loss=built.loss)
+    return lambda run: prove(run, built.model, built.optimizer, loss=built.loss, schedule=built.schedule)

@@ -39,7 +39,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--model",
     metavar="FILE.py:FUNCTION",
-    help="Prove the run piece by piece, of any trainer: the function builds the whole model, its optimiser and loss.",
+    help="Prove any run piece by piece: the function builds the whole model, its optimiser, loss and scheduler.",
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
 @JSON
@@ -92,7 +92,9 @@ def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: 
     if model is not None:
         built = build(model)
         told = None if quiet else (lambda line: click.echo(plain(f"numerics: proves {line}"), err=True))
-        return Options(prove=lambda run: prove(run, built.model, built.optimizer, told, built.loss))
+        return Options(
+            prove=lambda run: prove(run, built.model, built.optimizer, told, built.loss, built.schedule)
+        )
     if no_replay:
         return Options(replay=replay)
 

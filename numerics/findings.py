@@ -89,7 +89,8 @@ class CompareFinding:
     """The answer of `numerics compare` (JSON contract `numerics.compare/1`).
 
     `reason` is the verdict in one sentence, `explanation` the relation of the first divergence to the right value.
-    `parallel`, `baseline` and `replay` are the run folders; `next` is a command that would decide more.
+    `parallel`, `baseline` and `replay` are the run folders; `next` is a command that would decide more. `not_checked`
+    lists what a local proof took as it was recorded, "what: why"; the verdict does not cover it.
     """
 
     verdict: Verdict
@@ -108,3 +109,4 @@ class CompareFinding:
     next: str | None = None
     notes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
+    not_checked: tuple[str, ...] = ()

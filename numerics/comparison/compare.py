@@ -23,6 +23,7 @@ from numerics.comparison.local_answer import (
     first_wrong,
     local_notes,
 )
+from numerics.comparison.local_scope import not_checked
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
@@ -133,6 +134,7 @@ def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> Co
     """Decide a case by its local proof, and return the finding."""
     decision = decide_locally(case, proof)
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
+    finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)
     if wrong is None or decision.proof == "invariant":
         return finding

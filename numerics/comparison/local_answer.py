@@ -4,17 +4,17 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
+from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
-from numerics.local.forced_pass import ROOT
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
-from numerics.schema import PHASES
+from numerics.schema import LEARNING_RATE, PHASES
 from numerics.thresholds.comparison import LEAST_FITTED
 from numerics.thresholds.local import NEARLY_WHOLE
 
@@ -45,7 +45,7 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
-    return _unplaced(proof) if proof.spread else _sound(case, proof)
+    return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -80,7 +80,10 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     if not any(c.phase == "forward" for c, _ in checked):
         return Decision("undecided", "none", "no module's output could be checked", case.decide)
     seen = {
-        c.check.phase for c in proof.checks if not c.rows and c.check.judged.standing != Standing.UNCHECKED
+        c.check.phase
+        for c in proof.checks
+        if not (c.rows or c.check.tensor.startswith(LEARNING_RATE))
+        and c.check.judged.standing != Standing.UNCHECKED
     }
     kinds = [word for word, phases in _KINDS.items() if seen & set(phases)]
     if "gradient" not in kinds and "update" not in kinds:
@@ -91,20 +94,32 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
             "optimizer that `watch` was given steps none of the model's parameters, or every update was skipped",
             case.decide,
         )
+    if proof.doubts:
+        found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
+        return Decision(
+            "undecided", "none", f"{found}: meant or a bug, no record tells", proof.doubts[0].settled
+        )
+    return _proved(case, proof, kinds)
+
+
+def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
+    """Decide a case in which all that was checked is right, and say what was not."""
+    checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
-    equal = sum(j.standing == Standing.EQUAL for _, j in checked)
+    scope = scope_of(not_checked(case.run, proof))
+    equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
-        use = max(j.use or 0.0 for _, j in checked)
+        use = max(j.use or 0.0 for j in checked)
         return Decision(
             "rounding",
             "bound",
             f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
-            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)",
+            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it){scope}",
         )
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
-        return Decision("identical", "local", given)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ")
+        return Decision("identical", "local", given + scope)
+    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:
@@ -223,7 +238,7 @@ def _stale(run: Columns, wrong: LocalCheck) -> str:
 
 
 def local_notes(proof: LocalProof) -> tuple[str, ...]:
-    """Return what the proof rests on and what it did not see, in words."""
+    """Return what the proof rests on, in words."""
     standings = [c.check.judged.standing for c in proof.checks]
     equal, within, unchecked, beyond = (standings.count(standing) for standing in Standing)
     counts = (
@@ -231,14 +246,7 @@ def local_notes(proof: LocalProof) -> tuple[str, ...]:
         f"{unchecked} not checked"
     )
     scales = [f"gradients of step {step}: {scale.words}" for step, scale in sorted(proof.scales.items())[:1]]
-    scales += _loss_scale(proof)
-    ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
-    loss = (
-        []
-        if any(ends) or proof.loss_factors
-        else ["the loss function was not repeated: its gradient is taken as it was recorded"]
-    )
-    return (counts, *scales, *proof.orders, *loss, *(f"not checked: {text}" for text in proof.unseen))
+    return (counts, *scales, *_loss_scale(proof), *proof.orders, *proof.told)
 
 
 def _loss_scale(proof: LocalProof) -> list[str]:

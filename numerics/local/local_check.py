@@ -1,4 +1,4 @@
-"""One recorded tensor that was checked, and where it stands in the run."""
+"""One recorded tensor that was checked and where it stands in the run, and what is open though nothing is wrong."""
 
 from dataclasses import dataclass
 
@@ -18,3 +18,11 @@ class LocalCheck:
     check: Check
     rows: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a run does that is meant or a bug, which no record tells: a sentence, and what would settle it."""
+
+    sentence: str
+    settled: str

@@ -12,6 +12,7 @@ from numerics.local.bounded import Bounded, carrying, known
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT, Check
 from numerics.local.judgement import Judged, Standing, judge, ratio, within
 from numerics.local.local_check import LocalCheck
+from numerics.local.loss_weights import LossWeights
 from numerics.local.recorded import Reading, same_bits
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.schema import TARGET
@@ -26,11 +27,12 @@ LOSS = "loss"
 
 @dataclass
 class LossChecks:
-    """What was checked of the loss, and in words what was not, and the factors by step."""
+    """What was checked of the loss, and in words what was not, the factors by step, and else the positions' weights."""
 
     checks: list[LocalCheck] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
     factors: dict[int, float] = field(default_factory=dict)
+    weights: LossWeights = field(default_factory=LossWeights)
 
 
 @dataclass(frozen=True)

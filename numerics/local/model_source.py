@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from numerics.local.learning_rates import Schedule
 from tracekit.errors import InputError
 
 _LOADED_AS: Final = "tracekit_model_source"
@@ -21,19 +22,20 @@ _LOADED_AS: Final = "tracekit_model_source"
 
 @dataclass(frozen=True)
 class Built:
-    """What a user's function builds: the whole model, its optimiser, and the loss function; None where left out."""
+    """What a user's function builds: the whole model, its optimiser, loss function and scheduler; None if left out."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer | None = None
     loss: Callable[..., torch.Tensor] | None = None
+    schedule: Schedule | None = None
 
 
 def build(source: str) -> Built:
-    """Return what FUNCTION builds: the model, or (model, optimiser), or (model, optimiser, loss).
+    """Return what FUNCTION builds: the model, or (model, optimiser), and after them a loss, a scheduler, or both.
 
     The function takes no argument; the model is without any parallelism, and the loss maps the model's output and the
-    recorded targets to the number from which the backward starts. InputError where it cannot be loaded, fails, or
-    returns something else.
+    recorded targets to the number from which the backward starts. The scheduler sets the optimiser's learning rates,
+    and is stepped once after each of its steps. InputError where it cannot be loaded, fails, or returns something else.
     """
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name.isidentifier():
@@ -46,14 +48,18 @@ def build(source: str) -> Built:
     except Exception as error:  # the user's code may raise anything
         raise InputError(f"{source}: the function failed ({_told(error)})") from error
     parts = made if isinstance(made, tuple) else (made,)
-    model, optimizer, loss = (*parts, None, None, None)[:3]
+    schedules = [part for part in parts[2:] if isinstance(part, Schedule)]
+    others = [part for part in parts if not any(part is one for one in schedules)]
+    model, optimizer, loss = (*others, None, None, None)[:3]
     known = isinstance(model, nn.Module) and isinstance(optimizer, torch.optim.Optimizer | None)
-    if not known or len(parts) > len(fields(Built)) or not (loss is None or callable(loss)):
+    own = all(one.optimizer is optimizer for one in schedules)
+    few = len(others) < len(fields(Built)) and len(schedules) <= 1
+    if not (known and few and own) or not (loss is None or callable(loss)):
         raise InputError(
             f"{source}: returned {type(made).__name__}; return an nn.Module, (module, optimiser), or "
-            "(module, optimiser, loss)"
+            "(module, optimiser, loss), with the optimiser's scheduler behind them where there is one"
         )
-    return Built(model, optimizer, loss)
+    return Built(model, optimizer, loss, next(iter(schedules), None))
 
 
 def build_model(source: str) -> tuple[nn.Module, torch.optim.Optimizer | None]:

@@ -34,6 +34,7 @@ def repeat_step(
     """
     names = {p: name for name, p in model.named_parameters()}
     optimizer.state.clear()
+    own = [group["lr"] for group in optimizer.param_groups]  # a scheduler goes on from these
     for number, group in enumerate(optimizer.param_groups):
         group["lr"] = rates.get(number, group["lr"])
         for p in group["params"]:
@@ -41,6 +42,8 @@ def repeat_step(
             _put(optimizer, p, name, before, gradient, states.get(name, ()))
     old = {p: p.detach().clone() for p in names}
     optimizer.step()
+    for group, rate in zip(optimizer.param_groups, own, strict=True):
+        group["lr"] = rate
     found = []
     for p, name in names.items():
         if p.grad is None:

@@ -17,17 +17,18 @@ from numerics.local.bounded import Bounded, carrying, known
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.gradient_checks import check_added, check_copies, check_gradients
-from numerics.local.judgement import Judged, Standing, moved
+from numerics.local.judgement import Standing, moved
 from numerics.local.learned_orders import LearnedOrders
-from numerics.local.local_check import LocalCheck
+from numerics.local.learning_rates import RateChecks, Schedule, check_rates
+from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
-from numerics.local.optimizer_step import Find, other_count, repeat_step
+from numerics.local.loss_weights import read_weights
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
-from numerics.schema import LEARNING_RATE
+from numerics.local.update_checks import check_update
 from numerics.thresholds.local import ERROR_SHOWN
 from tracekit.errors import InputError
 
@@ -40,7 +41,8 @@ class LocalProof:
     `orders` says in words which orders the sums over ranks follow, `loss_factors` by step how many times the gradient
     of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input of
     which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
-    gradients are checked, for their pieces cannot be told from copies and addends.
+    gradients are checked, for their pieces cannot be told from copies and addends. `doubts` are what is meant or a bug,
+    and no record tells which; `told` says in words what was read from the run that the proof did not need.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -51,6 +53,8 @@ class LocalProof:
     first_gradients: dict[str, torch.Tensor] = field(default_factory=dict)
     loss_factors: dict[int, float] = field(default_factory=dict)
     spread: str = ""
+    doubts: tuple[Doubt, ...] = ()
+    told: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -64,8 +68,9 @@ def prove(
     optimizer: torch.optim.Optimizer | None,
     progress: Callable[[str], None] | None = None,
     loss: Loss | None = None,
+    schedule: Schedule | None = None,
 ) -> LocalProof:
-    """Return the local proof of a captured run by its model on one process, with its loss function where it is given.
+    """Return the local proof of a captured run by its model on one process, with loss and schedule where given.
 
     InputError where the capture holds no values, or none of the model's inputs.
     """
@@ -85,13 +90,25 @@ def prove(
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state) if spread else _computed(state, loss, losses, scales, unseen, learned)
-        checks += _update(state, optimizer, unseen)
-    checks, unseen = [*losses.checks, *checks], unseen | losses.unseen
+        checks += check_update(state, optimizer, unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
+    checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    return LocalProof(
-        tuple(checks), scales, tuple(sorted(unseen)), learned.said, steps[0], grads, losses.factors, spread
+    found = LocalProof(
+        tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
+    )
+    return _completed(found, losses, check_rates(recorded, schedule))
+
+
+def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks) -> LocalProof:
+    """Return a proof with what is known of the loss and the learning rates."""
+    return replace(
+        proof,
+        checks=(*rates.checks, *proof.checks),
+        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *rates.unseen})),
+        doubts=(*losses.weights.doubts, *rates.doubts),
+        told=(*losses.weights.told, *(f"learning rates: {text}" for text in rates.told)),
     )
 
 
@@ -107,7 +124,10 @@ def _computed(
     found, sums = _modules(state, unseen)
     if loss is not None:
         check_loss(state, loss, losses)
-    return [*found, *check_gradients(state, sums, scales, unseen, learned)]
+    found += check_gradients(state, sums, scales, unseen, learned)
+    if state.step not in losses.factors:
+        read_weights(state, scales.get(state.step), losses.weights)
+    return found
 
 
 def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
@@ -243,43 +263,3 @@ def _plainly(
             f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
             f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
         ) from error
-
-
-def _update(
-    state: RecordedStep, optimizer: torch.optim.Optimizer | None, unseen: set[str]
-) -> list[LocalCheck]:
-    """Check the optimiser's step."""
-    if optimizer is None:
-        unseen.add("the optimiser's step: the function returned no optimiser beside the model")
-        return []
-    states: dict[str, list[str]] = {}
-    for tensor in state.recorded.names(state.step, "step", "optimizer"):
-        name, _, key = tensor.rpartition(".")
-        states.setdefault(name, []).append(key)
-
-    def after(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-        return state.parameter(name, shape, (state.step, "step"))
-
-    def gradient(name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-        return None if state.parted(name.removesuffix(".grad")) else state.gradient(name, shape)
-
-    def stepped(before: Find) -> list[tuple[str, Judged]]:
-        return repeat_step(state.model, optimizer, before, gradient, after, _rates(state), states)
-
-    done = stepped(state.parameter)
-    words = other_count(state.parameter, after, stepped, done)
-    return [
-        LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))
-        for n, judged in done
-    ]
-
-
-def _rates(state: RecordedStep) -> dict[int, float]:
-    """Return the recorded learning rates by number of the parameter group."""
-    found: dict[int, float] = {}
-    for name in state.recorded.names(state.step, "step", "scalar"):
-        if name.startswith(LEARNING_RATE) and name[len(LEARNING_RATE) :].isdigit():
-            value = state.recorded.local(state.recorded.rows(state.step, "step", "scalar", name)[0])
-            if value is not None:
-                found[int(name[len(LEARNING_RATE) :])] = float(value)
-    return found

@@ -56,10 +56,11 @@ class RecordedStep:
         return mine if mine and len({int(run["boxes"][row]) for row in rows}) == 1 else rows
 
     def _last_update(self) -> tuple[int, str]:
-        """Return the (step, phase) of the last update before this step: a trainer may skip some."""
+        """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start."""
         steps = range(self.step - 1, -1, -1)
         done = (s for s in steps if self.recorded.names(s, "step", "optimizer"))
-        return next(done, -1), "step"
+        last = next(done, -1)
+        return last, "step" if last >= 0 else "init"
 
     def gathered(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
         """Return a weight as it was gathered for the forward; None where nobody gathered it, or did not record it."""

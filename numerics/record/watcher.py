@@ -57,6 +57,7 @@ class Watcher:
         self._steps_own = steps_any(optimizer, model)
         if recorder is not None:
             self._parameters("init", -1)
+            self._moments("init", -1)  # of a training that goes on
             self._attach()
 
     def _attach(self) -> None:
@@ -193,6 +194,12 @@ class Watcher:
         for name, at in parameters(self._model, self._layout):
             self._record(name, at, phase, "param", _module(name), -1, step)
 
+    def _moments(self, phase: Phase, step: int) -> None:
+        if self._layout is None:
+            return
+        for name, key, at in moments(self._model, self._optimizer, self._layout):
+            self._record(f"{name}.{key}", at, phase, "optimizer", _module(name), -1, step)
+
     def _before_step(self, *_: object) -> None:
         if self._layout is None:
             return
@@ -207,8 +214,7 @@ class Watcher:
             return
         if self._steps_own:
             self._parameters("step", self._step)
-        for name, key, at in moments(self._model, self._optimizer, self._layout):
-            self._record(f"{name}.{key}", at, "step", "optimizer", _module(name), -1)
+        self._moments("step", self._step)
         self._next_step()
 
     def _next_step(self) -> None:

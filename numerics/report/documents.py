@@ -87,6 +87,7 @@ class CompareDocument(TypedDict):
     next: str | None
     notes: list[str]
     modules: list[CellDocument]
+    not_checked: list[str]
 
 
 class RoundDocument(TypedDict):

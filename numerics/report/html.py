@@ -35,6 +35,7 @@ def compare_html(finding: CompareFinding) -> str:
         _list("Broken invariants", finding.invariants),
         _list("Recorded plan against declared plan", finding.plan),
         _list("What this run could not have exposed", finding.could_not_have_seen),
+        _list("Not checked", finding.not_checked),
         _list("Notes", finding.notes),
         f"<h2>As text</h2><pre>{escape(compare_text(finding, verbose=True))}</pre>",
     ]

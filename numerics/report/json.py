@@ -35,6 +35,7 @@ def compare_document(finding: CompareFinding) -> CompareDocument:
         "next": finding.next,
         "notes": list(finding.notes),
         "modules": [_cell(cell) for cell in finding.cells],
+        "not_checked": list(finding.not_checked),
     }
 
 

@@ -34,6 +34,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     lines += _listed("broken invariants", finding.invariants, verbose=verbose)
     lines += _listed("recorded plan against declared plan", finding.plan, verbose=verbose)
     lines += _listed("could not have seen", finding.could_not_have_seen, verbose=verbose)
+    lines += _listed("not checked", finding.not_checked, verbose=True)
     lines += _listed("notes", finding.notes, verbose=True)
     if finding.next:
         lines.append(f"next: {finding.next}")

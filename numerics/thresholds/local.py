@@ -68,3 +68,30 @@ of two runs, while a capture of eight steps costs far less than the runs themsel
 
 ERROR_SHOWN: Final = 160
 """Characters of a user's error that a refusal repeats: its first sentence, without a traceback."""
+
+RATE_TOLERANCE: Final = 1e-5
+"""Relative distance within which learning rates are equal: some trainers keep them in FP32, which errs by 1e-7."""
+
+RATES_TOLD: Final = 6
+"""Learning rates of one group that are told: a schedule's shape shows in so many."""
+
+LEAST_LAGGING: Final = 2
+"""Rates that must fit another group's earlier ones before a group is said to come late: one fits any other."""
+
+MOST_SCHEDULED: Final = 100_000
+"""Steps of a scheduler that are made to learn its rates, in a second or two; later ones are held against nothing."""
+
+LEAST_CLASSES: Final = 8
+"""Classes from which a row of logits tells its weight: fewer numbers fit a cross entropy's form by chance."""
+
+FIRM_ROW: Final = 0.1
+"""Distance of a label's probability from 1 from which a row's gradient tells its weight: nearer to 1 digits cancel."""
+
+WEIGHT_TOLERANCE: Final = 1e-4
+"""Relative distance within which weights are equal, and rows have a cross entropy's form: FP32 errs by 1e-5 at most."""
+
+WEIGHT_ULPS: Final = 8
+"""Roundings of the gradients' format that weights may be apart by: 6 % in BF16, whose rows err by two roundings."""
+
+ROWS_AT_ONCE: Final = 1 << 22
+"""Logits that are turned to FP64 at once: 32 MiB."""

@@ -55,3 +55,6 @@ OPERANDS_IN_SENTENCE: Final = 12
 
 LONGEST_VALUE: Final = 60
 """Characters of a configured value shown in a sentence."""
+
+STEPS_IN_SENTENCE: Final = 4
+"""Steps that a sentence lists: the last one is the usual case."""

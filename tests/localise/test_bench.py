@@ -19,6 +19,12 @@ def test_case_is_answered(seed):
     assert outcome.vote_result
 
 
+@pytest.mark.parametrize("seed", [9970003, 9970011, 9970062])
+def test_streams_of_several_groups_are_read(seed):
+    """A CUDA graph, a recording without its host, all-to-alls that look like messages: nothing names their groups."""
+    assert one(seed).result == "right"
+
+
 def test_culprits_without_a_trace_are_counted_apart():
     made = [
         outcome((1,), (0, 1), "right", (1, 0)),

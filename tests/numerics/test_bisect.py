@@ -166,12 +166,16 @@ def test_commands_are_run_and_kept(tmp_path):
     assert started == 2 * (len(answer["rounds"]) + 1)  # the second time nothing is run again
 
 
-def test_bisect_proves_with_the_models_loss(tmp_path, monkeypatch):
-    source = "from torch import nn\ndef build():\n    return nn.Linear(2, 2), None, nn.MSELoss()\n"
+def test_bisect_proves_with_loss_and_scheduler(tmp_path, monkeypatch):
+    source = (
+        "import torch\ndef build():\n    model = torch.nn.Linear(2, 2)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=1)\n"
+        "    return model, optimizer, torch.nn.MSELoss(), torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+    )
     (tmp_path / "mine.py").write_text(source)
     asked = []
-    monkeypatch.setattr(numerics_bisect, "prove", lambda *_, loss: asked.append(loss))
+    monkeypatch.setattr(numerics_bisect, "prove", lambda *_, loss, schedule: asked.extend([loss, schedule]))
     monkeypatch.setattr(numerics_bisect, "search", lambda steps, record, proof: proof("run"))
     call = ["--parallel", "a", "--baseline", "b", "--steps", "2", "--out", str(tmp_path / "out")]
     CliRunner().invoke(numerics, ["bisect", *call, "--model", f"{tmp_path / 'mine.py'}:build"])
-    assert [type(loss).__name__ for loss in asked] == ["MSELoss"]
+    assert [type(one).__name__ for one in asked] == ["MSELoss", "StepLR"]

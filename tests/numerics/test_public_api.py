@@ -15,7 +15,8 @@ NAMES = {
     "CaptureError": None,
     "Cell": "(module, step, phase, tensors, differ, unexplained, rel)",
     "CompareFinding": "(verdict, proof, reason, parallel, baseline, replay, first_divergence, explanation, tensors, "
-    "largest_differences, invariants, plan, could_not_have_seen, next, notes, cells)",
+    "largest_differences, invariants, plan, could_not_have_seen, next, notes, cells, "
+    "not_checked)",
     "Counts": "(compared, identical, explained, unexplained, only_one, rows_replayed, rows_different)",
     "Divergence": "(step, phase, micro_batch, module, tensor, collective, axis, ranks, evidence)",
     "Options": "(replay, make_replay, prove)",

@@ -1,5 +1,6 @@
 """Robust statistics: which row exceeds its peers, by how much, and whether chance explains it."""
 
+import math
 import subprocess
 import sys
 
@@ -7,8 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtri
 
-from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others, spread
+from tracekit.analysis.slowrank.statistics import (
+    confidence,
+    errors_of_chance,
+    excess,
+    median_of_others,
+    spread,
+)
 from tracekit.thresholds.slowrank import Z_LIMIT
 
 ALL = [np.arange(4)]
@@ -76,9 +84,19 @@ def test_confidence_falls_with_the_number_of_ranks_tested():
     assert confidence(50, 8) == 0.999
 
 
-def test_slowrank_starts_without_slow_parts_of_scipy():
-    """scipy.stats takes half a second to import, its clusters a tenth; most jobs need neither."""
-    code = "import sys, tracekit.analysis.slowrank.analyse; print(*sys.modules)"
+@pytest.mark.parametrize("module", ["slowrank.analyse", "hang.stragglers"])
+def test_commands_start_without_scipy(module):
+    """Its parts take a third to half of a second to import; most inputs need none."""
+    code = f"import sys, tracekit.analysis.{module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "scipy.special" in loaded.split()
-    assert not {"scipy.stats", "scipy.cluster", "scipy.spatial"} & set(loaded.split())
+    assert f"tracekit.analysis.{module}" in loaded.split()
+    assert "scipy" not in loaded.split()
+
+
+@pytest.mark.parametrize("probability", [1e-300, 1e-20, 1e-6, 0.01, 0.5, 0.9])
+def test_the_normal_quantile_is_that_of_scipy(probability):
+    assert errors_of_chance(probability) == pytest.approx(-float(ndtri(probability)), rel=1e-12, abs=1e-12)
+
+
+def test_certainty_has_no_standard_errors():
+    assert errors_of_chance(1.0) == -math.inf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tracekit.analysis.slowrank.unnamed_groups import ways_of
+from tracekit.analysis.slowrank.possible_ways import ways_of
 from tracekit.mesh import Mesh
 from tracekit.tables.stream_sequences import StreamClass
 from tracekit.tables.usual_numbering import members_of, shown, usual_groups

@@ -7,6 +7,7 @@ left earlier.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Together:
         self.row = {rank: i for i, rank in enumerate(streams.kept)}
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
+        self._aligned = streams.aligned
+        self.doubt = streams.doubt
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
         rows = [[self.row[r] for r in group if r in self.row] for group in groups]
@@ -51,13 +54,56 @@ class Together:
 
     def waited(self, groups: Iterable[Members]) -> float:
         """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
-        lead = [np.diff(np.partition(self._lasted[r], 1, axis=0)[:2], axis=0)[0] for r in self._rows(groups)]
-        return float(np.quantile(np.concatenate(lead), APART_QUANTILE)) if lead else 0.0
+        found = arrivals(self._lasted, self._rows(groups), ()).lead
+        return float(np.quantile(found, APART_QUANTILE)) if len(found) else 0.0
 
     def proven(self, groups: Sequence[Members]) -> bool:
         """Whether the members of `groups` waited for each other by far longer than their ends differ."""
         ends = self.apart(groups)
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
+
+    def wider(self, groups: Sequence[Members], finer: Sequence[Sequence[Members]]) -> bool:
+        """Whether `groups` are shown though the `finer` ones leave together too, as parts of any group do.
+
+        Each of the finer ones, taken for one, waited for the others of its group, or came with them: then nobody waits
+        for the others, whichever the group is. Without a common clock nothing tells.
+        """
+        apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
+        rows = self._rows(groups)
+        return self._aligned and all(arrivals(self._lasted, rows, self._rows(f)).tell(apart) for f in finer)
+
+
+class Arrivals(NamedTuple):
+    """By how much the last unit came after the one before, and after the first; an entry a group and column."""
+
+    lead: F64
+    spread: F64
+
+    def tell(self, apart: float) -> bool:
+        """Whether units waited by far longer than their ends are `apart`, ns, or came together as well."""
+        if not len(self.lead):
+            return False
+        lead, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
+        return lead >= PROVING_LEAD * apart or spread <= TAIL_NS
+
+
+def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]]) -> Arrivals:
+    """Return how the units of `groups` came one after the other.
+
+    `lasted` are the lengths of operations, ranks × columns; groups and units are lists of its rows. Rows in no unit are
+    units of their own. A group that is one unit has no entry.
+    """
+    home = {row: n for n, unit in enumerate(units) for row in unit}
+    lead, spread = [np.zeros(0)], [np.zeros(0)]
+    for group in groups:
+        parts: dict[int, list[int]] = {}
+        for row in group:
+            parts.setdefault(home.get(row, -1 - row), []).append(row)
+        if len(parts) > 1:
+            came = np.stack([lasted[rows].min(axis=0) for rows in parts.values()])
+            lead.append(np.diff(np.partition(came, 1, axis=0)[:2], axis=0)[0])
+            spread.append(np.ptp(came, axis=0))
+    return Arrivals(np.concatenate(lead), np.concatenate(spread))
 
 
 def _without_clock(ends: F64) -> F64:
@@ -72,20 +118,21 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
     """Which of the `ways` to divide the ranks into groups the ends show; None where they leave it open.
 
     It is the coarsest of those whose members leave together, if all others are clearly apart and its members waited for
-    each other.
+    each other, or came together too: then nobody waits there, whichever group it is of.
     """
     ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
     if not ends:
         return None
     least = max(min(ends.values()), LEAST_TAIL_NS)
     close = [i for i, e in ends.items() if e <= TOGETHER * least]
-    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
+    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least + together.doubt]
     best = max(close, key=lambda i: max(len(g) for g in ways[i]))
     home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
     within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])
     if len(close) + len(far) < len(ends) or not within:
         return None
-    return best if together.proven(ways[best]) else None
+    finer = [ways[i] for i in close if i != best] or [()]
+    return best if together.proven(ways[best]) or together.wider(ways[best], finer) else None
 
 
 def clusters(together: Together) -> list[Members]:

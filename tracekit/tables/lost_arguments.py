@@ -33,6 +33,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
     if rank.stream is None or not open_:
         return rank
     group, op, token = rank.group.copy(), list(rank.op), list(rank.token)
+    hint = np.full(len(group), UNKNOWN, group.dtype) if rank.hint is None else rank.hint.copy()
     streams = np.unique(rank.stream[~message & (rank.stream != UNKNOWN) & (rank.group != UNKNOWN)])
     for stream in streams.tolist():
         rows = np.flatnonzero((rank.stream == stream) & ~message)
@@ -40,11 +41,11 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
         _fill_kinds(op, token, at)
         _fill_groups(group, op, rows, at)
         if final or (rank.step != NO_STEP).any():
-            _withdraw_open_steps(group, rank, rows)
+            _withdraw_open_steps(group, hint, rank, rows)
     seq = rank.seq.copy()
     for number in np.unique(group[group != told]).tolist():
         _fill_sequence(seq, np.flatnonzero((group == number) & ~message))
-    return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq)
+    return replace(rank, group=group, op=tuple(op), token=tuple(token), seq=seq, hint=hint)
 
 
 def with_lost_peers(rank: RankOps) -> RankOps:
@@ -143,13 +144,17 @@ def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> Non
         group[[row for row in rows.tolist() if op[row] in kinds]] = group[told[0]]
 
 
-def _withdraw_open_steps(group: I32, rank: RankOps, rows: I64) -> None:
-    """Forgets the groups of uncounted operations that share stream and step with one whose group stays unknown.
+def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> None:
+    """Turns groups into hints: of uncounted operations that share stream and step with one whose group stays unknown.
 
-    Those without a sequence number are matched by order, and an operation that is missing shifts all behind it.
+    Those without a sequence number are matched by order, and an operation that is missing shifts all behind it. What
+    was inferred from the ends of whole steps has the same order on all ranks.
     """
     open_ = np.unique(rank.step[rows][group[rows] == UNKNOWN])
     shifted = rows[np.isin(rank.step[rows], open_) & (rank.seq[rows] == UNKNOWN)]
+    if rank.inferred is not None:
+        shifted = shifted[~rank.inferred[shifted]]
+    hint[shifted] = group[shifted]
     group[shifted] = UNKNOWN
 
 

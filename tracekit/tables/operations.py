@@ -65,6 +65,10 @@ class RankOps:
     place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
     grid: I64 | None = None  # of the kernel of a message: no fewer than its channels; -1 unknown
     waited: I8 | None = None  # whether compute waited for it: WAITED, FREE, or UNTOLD
+    hint: I32 | None = None  # the group that arguments tell of an operation whose order stays open; -1 none
+    inferred: Mask | None = (
+        None  # operations whose group no argument told, but the ends of their stream or place
+    )
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:

@@ -5,7 +5,7 @@ Ranks whose streams run the same kinds in every step may be members of one group
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,9 +15,16 @@ from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.operations import RankOps
-from tracekit.thresholds.tables import ENDS_COMPARED, LEAST_ALIGNED_ENDS, LEAST_ENDS, NEARLY_ALL_RANKS
+from tracekit.thresholds.tables import (
+    ENDS_COMPARED,
+    LEAST_ALIGNED_ENDS,
+    LEAST_ENDS,
+    NEARLY_ALL_RANKS,
+    PLACES_COMPARED,
+)
 
 F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
 """Group of an operation whose members the trace does not name, and stream where it names none."""
@@ -37,6 +44,9 @@ class StreamClass:
     size: int  # members of the group as the trace counts them, −1 where it does not
     aligned: bool = False  # times are on one clock, counted from an arbitrary zero
     kinds: Kinds = ()  # of the operations, by column
+    places: tuple[int, ...] = ()  # in the step's sequence, by column
+    usual: Kinds = ()  # what each step runs
+    doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -47,14 +57,23 @@ def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
     return np.asarray(~message & (rank.group == NO_GROUP) & (rank.stream != NO_GROUP), bool)
 
 
-def stream_classes(ranks: Sequence[RankOps], clocks: Clocks | None = None) -> list[StreamClass]:
+def stream_classes(
+    ranks: Sequence[RankOps],
+    clocks: Clocks | None = None,
+    *,
+    by_place: bool = False,
+    rows: Callable[[RankOps], Mask] | None = None,
+) -> list[StreamClass]:
     """The classes of streams whose collectives name no group; streams that run too little to be compared are left out.
 
     Streams of one rank that run the same are told apart by their order, which is that of the groups' creation. With
     `clocks`, fewer collectives suffice, and only ranks with a common clock are compared; then streams that carry named
-    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together.
+    groups as well are left out no more: if what is unnamed on them is not one group's, it does not end together. Nor
+    are they `by_place`, where each place of the step is compared, and no column is left out. `rows` chooses other
+    operations than those.
     """
-    streams = {r.rank: _streams(r, mixed=clocks is not None) for r in ranks}
+    mixed, chosen = by_place or clocks is not None, rows or unnamed_rows
+    streams = {r.rank: _streams(r, chosen(r), mixed=mixed) for r in ranks}
     classes: dict[tuple[Kinds, int, int], dict[int, _Stream]] = defaultdict(dict)
     for rank, found in streams.items():
         seen: Counter[tuple[Kinds, int]] = Counter()
@@ -62,8 +81,22 @@ def stream_classes(ranks: Sequence[RankOps], clocks: Clocks | None = None) -> li
             key = stream.usual, stream.size
             classes[*key, seen[key]][rank] = stream
             seen[key] += 1
-    every = [_class(members, clocks) for _, members in sorted(classes.items()) if len(members) > 1]
+    columns = PLACES_COMPARED if by_place else ENDS_COMPARED
+    every = [_class(members, clocks, columns) for _, members in sorted(classes.items()) if len(members) > 1]
     return [c for c in every if c is not None]
+
+
+def places_on(rank: RankOps, stream: int, usual: Kinds) -> I64:
+    """Return the place of each operation in the sequence `usual` of its step on `stream`; -1 of any other operation.
+
+    Steps that run another sequence have no places.
+    """
+    place = np.full(len(rank.op), NO_GROUP, np.int64)
+    for mine in (s for s in _streams(rank, unnamed_rows(rank), mixed=True) if s.stream == stream):
+        for rows in mine.rows.values():
+            if _kinds(rank, rows) == usual:
+                place[rows] = np.arange(len(rows))
+    return place
 
 
 def _sized(mine: Sequence["_Stream"], every: Iterable[Sequence["_Stream"]]) -> list["_Stream"]:
@@ -90,7 +123,12 @@ def streams_of_all(
     ranks: Sequence[RankOps], world: tuple[int, ...]
 ) -> dict[tuple[int, int], tuple[int, ...]]:
     """Return (rank, stream) → `world` for streams whose collectives count as many members as the world has."""
-    return {(s.rank.rank, s.stream): world for rank in ranks for s in _streams(rank) if s.size == len(world)}
+    return {
+        (s.rank.rank, s.stream): world
+        for rank in ranks
+        for s in _streams(rank, unnamed_rows(rank))
+        if s.size == len(world)
+    }
 
 
 @dataclass(frozen=True)
@@ -112,9 +150,9 @@ def _kinds(rank: RankOps, rows: I64) -> Kinds:
     return tuple(rank.op[row] for row in rows.tolist())
 
 
-def _streams(rank: RankOps, *, mixed: bool = False) -> list[_Stream]:
-    """The streams of `rank` that run unnamed collectives, by number; those with named ones too only if `mixed`."""
-    rows = np.flatnonzero(unnamed_rows(rank))
+def _streams(rank: RankOps, chosen: Mask, *, mixed: bool = False) -> list[_Stream]:
+    """The streams of `rank` that run `chosen` operations, by number; those with named ones too only if `mixed`."""
+    rows = np.flatnonzero(chosen)
     if not len(rows) or rank.stream is None:
         return []
     found = []
@@ -131,7 +169,7 @@ def _streams(rank: RankOps, *, mixed: bool = False) -> list[_Stream]:
     return found
 
 
-def _class(members: dict[int, _Stream], clocks: Clocks | None) -> StreamClass | None:
+def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> StreamClass | None:
     """The class of `members` (rank → stream) over the steps that nearly all have whole; None if too few ends are left.
 
     Ranks that lack one of these steps, or a common clock, belong to the class, but are not compared.
@@ -146,7 +184,7 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None) -> StreamClass | 
     width = len(next(iter(members.values())).usual) * len(steps)
     if width < (LEAST_ENDS if clocks is None else LEAST_ALIGNED_ENDS) or len(kept) <= 1:
         return None
-    picked = np.unique(np.linspace(0, width - 1, min(width, ENDS_COMPARED)).astype(int))
+    picked = np.unique(np.linspace(0, width - 1, min(width, columns)).astype(int))
     starts, ends = np.zeros((len(kept), len(picked))), np.zeros((len(kept), len(picked)))
     for row, rank in enumerate(kept):
         stream = members[rank]
@@ -159,5 +197,13 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None) -> StreamClass | 
     size = next(iter(members.values())).size
     streams = {r: s.stream for r, s in members.items()}
     usual = next(iter(members.values())).usual
-    kinds = tuple(usual[place % len(usual)] for place in picked.tolist())
-    return StreamClass(streams, tuple(kept), starts, ends, size, clocks is not None, kinds)
+    at = tuple(column % len(usual) for column in picked.tolist())
+    kinds = tuple(usual[place] for place in at)
+    return StreamClass(
+        streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual, _doubt(kept, clocks)
+    )
+
+
+def _doubt(ranks: Iterable[int], clocks: Clocks | None) -> float:
+    """By how much times of `ranks` on the common clock may differ because of it, ns."""
+    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0) if clocks is not None else 0.0

@@ -76,13 +76,13 @@ def _parts(way: Way, ranks: set[int]) -> tuple[Members, ...]:
     return tuple(sorted(k for k in kept if k))
 
 
-def _by_parts(
+def by_parts(
     streams: StreamClass, ways: Sequence[Way], recorded: set[int]
 ) -> dict[tuple[Members, ...], list[Way]]:
-    """The ways that may be those of the class, by what of them was recorded."""
+    """Return the ways that may be those of the class, by what of them was recorded."""
     alike: dict[tuple[Members, ...], list[Way]] = defaultdict(list)
     for way in ways:
-        if _fits(way.groups, streams, recorded):
+        if fits(way.groups, streams, recorded):
             alike[_parts(way, set(streams.kept))].append(way)
     return alike
 
@@ -93,7 +93,7 @@ def shown(classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int
     Common ends tell it. Where no two ranks of a class leave together, while they do elsewhere, one rank of each of its
     groups was recorded; so it is where one way alone has groups of the told size.
     """
-    fitting = [(streams, _by_parts(streams, ways, recorded)) for streams in classes]
+    fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
     found: Shown = []
     usual = 0.0
     for streams, alike in fitting:
@@ -129,8 +129,8 @@ def members_of(found: Shown, recorded: set[int]) -> dict[tuple[int, int], Member
     return members
 
 
-def _fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bool:
-    """Whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
+def fits(way: Sequence[Members], streams: StreamClass, recorded: set[int]) -> bool:
+    """Return whether groups of `way` may be those of the class: of the told size, with no recorded member outside."""
     mine = set(streams.streams)
     shared = [g for g in way if mine.intersection(g)]
     sized = all(streams.size in {-1, len(g)} for g in shared)

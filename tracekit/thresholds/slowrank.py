@@ -26,6 +26,9 @@ ENDS_MATCHED: Final = 300
 ENDS_WIDTH_NS: Final = 20_000
 """Difference of two common ends on a device, ns: the tail of a transfer, and the drift of clocks within a window."""
 
+ROUNDS_OF_CLOCKS: Final = 3
+"""Rounds in which groups tell clocks and clocks tell groups: each joins ranks along one more axis, of at most four."""
+
 ENDS_TOGETHER: Final = 0.5
 """Share of ends that meet under one difference of clocks from which two ranks ran together; by chance a tenth does."""
 

@@ -162,6 +162,24 @@ LEAST_ALIGNED_ENDS: Final = 2
 ENDS_COMPARED: Final = 128
 """Ends of a stream that are compared at the most, spread over the recording: more make nothing clearer."""
 
+PLACES_COMPARED: Final = 4096
+"""Ends of a stream that are compared at the most where each place of the step is: four steps of a thousand places."""
+
+PAIRS_COMPARED: Final = 64
+"""Pairs of members whose ends are compared at a place at the most, spread over all: more make nothing clearer."""
+
+LEAST_BLIND_ENDS: Final = 12
+"""Ends that tell clock and places at the least: a line through the better half of fewer meets some by chance."""
+
+LEAST_IN_ALL_TO_ALL: Final = 3
+"""Ranks that leave together at the least before a kernel named after messages is an all-to-all; two may exchange."""
+
+PLACES_TRIED: Final = 8
+"""Places of a step from which a fit to the better half of the ends starts: one of them is of that half."""
+
+ROUNDS_OF_FIT: Final = 6
+"""Rounds in which a fit to the better half of the ends settles; it rarely needs more than three."""
+
 APART_QUANTILE: Final = 0.75
 """Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
 
@@ -176,6 +194,10 @@ CLEARLY_APART: Final = 4.0
 
 LEAST_TAIL_NS: Final = 1_000.0
 """Ends that agree better than this are taken to differ by so much, ns: older traces have whole microseconds."""
+
+CLEAREST_TAIL_NS: Final = 100.0
+"""Ends that agree better than this are taken to differ by so much where the tails of a stream's clear places show it:
+traces with fractions of a microsecond still round."""
 
 PROVING_LEAD: Final = 3.0
 """A rank that came last by this factor more than ends differ shows who waited for it."""

@@ -6,7 +6,6 @@ Needs no clocks. Stragglers are listed beside the verdict and are never part of 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
 
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Group
@@ -37,13 +36,19 @@ def stragglers(groups: list[Group]) -> list[Quality]:
         tally = tallies[rank]
         # a rank that waited elsewhere as long as others waited for it has only passed the delay on
         own = tally.caused - tally.suffered
-        odds = float(binom.sf(tally.last - 1, tally.calls, tally.expected / tally.calls)) * len(tallies)
-        enough = tally.calls >= STRAGGLER_CALLS and odds < STRAGGLER_CHANCE
-        if enough and own > STRAGGLER_SHARE * tally.total > 0:
+        enough = tally.calls >= STRAGGLER_CALLS and own > STRAGGLER_SHARE * tally.total > 0
+        if enough and _by_chance(tally) * len(tallies) < STRAGGLER_CHANCE:
             detail = f"rank {rank} came last in {tally.last} of {tally.calls} timed collectives"
             detail += f"; peers waited {tally.caused:.1f} ms"
             found.append(Quality("late_rank", count=tally.last, detail=detail))
     return found
+
+
+def _by_chance(tally: _Tally) -> float:
+    """How probable it is that chance makes a rank last so often."""
+    from scipy.stats import binom  # takes half a second to import, which few dumps need
+
+    return float(binom.sf(tally.last - 1, tally.calls, tally.expected / tally.calls))
 
 
 def _count(group: Group, tallies: dict[int, _Tally]) -> None:

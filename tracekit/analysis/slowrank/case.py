@@ -54,9 +54,12 @@ class Case(Measured):
         """By how much `model` with nothing changed misses the recording, ns a step.
 
         The larger one of two misses: of the mean step, and of the time for which each rank stood still in each step
-        (mean of the absolute differences), because errors of ranks and steps may cancel in the mean step.
+        (mean of the absolute differences), because errors of ranks and steps may cancel in the mean step. Where a
+        profiler started later on some ranks, their first step is shorter, and the mean step as long as the others'.
         """
         whole = abs(model.recorded_ns - self.step_ns)
+        if model.recorded_ns > self.step_ns:
+            whole = max(0.0, model.recorded_ns - float(np.nanmean(np.nanmax(self.steps.wall, axis=0))))
         if not isinstance(model, StepModel):
             return whole
         row = {rank: i for i, rank in enumerate(self.steps.ranks)}

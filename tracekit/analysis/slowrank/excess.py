@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from tracekit.analysis.slowrank.measured import Measured, Rows
-from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others
+from tracekit.analysis.slowrank.statistics import Excess, errors_of_chance, excess, median_of_others
 from tracekit.analysis.slowrank.throttled import throttled
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -44,12 +43,13 @@ def rank_excess(run: Measured, own: F64) -> Excess:
     if many > 1:
         rest = (found.mean * many - _longest_single(run)) / (many - 1)
         lasting = (rest > CANDIDATE_SHARE * run.step_ns) & recurs(found.value, run.step_ns)
+        lasting |= struck_twice(found, run.step_ns)
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
     often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
-    limit = -float(ndtri(ONE_STEP_P / max(len(steps.ranks), 1)))
+    limit = errors_of_chance(ONE_STEP_P / max(len(steps.ranks), 1))
     once = throttled(run, found, z > limit)
     z[list(once)] = found.z[list(once)]
     return replace(found, z=z, limit=limit, throughout=once)
@@ -65,6 +65,17 @@ def recurs(value: F64, step_ns: float) -> npt.NDArray[np.bool_]:
     mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     fair = (rest > CANDIDATE_SHARE * step_ns) & (rest > RECURRING_SHARE * mean)
     return np.asarray(fair | (rest > MIN_LOST_SHARE * step_ns), bool)
+
+
+def struck_twice(found: Excess, step_ns: float) -> npt.NDArray[np.bool_]:
+    """Return whether two steps of each row would be worth a verdict each, though the row gains in others what it lost.
+
+    Who comes late waits for nobody afterwards, and its kernels run beside less communication than its peers'.
+    """
+    known = np.where(np.isfinite(found.value), found.value, -np.inf)
+    second = np.sort(known, axis=1)[:, -2]
+    enough = np.nan_to_num(found.mean, nan=0.0) > CANDIDATE_SHARE * step_ns
+    return np.asarray(enough & (second > MIN_LOST_SHARE * step_ns), bool)
 
 
 def without_longest(value: F64) -> F64:
@@ -110,7 +121,8 @@ def _z_of_coming_last(run: Measured, rank: int) -> float:
     chance = float(np.mean(1.0 / waits.members[trials]))
     from scipy.stats import binom  # takes half a second to import, which few inputs need
 
-    return max(-float(ndtri(max(float(binom.sf(last - 1, len(trials), chance)), LEAST_CHANCE))), 0.0)
+    odds = float(binom.sf(last - 1, len(trials), chance))
+    return max(errors_of_chance(max(odds, LEAST_CHANCE)), 0.0)
 
 
 def segments(run: Measured) -> F64:

@@ -1,11 +1,12 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
 from dataclasses import dataclass
+from math import erfc, inf, sqrt
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from tracekit.thresholds.slowrank import MOST_CONFIDENCE, Z_LIMIT
 
@@ -75,4 +76,12 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
 
 def confidence(z: float, tests: int) -> float:
     """Probability that an excess of `z` standard errors is no chance find among `tests` ranks (normal, Bonferroni)."""
-    return float(np.clip(1.0 - tests * ndtr(-z), 0.0, MOST_CONFIDENCE))
+    return float(np.clip(1.0 - tests * erfc(z / sqrt(2.0)) / 2.0, 0.0, MOST_CONFIDENCE))
+
+
+def errors_of_chance(probability: float) -> float:
+    """Return the standard errors that a normal variable exceeds with `probability`, > 0; −∞ for certainty.
+
+    `scipy.special` gives the same, after a third of a second of imports.
+    """
+    return -NormalDist().inv_cdf(probability) if probability < 1 else -inf

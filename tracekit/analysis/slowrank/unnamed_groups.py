@@ -5,35 +5,39 @@ a stream can belong to; else the groups are those whose members leave together, 
 of the usual numbering leaves of them. What stays open keeps no group, and so no wait of it is known.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
-from typing import Final
 
 import numpy as np
 
+from tracekit.analysis.slowrank.all_to_alls import silent_messages, with_all_to_alls
 from tracekit.analysis.slowrank.group_contradictions import contradiction
+from tracekit.analysis.slowrank.groups_by_place import with_groups_of_places
+from tracekit.analysis.slowrank.inferred_groups import named
 from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.mesh_choice import choose as choose_mesh
 from tracekit.analysis.slowrank.mesh_choice import group_uses, remedy, world_of
+from tracekit.analysis.slowrank.possible_ways import (
+    allowed_ways,
+    is_listed,
+    listed_groups,
+    several_listed,
+    ways_of,
+)
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.errors import MeshError, MeshUnknownError
 from tracekit.mesh import Mesh, infer
-from tracekit.store import Group, InferredGroup, Run
+from tracekit.store import Group, Run
 from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
-from tracekit.tables.lost_arguments import OTHER
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
 from tracekit.tables.streams_apart import streams_apart
 from tracekit.tables.thread_groups import groups_of_threads
-from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups, usual_ways
-from tracekit.thresholds.slowrank import ENDS_WIDTH_NS
-
-COLLECTIVE: Final = "collective"
-"""Kind of a collective whose kernel does not tell it."""
+from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups
+from tracekit.thresholds.slowrank import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
+from tracekit.thresholds.tables import TAIL_NS
 
 
 def with_groups_of_streams(
@@ -44,34 +48,39 @@ def with_groups_of_streams(
     `sizes` and `order` are the user's mesh. Raises UsageError where they contradict the input, MeshUnknownError where
     neither groups nor common ends tell a mesh.
     """
-    if len(ranks) < len(("one", "other")) or is_unknown(run) or not any(unnamed_rows(r).any() for r in ranks):
+    if len(ranks) < len(("one", "other")) or is_unknown(run):
         return run, ranks
-    run, named = _by_streams(run, streams_apart(ranks), sizes, order)
-    return run, [replace(new, stream=old.stream) for new, old in zip(named, ranks, strict=True)]
+    if any(unnamed_rows(r).any() for r in ranks):
+        run, told = _by_streams(run, streams_apart(ranks), sizes, order)
+        ranks = [replace(new, stream=old.stream) for new, old in zip(told, ranks, strict=True)]
+    silent = any(silent_messages(r).any() for r in ranks)
+    mesh = _mesh(run, ranks, sizes, order) if silent else None
+    return (run, ranks) if mesh is None else with_all_to_alls(run, ranks, mesh)
 
 
 def _by_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
     """What `with_groups_of_streams` returns, where each stream carries one group."""
-    run, ranks = _named(run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks))
-    run, ranks = _named(run, ranks, groups_of_threads(ranks, run.groups))
+    run, ranks = named(run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks))
+    run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups))
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}
-        if told is None and not _is_pipeline(*_named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
+        if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
                 f"together; {remedy(run, _world(run, ranks))}"
             )
         # with a group in the run, an operation without one is unknown, and not everybody's
-        run, ranks = _named(run, ranks, told or {(-1, -1): _world(run, ranks)})
+        run, ranks = named(run, ranks, told or {(-1, -1): _world(run, ranks)})
     mesh = _mesh(run, ranks, sizes, order)
     if mesh is None:
         return run, ranks
-    run, ranks = _named(run, ranks, groups_of_threads(ranks, _possible(mesh)))
-    return _named(run, ranks, _by_mesh(run, stream_classes(ranks), mesh, {r.rank for r in ranks}))
+    run, ranks = named(run, ranks, groups_of_threads(ranks, _possible(mesh)))
+    run, ranks = with_groups_of_places(run, ranks, mesh)
+    return named(run, ranks, _by_mesh(run, stream_classes(ranks), mesh, {r.rank for r in ranks}))
 
 
 def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
@@ -81,19 +90,12 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
     """
     world = _world(run, ranks)
     apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
-    if any(found != {world} for found in _listed(run).values()) or any(
+    if any(found != {world} for found in listed_groups(run).values()) or any(
         a is not None and a > ENDS_WIDTH_NS for a in apart
     ):
         return {}
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
     return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
-
-
-def _listed(run: Run) -> dict[int, set[Members]]:
-    """Rank → the groups of several ranks that its files name."""
-    told = [g for g in run.groups if not isinstance(g, InferredGroup)]
-    several = {g.group: g.ranks for g in told if len(g.ranks) > 1}
-    return {record.rank: {several[n] for n in record.groups if n in several} for record in run.ranks}
 
 
 def _told(
@@ -105,7 +107,7 @@ def _told(
     """
     classes, world = stream_classes(ranks), _world(run, ranks)
     for told in (_by_ends(classes) if len(ranks) == len(world) else {}, _by_numbers(classes, world, ranks)):
-        if told and _is_mesh(*_named(run, ranks, told), order):
+        if told and _is_mesh(*named(run, ranks, told), order):
             return told
     return None
 
@@ -166,91 +168,42 @@ def _by_mesh(
 ) -> dict[tuple[int, int], Members]:
     """(rank, stream) → members of its group, which is one of those that `mesh` allows and the files of its ranks list.
 
-    A file that names a group besides everybody's lists those that its rank is in. What ends with no listed group stays
-    open: there the clocks are wrong.
+    What ends with no listed group stays open: there the clocks are wrong.
     """
-    listed = {
-        rank: groups for rank, groups in _listed(run).items() if groups - {tuple(sorted(mesh.coordinates))}
-    }
-    found = [
-        (streams, [way for way in allowed if _is_listed(way, listed, streams)])
-        for streams, allowed in shown(classes, list(ways_of(mesh)), recorded)
-    ]
+    listed = several_listed(run, mesh)
+    told = shown(classes, list(ways_of(mesh)), recorded)
+    found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in told]
+    open_ = [c for c in classes if not any(c is streams for streams, _ in told)]
+    for streams, ways in allowed_ways(run, mesh, open_, recorded):
+        if listed.keys() >= streams.streams.keys():
+            found += [(c, w) for c, w in shown([streams], ways, recorded) if _leave_together(c, w)]
     return members_of([(streams, allowed) for streams, allowed in found if allowed], recorded)
 
 
-def _is_listed(way: Way, listed: dict[int, set[Members]], streams: StreamClass) -> bool:
-    """Whether the files of the class's ranks list their groups in `way`; those that list none allow any."""
-    home = {rank: group for group in way.groups for rank in group}
-    return all(home[rank] in listed[rank] for rank in streams.streams if rank in listed and rank in home)
+def _leave_together(streams: StreamClass, ways: Sequence[Way]) -> bool:
+    """Whether the groups of `ways` leave within the tail of a transfer."""
+    ends = [Together(streams).apart(way.groups) for way in ways]
+    return all(e is not None and e <= TAIL_NS for e in ends)
 
 
 def with_rare_groups(run: Run, ops: Operations, mesh: Mesh) -> tuple[Run, Operations]:
     """`run` and `ops` with the groups of collectives that are too rare to tell without a common clock.
 
     They are often those that matter most: once a step everybody waits in one. The clocks follow from what was matched.
+    Where a stream carries several groups, what was inferred without the clocks is told anew, place by place.
     """
     ranks = list(ops.per_rank.values())
-    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(unnamed_rows(r).any() for r in ranks):
+    if is_unknown(run) or len(ranks) < len(("one", "other")) or not any(_open(r) for r in ranks):
         return run, ops
-    found = _by_mesh(run, stream_classes(ranks, align(ops)), mesh, set(ops.ranks))
-    if not found:
-        return run, ops
-    run, ranks = _named(run, ranks, found)
-    return run, rematch(ops, ranks, run.groups)
+    for _ in range(ROUNDS_OF_CLOCKS):
+        run, told = with_groups_of_places(run, ranks, mesh, align(ops))
+        run, told = named(run, told, _by_mesh(run, stream_classes(told, align(ops)), mesh, set(ops.ranks)))
+        if all((a.group == b.group).all() for a, b in zip(ranks, told, strict=True)):
+            break
+        ranks, ops = told, rematch(ops, told, run.groups)
+    return run, ops
 
 
-def ways_of(mesh: Mesh) -> Iterator[Way]:
-    """Return every way in which a process group divides the ranks.
-
-    It extends along some of the axes, along part of one and all of some others (as shards and replicas do), or it is
-    the two ends of a line.
-    """
-    axes = [a for a in mesh.order if mesh.sizes[a] > 1]
-    for count in range(1, len(axes) + 1):
-        for along in combinations(axes, count):
-            yield Way(tuple(sorted({mesh.line(rank, along) for rank in mesh.coordinates})))
-            for axis in along:
-                yield from _parts_of(mesh, axis, along)
-    for axis in axes:
-        lines = {mesh.line(rank, (axis,)) for rank in mesh.coordinates}
-        if mesh.sizes[axis] > len(("first", "last")):
-            yield Way(tuple(sorted((line[0], line[-1]) for line in lines)), part=True)
-
-
-def _parts_of(mesh: Mesh, axis: str, along: tuple[str, ...]) -> Iterator[Way]:
-    """The ways along `along` of which `axis` is divided: into its inner and its outer part."""
-    for way in usual_ways(mesh.sizes[axis]):
-        if not 1 < len(way.groups) < mesh.sizes[axis]:
-            continue
-        block = {index: number for number, group in enumerate(way.groups) for index in group}
-        place = mesh.order.index(axis)
-        parts: dict[tuple[Members, int], list[int]] = defaultdict(list)
-        for rank in sorted(mesh.coordinates):
-            parts[mesh.line(rank, along), block[mesh.coordinates[rank][place]]].append(rank)
-        yield Way(tuple(sorted(tuple(p) for p in parts.values())), part=True)
-
-
-def _named(
-    run: Run, ranks: list[RankOps], found: dict[tuple[int, int], Members]
-) -> tuple[Run, list[RankOps]]:
-    """`run` with the groups in `found`, and the operations of their streams in them.
-
-    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
-    """
-    number = {g.ranks: g.group for g in run.groups}
-    groups = list(run.groups)
-    for members in sorted(set(found.values())):
-        if members not in number:
-            number[members] = len(groups)
-            groups.append(InferredGroup(len(groups), members, (), ()))
-    named = []
-    for rank in ranks:
-        group, mine = rank.group.copy(), unnamed_rows(rank)
-        for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
-            if (rank.rank, stream) in found:
-                group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
-        learnt = (mine & (group != rank.group)).tolist()
-        op = tuple(COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt, strict=True))
-        named.append(replace(rank, group=group, op=op))
-    return replace(run, groups=tuple(groups)), named
+def _open(rank: RankOps) -> bool:
+    """Whether a collective of the rank names no group, or has one that was inferred."""
+    return bool(unnamed_rows(rank).any() or (rank.inferred is not None and rank.inferred.any()))

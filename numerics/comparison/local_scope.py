@@ -1,0 +1,58 @@
+"""What a local proof took as recorded or did not see: no verdict of it covers these."""
+
+from collections.abc import Sequence
+
+from numerics.columns import Columns
+from numerics.comparison.owners import left_unseen
+from numerics.comparison.verdict import Decision
+from numerics.local.forced_pass import ROOT
+from numerics.local.proof import LocalProof
+from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
+
+_LOSS = (
+    "the loss: its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
+    "micro-batches and ranks), for --model gave no loss function"
+)
+
+
+def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
+    """Return what the proof did not see or took as recorded, "what: why"."""
+    ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
+    loss = () if any(ends) or proof.loss_factors else (_LOSS,)
+    return (*loss, *_unsent(run), *proof.unseen)
+
+
+def scope_of(texts: Sequence[str]) -> str:
+    """Return the end of a verdict's sentence: what texts of the form "what: why" are about, each once."""
+    subjects = list(dict.fromkeys(text.partition(":")[0] for text in texts))
+    return f"; not checked: {', '.join(subjects)}" if subjects else ""
+
+
+def _unsent(run: Columns) -> list[str]:
+    """Return that ranks stepped parameters for others, and in which steps no later start shows that these got them."""
+    rows, _ = left_unseen(run)
+    found: dict[int, set[str]] = {}
+    for row in rows:
+        found.setdefault(int(run["step"][row]), set()).add(run.name("tensor", row))
+    if not found:
+        return []
+    listed = " and ".join(map(str, sorted(found)[:STEPS_IN_SENTENCE]))
+    steps = f"step{'s' * (len(found) > 1)} {listed}" + (" and more" if len(found) > STEPS_IN_SENTENCE else "")
+    told = f"some ranks stepped {len(set().union(*found.values()))} parameters for the others"
+    return [f"copies after {steps}: {told}, and what these were sent is in no record (capture one step more)"]
+
+
+def never_seen_sent(run: Columns) -> Decision | None:
+    """Leave a case open in which some ranks stepped for others, and no start of a step shows that these got it."""
+    rows, others = left_unseen(run)
+    if not rows or others:
+        return None
+    ranks = sorted({int(run["rank"][row]) for row in rows})
+    told = ", ".join(map(str, ranks[:RANKS_IN_SENTENCE])) + (", …" if len(ranks) > RANKS_IN_SENTENCE else "")
+    return Decision(
+        "undecided",
+        "none",
+        f"ranks {told} kept {run.name('tensor', rows[0])} as it was in step {int(run['step'][rows[0]])} while another "
+        "stepped it, and no later start of a step was recorded: it was sent after the record, or never",
+        "capture one step more, whose start shows what every rank holds, and compare again",
+    )

@@ -1,0 +1,85 @@
+"""What a run's loss makes of its positions, where no loss function is given: told, or doubted where it is no mean."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
+from numerics.local.local_check import Doubt
+from numerics.local.parameter_gradients import Scale
+from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.token_weights import Weights, divisor, masked_positions, unequal_shares, weights_of
+
+_MASK: Final = "in.attention_mask"
+"""What models of Hugging Face's manner are called with: 1 for words, 0 for padding."""
+
+_SETTLED: Final = (
+    "if that is meant, let the function given by --model return the loss function too (model, optimiser, loss), and "
+    "call `watcher.targets(...)` where the loss is computed: the loss is then repeated"
+)
+
+
+@dataclass
+class LossWeights:
+    """What was read of the positions' weights: in words, and what of it is meant or a bug; the first step's of each."""
+
+    told: list[str] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+def read_weights(state: RecordedStep, scale: Scale | None, into: LossWeights) -> None:
+    """Add what the positions of a step count in its loss, where that is a cross entropy of the model's output.
+
+    `scale` is the factor from the sums of gradients to those that the optimiser saw; None where it is not known.
+    """
+    places = state.recorded.places(state.step)
+    read = {place: one for place in places if (one := _of_place(state, place)) is not None}
+    counted = {place: one for place, one in read.items() if one.count}
+    if not counted or len(read) < len(places):
+        return
+    doubts = [_masked(state, counted)]
+    alike = all(one.alike for one in counted.values())
+    if alike:
+        unequal = unequal_shares(counted)
+        doubts += [unequal or divisor(read, _factors(state, scale))]
+    if not into.told:
+        into.told.append(_in_words(state.step, read, alike=alike))
+    if not into.doubts:
+        into.doubts += [Doubt(f"in step {state.step}, {text}", _SETTLED) for text in doubts if text]
+
+
+def _of_place(state: RecordedStep, place: Place) -> Weights | None:
+    logits = state.given(place, "activation", ROOT)
+    if logits is None:
+        return None
+    readings = state.activation_gradient(place, ROOT_GRADIENT, 0, 1, tuple(logits.shape))
+    return weights_of(logits, readings[0].tensor) if readings else None
+
+
+def _factors(state: RecordedStep, scale: Scale | None) -> list[float]:
+    """Return the factors from the sums of gradients to the optimiser's: the one solved for, or where clipped, any."""
+    if scale is None:
+        return []
+    if not scale.fitted:
+        return [scale.factor]
+    places = state.recorded.places(state.step)
+    ranks, micro_batches = len({p[0] for p in places}), len({p[1] for p in places})
+    return [1.0, 1 / ranks, 1 / micro_batches, 1 / (ranks * micro_batches)]
+
+
+def _masked(state: RecordedStep, counted: dict[Place, Weights]) -> str:
+    """Return in words that positions count which the attention mask leaves out; else ""."""
+    masks = {place: state.given(place, "input", _MASK) for place in counted}
+    found = {p: masked_positions(counted[p], mask) for p, mask in masks.items() if mask is not None}
+    number = sum(found.values())
+    word = _MASK.removeprefix("in.")
+    return f"{number} positions that {word} leaves out count in the loss" if number else ""
+
+
+def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:
+    counted, every = sum(one.count for one in read.values()), sum(one.rows.numel() for one in read.values())
+    how = (
+        "alike in their micro-batch"
+        if alike
+        else "unequally in their micro-batch (weights, or means of means)"
+    )
+    return f"the loss: a cross entropy; in step {step} {counted} of {every} positions count, {how}"

@@ -1,0 +1,144 @@
+"""How much each position counts in the loss, read from the recorded outputs of the model and their gradients.
+
+The gradient of a cross entropy with respect to a row of logits is w·(softmax(logits) - one_hot(label)): it gives the
+row's label and its weight w in the loss, though neither labels nor masks were recorded. Rows that do not count have
+no gradient. Where a gradient has not this form nothing is said.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from numerics.local.recorded_step import Place
+from numerics.thresholds.local import (
+    FIRM_ROW,
+    LEAST_CLASSES,
+    ROWS_AT_ONCE,
+    WEIGHT_TOLERANCE,
+    WEIGHT_ULPS,
+)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of a place's positions, float64: 0 where one does not count, NaN where it counts and is not known.
+
+    `precision` is the relative distance within which weights are equal.
+    """
+
+    rows: torch.Tensor
+    precision: float
+
+    @property
+    def count(self) -> int:
+        """How many positions count."""
+        return int((self.rows != 0).sum())
+
+    @property
+    def typical(self) -> float:
+        """The median weight of the positions that count."""
+        return float(self.rows[self.rows.isfinite() & (self.rows != 0)].median())
+
+    @property
+    def alike(self) -> bool:
+        """Whether all positions that count have one weight."""
+        known = self.rows[self.rows.isfinite() & (self.rows != 0)]
+        return bool(((known / self.typical - 1).abs() <= self.precision).all())
+
+
+def weights_of(logits: torch.Tensor, grad: torch.Tensor) -> Weights | None:
+    """Return the weights of the rows of logits by their gradient; None where that is no cross entropy's."""
+    classes = logits.shape[-1] if logits.dim() > 1 and logits.shape == grad.shape else 0
+    if classes < LEAST_CLASSES or not logits.is_floating_point():
+        return None
+    precision = max(WEIGHT_TOLERANCE, WEIGHT_ULPS * torch.finfo(grad.dtype).eps)
+    chunk = max(ROWS_AT_ONCE // classes, 1)
+    flat = zip(
+        torch.split(logits.reshape(-1, classes), chunk),
+        torch.split(grad.reshape(-1, classes), chunk),
+        strict=True,
+    )
+    made = [_rows(a.double(), b.double(), precision) for a, b in flat]
+    weights = torch.cat([w for w, _ in made]).reshape(logits.shape[:-1])
+    used, known = weights != 0, weights.isfinite() & (weights != 0)
+    if any(not fits for _, fits in made) or int(known.sum()) * 2 < int(used.sum()):
+        return None
+    return Weights(weights, precision)
+
+
+def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[torch.Tensor, bool]:
+    """Return the weights of rows, and whether all whose label is uncertain enough to tell have the form."""
+    used = grad.abs().amax(-1) > 0
+    apart = logits.softmax(-1)
+    label = grad.argmin(-1, keepdim=True)
+    apart.scatter_add_(-1, label, torch.full_like(apart[..., :1], -1.0).expand_as(label))
+    weights = (grad * apart).sum(-1) / apart.square().sum(-1)
+    misfit = (grad - weights[..., None] * apart).norm(dim=-1) / grad.norm(dim=-1)
+    firm = used & (apart.abs().amax(-1) > FIRM_ROW)
+    fits = bool((misfit[firm] <= precision).all() & (weights[firm] > 0).all())
+    return torch.where(used, torch.where(firm, weights, torch.nan), 0.0), fits
+
+
+def unequal_shares(places: Mapping[Place, Weights]) -> str:
+    """Return in words where positions of some places count more than others'; empty where all count alike."""
+    precision = max(one.precision for one in places.values())
+    typical = {place: one.typical for place, one in places.items()}
+    most, least = max(typical.values()), min(typical.values())
+    if most <= least * (1 + precision):
+        return ""
+    high, low = (next(p for p, w in typical.items() if w == size) for size in (most, least))
+    mean = _mean_of_means(places, typical, precision)
+    told = f"a position of {_where(high)} counts {most / least:.4g} times as much as one of {_where(low)}"
+    return f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
+
+
+def _mean_of_means(places: Mapping[Place, Weights], typical: Mapping[Place, float], precision: float) -> str:
+    """Return of which means the loss is a mean, where each of them counts alike though it holds other positions."""
+    by: dict[str, Callable[[Place], Place]] = {
+        "micro-batches of each rank": lambda p: p,
+        "data-parallel ranks": lambda p: (p[0], -1),
+        "micro-batches over all ranks": lambda p: (-1, p[1]),
+    }
+    for words, part in by.items():
+        counts: dict[Place, int] = {}
+        for place, one in places.items():
+            counts[part(place)] = counts.get(part(place), 0) + one.count
+        shares = [typical[p] * counts[part(p)] for p in places]
+        if max(shares) <= min(shares) * (1 + precision) and len(counts) > 1:
+            held = f"{min(counts.values())} to {max(counts.values())} positions"
+            return f"a mean of the means over {words}, which hold {held}"
+    return ""
+
+
+def _where(place: Place) -> str:
+    return f"data-parallel rank {place[0]}, micro-batch {place[1]}"
+
+
+def divisor(places: Mapping[Place, Weights], factors: Sequence[float]) -> str:
+    """Return in words that the loss is divided by all positions though some do not count; else "".
+
+    `factors` are those that the trainer may apply to gradients afterwards (averages over ranks); the one that makes the
+    weights add up to 1 tells a mean over the positions that count.
+    """
+    counted = sum(one.count for one in places.values())
+    every = sum(one.rows.numel() for one in places.values())
+    precision = max(one.precision for one in places.values())
+    total = sum(one.typical * one.count for one in places.values())
+    sums = [total * factor for factor in factors]
+    if counted == every or any(abs(one - 1) <= precision for one in sums):
+        return ""
+    if any(abs(one * every / counted - 1) <= precision for one in sums):
+        return f"the loss is divided by all {every} positions, though {counted} of them count"
+    return ""
+
+
+def masked_positions(weights: Weights, mask: torch.Tensor) -> int:
+    """Return how many positions count that an attention mask leaves out, but one at the border of each sequence.
+
+    The position before the first word of a sequence padded on the left may count: it predicts that word.
+    """
+    if mask.shape != weights.rows.shape or mask.dim() < 2 or bool(((mask != 0) & (mask != 1)).any()):
+        return 0
+    out = ((mask == 0) & (weights.rows != 0)).sum(-1)
+    return int((out - 1).clamp_min(0).sum())

@@ -1,0 +1,66 @@
+"""Kernels named after messages that leave together on several ranks are all-to-alls; those of neighbours are not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid, job
+from tests.tables.rows import comm, gemm, recorded, row
+from tracekit.analysis.slowrank.all_to_alls import silent_messages, with_all_to_alls
+
+KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+EXPERTS = [(0, 1, 2, 3), (4, 5, 6, 7)]
+PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+
+def dealt(groups, *, ring=False, jitter=300.0, calls=20, seed=0):
+    """Eight ranks that exchange within `groups`; in a `ring` each waits for those beside it only."""
+    rng = np.random.default_rng(seed)
+    lines = {r: [] for r in range(8)}
+    for call in range(calls):
+        for group in groups:
+            came = 1000.0 * call + rng.uniform(0, jitter, len(group))
+            for i, rank in enumerate(group):
+                near = [came[i - 1], came[i], came[(i + 1) % len(group)]] if ring else came
+                end = max(near) + 100 + rng.uniform(0, 1)
+                lines[rank] += [row("kernel", KERNEL, came[i], end - came[i], stream=24), gemm(end + 1, 90)]
+    return [recorded(r, *lines[r]) for r in range(8)]
+
+
+def answered(folder, ranks):
+    run = job(folder, grid(dp=8))
+    return with_all_to_alls(run, ranks, grid(dp=8))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_leaves_together_is_an_all_to_all(tmp_path, seed):
+    found, ranks = answered(tmp_path, dealt(EXPERTS, seed=seed))
+    members = {g.group: g.ranks for g in found.groups}
+    for rank in ranks:
+        assert set(rank.op) == {"all_to_all"}
+        assert {members[int(n)] for n in rank.group} == {EXPERTS[rank.rank // 4]}
+        assert {t.partition("/")[0] for t in rank.token} == {"all_to_all"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dealt(PAIRS),
+        dealt(EXPERTS, ring=True),
+        dealt(EXPERTS, jitter=0.5),
+    ],
+    ids=["pairs", "rings", "nobody waited"],
+)
+def test_messages_stay_messages(tmp_path, given):
+    _, ranks = answered(tmp_path, given)
+    assert all(set(rank.op) == {"send_recv"} for rank in ranks)
+
+
+def test_messages_that_tell_anything_are_not_silent():
+    (plain,) = (r for r in dealt(EXPERTS) if r.rank == 0)
+    assert silent_messages(plain).all()
+    for told in ("src", "dst", "group", "way"):
+        assert not silent_messages(replace(plain, **{told: np.ones(len(plain.op), np.int64)})).any()
+    named = recorded(0, comm(0, 5, 0, "alltoall", stream=24), groups=[])
+    assert not silent_messages(named).any()

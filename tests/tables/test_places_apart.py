@@ -1,0 +1,102 @@
+"""Each place of a step's sequence is of the group that leaves together there, on a stream that carries several."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tracekit.tables.common_ends import Together, choose
+from tracekit.tables.places_apart import leave_apart, ways_by_place
+from tracekit.tables.stream_sequences import StreamClass
+
+US = 1_000.0
+PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7)]
+EVENS = [(0, 2, 4, 6), (1, 3, 5, 7)]
+ALL = [tuple(range(8))]
+WAYS = [PAIRS, EVENS, ALL]
+MOSTLY_PAIRS = [("all_reduce", PAIRS)] * 6 + [("all_gather", EVENS)] * 2
+
+
+def stream(places, *, steps=6, jitter=100 * US, tail=0.3 * US, aligned=False, seed=0):
+    """Eight ranks that run `places`, (kind, groups) each, in every step; unless `aligned`, their clocks differ."""
+    rng = np.random.default_rng(seed)
+    columns = len(places) * steps
+    starts, ends = np.zeros((8, columns)), np.zeros((8, columns))
+    for column in range(columns):
+        came = column * 1e6 + rng.normal(0, jitter, 8)
+        for group in places[column % len(places)][1]:
+            rows = list(group)
+            starts[rows, column] = came[rows]
+            ends[rows, column] = came[rows].max() + 50 * US + rng.exponential(tail, len(rows))
+    if not aligned:
+        offset, rate = rng.normal(0, 1e7, (8, 1)), 1 + rng.uniform(-3e-5, 3e-5, (8, 1))
+        starts, ends = starts * rate + offset, ends * rate + offset
+    usual = tuple(kind for kind, _ in places)
+    at = tuple(c % len(places) for c in range(columns))
+    kinds = tuple(usual[p] for p in at)
+    return StreamClass(
+        dict.fromkeys(range(8), 7), tuple(range(8)), starts, ends, -1, aligned, kinds, at, usual
+    )
+
+
+def truth(places):
+    return {p: WAYS.index(groups) for p, (_, groups) in enumerate(places)}
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_of_two_kinds_are_told(seed, aligned):
+    assert ways_by_place(stream(MOSTLY_PAIRS, seed=seed, aligned=aligned), WAYS) == truth(MOSTLY_PAIRS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_kind_of_several_groups_needs_the_clock(seed):
+    places = [("all_reduce", PAIRS)] * 3 + [("all_reduce", ALL), ("all_reduce", EVENS)]
+    assert ways_by_place(stream(places, steps=3, seed=seed, aligned=True), WAYS) == truth(places)
+    blind = ways_by_place(stream(places, steps=3, seed=seed), WAYS)
+    assert {p: w for p, w in blind.items() if p < len(PAIRS) - 1} == dict.fromkeys(range(3), 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_place_of_one_group_is_another(seed):
+    """Whatever stays open, a place is never told to be of a group that it is not of."""
+    for jitter, tail in ((100 * US, 3 * US), (2 * US, 0.3 * US), (0.0, 0.0)):
+        for groups in WAYS:
+            places = [("all_reduce", groups)] * 5
+            for aligned in (True, False):
+                found = ways_by_place(
+                    stream(places, jitter=jitter, tail=tail, seed=seed, aligned=aligned), WAYS
+                )
+                # who neither comes nor leaves apart waits for nobody: the widest group tells as much as any
+                alike = jitter <= 2 * US
+                assert set(found.values()) <= ({WAYS.index(groups)} if not alike else {0, 1, 2})
+
+
+def test_pairs_that_come_as_one_show_wider_groups():
+    """The last pair's lead over the others proves it."""
+    made = stream([("all_reduce", ALL)] * 2, aligned=True)
+    for one, other in pairwise(range(8)):
+        if one % 2 == 0:
+            made.starts[other] = made.starts[one]
+    found = ways_by_place(made, WAYS)
+    assert set(found.values()) == {2}
+
+
+def test_doubtful_clocks_rule_no_group_out():
+    """Ends that the clocks alone may set apart leave a wider group possible."""
+    made = replace(stream(MOSTLY_PAIRS, aligned=True), doubt=1e6)
+    assert ways_by_place(made, WAYS) == {}
+    assert choose(Together(made), WAYS) is None
+    assert choose(Together(replace(stream([("all_reduce", ALL)], aligned=True), doubt=1e6)), WAYS) == 2
+
+
+def test_barred_ways_are_not_told():
+    made = stream(MOSTLY_PAIRS, aligned=True)
+    found = ways_by_place(made, WAYS, {6: [1], 0: [0]})
+    assert found == {p: w for p, w in truth(MOSTLY_PAIRS).items() if p not in {0, 6}}
+
+
+def test_members_leave_apart_where_others_are_awaited():
+    made = stream(MOSTLY_PAIRS, aligned=True)
+    assert [leave_apart(made, place, PAIRS) for place in (0, 6)] == [False, True]

@@ -1,0 +1,69 @@
+"""All-to-alls whose kernels have the name of a message's, and no argument that tells more.
+
+NCCL carries an all-to-all out by sends and receives, in a kernel of that name. What leaves together on three ranks or
+more that came one after the other is no message between two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.analysis.slowrank.inferred_groups import named
+from tracekit.analysis.slowrank.possible_ways import allowed_ways
+from tracekit.mesh import Mesh
+from tracekit.store import Run
+from tracekit.tables.common_ends import Members, Together, choose
+from tracekit.tables.operations import RankOps
+from tracekit.tables.places_apart import ways_by_place
+from tracekit.tables.stream_sequences import NO_GROUP, StreamClass, stream_classes
+from tracekit.tables.usual_numbering import Way, by_parts, members_of
+from tracekit.thresholds.tables import LEAST_IN_ALL_TO_ALL
+
+ALL_TO_ALL = "all_to_all"
+
+
+def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
+    """Return whether each operation may be a message and names neither direction nor peer nor group."""
+    if rank.stream is None or not rank.op:
+        return np.zeros(len(rank.op), bool)
+    silent = (np.array(rank.op, str) == "send_recv") & (rank.src == NO_GROUP) & (rank.dst == NO_GROUP)
+    silent &= (rank.group == NO_GROUP) & (rank.stream != NO_GROUP)
+    return silent if rank.way is None else np.asarray(silent & (rank.way == 0), bool)
+
+
+def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with the all-to-alls among silent messages, in their groups."""
+    recorded = {r.rank for r in ranks}
+    classes = stream_classes(ranks, by_place=True, rows=silent_messages)
+    found: dict[tuple[int, int], Members] = {}
+    for streams, ways in allowed_ways(run, mesh, classes, recorded):
+        alike = _dealt(streams, ways, recorded)
+        found |= members_of([(streams, alike)], recorded) if alike else {}
+    if not found:
+        return run, ranks
+    return named(run, [_renamed(r, found) for r in ranks], found)
+
+
+def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:
+    """The ways that may be those of a class that leaves together in groups of several that waited, at no place else."""
+    alike = by_parts(streams, ways, recorded)
+    parts, together = list(alike), Together(streams)
+    way = choose(together, parts)
+    if way is None or not set(ways_by_place(streams, parts).values()) <= {way}:
+        return []
+    several = min(len(group) for group in parts[way]) >= LEAST_IN_ALL_TO_ALL
+    return alike[parts[way]] if several and together.proven(parts[way]) else []
+
+
+def _renamed(rank: RankOps, found: dict[tuple[int, int], Members]) -> RankOps:
+    """`rank` with the silent messages of the streams in `found` as all-to-alls."""
+    silent = silent_messages(rank)
+    if rank.stream is not None:
+        silent &= np.isin(rank.stream, [s for r, s in found if r == rank.rank])
+    op, token = list(rank.op), list(rank.token)
+    for row in np.flatnonzero(silent).tolist():
+        op[row] = ALL_TO_ALL
+        token[row] = f"{ALL_TO_ALL}/{token[row].partition('/')[2]}"
+    return replace(rank, op=tuple(op), token=tuple(token))

@@ -1,0 +1,161 @@
+"""Groups of streams that carry several: each place of the step is named by the ranks that leave together there."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.inferred_groups import named, without_inferred
+from tracekit.analysis.slowrank.possible_ways import allowed_ways
+from tracekit.mesh import Mesh
+from tracekit.store import Run
+from tracekit.tables.clock import Clocks
+from tracekit.tables.common_ends import Members
+from tracekit.tables.intervals import I64
+from tracekit.tables.operations import RankOps
+from tracekit.tables.places_apart import leave_apart, ways_by_place
+from tracekit.tables.stream_sequences import NO_GROUP, StreamClass, places_on, stream_classes, unnamed_rows
+from tracekit.tables.usual_numbering import Way, by_parts, members_of
+
+
+def with_groups_of_places(
+    run: Run, ranks: list[RankOps], mesh: Mesh, clocks: Clocks | None = None
+) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with groups for the streams that carry several; all others stay as they are.
+
+    With `clocks`, groups that were inferred before are told anew, and forgotten where their members leave apart.
+    """
+    bare = [without_inferred(r) for r in ranks]
+    recorded = {r.rank for r in ranks}
+    numbered = _Numbered({r.rank: r for r in bare}, recorded)
+    classes = stream_classes(bare, clocks, by_place=True)
+    for streams, ways in allowed_ways(run, mesh, classes, recorded):
+        numbered.add(streams, ways, {g.group: g.ranks for g in run.groups})
+    if not numbered.mixed:
+        return run, ranks
+    run, told = named(run, numbered.ranks(), numbered.found)
+    parted = _parted(run, ranks, numbered) if clocks is not None else {}
+    return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, told, strict=True)]
+
+
+Hint = dict[int, Members]
+"""Rank → members of the group that arguments told of an operation."""
+
+
+def fitting(ways: Sequence[Way], hint: Hint) -> list[Way]:
+    """Return those of `ways` that have the groups of a hint."""
+    return [w for w in ways if set(hint.values()).issubset(w.groups)]
+
+
+@dataclass
+class _Numbered:
+    """Streams with a number of their own for the places of each of their groups."""
+
+    bare: dict[int, RankOps]
+    recorded: set[int]
+    found: dict[tuple[int, int], Members] = field(default_factory=dict)  # (rank, number) → members
+    mixed: list[StreamClass] = field(default_factory=list)
+    rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
+    excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
+    """Rank, operations, and the groups of which their ends show that one is theirs, but not which."""
+    free: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        used = (r.stream for r in self.bare.values() if r.stream is not None)
+        self.free = 1 + max((int(s.max(initial=0)) for s in used), default=0)
+
+    def add(self, streams: StreamClass, ways: Sequence[Way], members: Mapping[int, Members]) -> None:
+        """Number the places of a class by their ways, if it is one that carries several.
+
+        members: of each group, by number.
+        """
+        alike = by_parts(streams, ways, self.recorded)
+        parts = list(alike)
+        hints = self._hints(streams, members)
+        barred = {p: [n for n, k in enumerate(parts) if not fitting(alike[k], h)] for p, h in hints.items()}
+        found = ways_by_place(streams, parts, barred)
+        for place, hint in hints.items():
+            left = [n for n, key in enumerate(parts) if fitting(alike[key], hint)]
+            if len(left) == 1:
+                found[place] = left[0]
+        places = defaultdict(list)
+        for place, way in found.items():
+            places[way, tuple(sorted(hints.get(place, {}).items()))].append(place)
+        if len(places) < len(("one", "other")):
+            return
+        self.mixed.append(streams)
+        for (way, told), mine in sorted(places.items()):
+            self._number(streams, fitting(alike[parts[way]], dict(told)), mine)
+
+    def _hints(self, streams: StreamClass, members: Mapping[int, Members]) -> dict[int, Hint]:
+        """Place → rank → members of the group that arguments told there, where they told one."""
+        hints: dict[int, Hint] = defaultdict(dict)
+        for rank, stream in streams.streams.items():
+            ops = self.bare[rank]
+            if ops.hint is None or (ops.hint == NO_GROUP).all():
+                continue
+            at = places_on(ops, stream, streams.usual)
+            for place in np.unique(at[(ops.hint != NO_GROUP) & (at != NO_GROUP)]).tolist():
+                told = np.unique(ops.hint[at == place])
+                told = told[told != NO_GROUP]
+                if len(told) == 1:
+                    hints[place][rank] = members[int(told[0])]
+        return hints
+
+    def _number(self, streams: StreamClass, ways: list[Way], places: list[int]) -> None:
+        """Number the operations of a class at `places`; those of kinds that run nowhere else in all steps."""
+        new = replace(streams, streams=dict.fromkeys(streams.streams, self.free))
+        found = members_of([(new, ways)], self.recorded)
+        kinds = {k for i, k in enumerate(streams.usual) if i in places}
+        kinds -= {k for i, k in enumerate(streams.usual) if i not in places}
+        for rank, stream in streams.streams.items():
+            ops = self.bare[rank]
+            mine = unnamed_rows(ops) & (ops.stream == stream) & np.isin(np.array(ops.op, str), sorted(kinds))
+            mine |= np.isin(places_on(ops, stream, streams.usual), places)
+            rows = np.flatnonzero(mine)
+            if found:
+                self.rows[rank, self.free] = rows
+            else:
+                self.excluded.append((rank, rows, {g for way in ways for g in way.groups}))
+        self.found |= found
+        self.free += 1
+
+    def ranks(self) -> list[RankOps]:
+        """The operations with these numbers as their streams."""
+        stream = {rank: ops.stream.copy() for rank, ops in self.bare.items() if ops.stream is not None}
+        for (rank, number), rows in self.rows.items():
+            stream[rank][rows] = number
+        return [replace(ops, stream=stream.get(rank)) for rank, ops in self.bare.items()]
+
+
+def _parted(run: Run, ranks: list[RankOps], numbered: _Numbered) -> dict[int, I64]:
+    """Rank → its operations whose groups, inferred before, leave apart on the common clock, or others together."""
+    ops = {r.rank: r for r in ranks}
+    members = {g.group: g.ranks for g in run.groups}
+    lost: dict[int, list[I64]] = defaultdict(list)
+    for streams in numbered.mixed:
+        at = {r: places_on(numbered.bare[r], s, streams.usual) for r, s in streams.streams.items()}
+        for place in range(len(streams.usual)):
+            rows = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
+            groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
+            division = sorted(members[g] for g in groups - {NO_GROUP})
+            if division and leave_apart(streams, place, division):
+                for rank, mine in rows.items():
+                    lost[rank].append(mine)
+    for rank, mine, possible in numbered.excluded:
+        wrong = [row for row in mine.tolist() if members.get(int(ops[rank].group[row])) not in possible]
+        lost[rank].append(np.array(wrong, np.int64))
+    return {rank: np.concatenate(mine) for rank, mine in lost.items()}
+
+
+def _joined(old: RankOps, new: RankOps, lost: I64 | None) -> RankOps:
+    """`old` with the groups of `new`; its own stay where `new` has none, but not at the rows `lost`."""
+    group = old.group.copy()
+    if lost is not None:
+        group[lost] = NO_GROUP
+    told = new.group != NO_GROUP
+    group[told] = new.group[told]
+    before = np.zeros(len(group), bool) if old.inferred is None else old.inferred
+    learnt = before if new.inferred is None else before | new.inferred
+    return replace(old, group=group, op=new.op, inferred=learnt & (group != NO_GROUP))

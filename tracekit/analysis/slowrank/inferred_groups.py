@@ -1,0 +1,51 @@
+"""Operations take the groups that were inferred for them, and lose them where they are to be told anew."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tracekit.store import InferredGroup, Run
+from tracekit.tables.common_ends import Members
+from tracekit.tables.lost_arguments import OTHER
+from tracekit.tables.operations import RankOps
+from tracekit.tables.stream_sequences import NO_GROUP, unnamed_rows
+
+COLLECTIVE: Final = "collective"
+"""Kind of a collective whose kernel does not tell it."""
+
+
+def named(
+    run: Run, ranks: list[RankOps], found: Mapping[tuple[int, int], Members]
+) -> tuple[Run, list[RankOps]]:
+    """Return `run` with the groups in `found` ((rank, stream) → members), and the operations of their streams in them.
+
+    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
+    """
+    number = {g.ranks: g.group for g in run.groups}
+    groups = list(run.groups)
+    for members in sorted(set(found.values())):
+        if members not in number:
+            number[members] = len(groups)
+            groups.append(InferredGroup(len(groups), members, (), ()))
+    every = []
+    for rank in ranks:
+        group, mine = rank.group.copy(), unnamed_rows(rank)
+        for stream in np.unique(rank.stream[mine]).tolist() if rank.stream is not None else []:
+            if (rank.rank, stream) in found:
+                group[mine & (rank.stream == stream)] = number[found[rank.rank, stream]]
+        learnt = mine & (group != rank.group)
+        op = tuple(
+            COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt.tolist(), strict=True)
+        )
+        inferred = learnt if rank.inferred is None else learnt | rank.inferred
+        every.append(replace(rank, group=group, op=op, inferred=inferred))
+    return replace(run, groups=tuple(groups)), every
+
+
+def without_inferred(rank: RankOps) -> RankOps:
+    """Return `rank` with the groups that its arguments told only."""
+    if rank.inferred is None:
+        return rank
+    return replace(rank, group=np.where(rank.inferred, NO_GROUP, rank.group).astype(rank.group.dtype))
