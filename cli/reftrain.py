@@ -12,6 +12,7 @@ from .program import run as run_program
     Command("memory", "reftrain_plan", "Show the memory of every pipeline rank of a run."),
     Command("plan", "reftrain_plan", "Project every mesh for a model and a number of GPUs."),
     Command("calibrate", "reftrain_plan", "Measure this machine, for `plan --hardware`."),
+    Command("schema", "reftrain_schema", "The JSON Schema of the answer of a command."),
     Command("simulate", "reftrain_simulate", "Simulate a job of up to 16 384 ranks and say where time goes."),
 )
 def reftrain() -> None:

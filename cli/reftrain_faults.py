@@ -1,28 +1,31 @@
 """`reftrain faults`: lists what can be planted into a run with `--fault`."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import click
+
+from reftrain.documents import FaultsDocument, FieldDocument, PlantDocument
 
 from .output import JSON, emit
 
 
-def describe() -> list[dict[str, Any]]:
+def describe() -> list[PlantDocument]:
     """All kinds and bugs: name, axis, what, where it shows first, fields, magnitudes."""
     from reftrain.config.fault_kinds import FAULT_KINDS
     from reftrain.config.fault_spec import fields_of
     from reftrain.faults.bugs import catalogue
 
-    rows: list[dict[str, Any]] = [
+    rows: list[PlantDocument] = [
         {
             "name": kind.name,
             "axis": None,
             "what": kind.behaviour,
             "shows": None,
-            "fields": {name: dataclasses.asdict(field) for name, field in fields_of(kind.name).items()},
+            "fields": {
+                name: _field(field.meaning, field.default, field.choices, required=field.required)
+                for name, field in fields_of(kind.name).items()
+            },
             "magnitudes": [],
         }
         for kind in FAULT_KINDS.values()
@@ -34,12 +37,7 @@ def describe() -> list[dict[str, Any]]:
             "what": bug.what,
             "shows": bug.shows,
             "fields": {
-                name: {
-                    "meaning": field.meaning,
-                    "default": field.default,
-                    "required": False,
-                    "choices": field.choices,
-                }
+                name: _field(field.meaning, field.default, field.choices, required=False)
                 for name, field in bug.fields.items()
             },
             "magnitudes": [dict(magnitude) for magnitude in bug.magnitudes],
@@ -49,16 +47,22 @@ def describe() -> list[dict[str, Any]]:
     return rows
 
 
+def _field(
+    meaning: str, default: str | float | None, choices: Sequence[str], *, required: bool
+) -> FieldDocument:
+    return {"meaning": meaning, "default": default, "required": required, "choices": list(choices)}
+
+
 @click.command()
 @JSON
 def faults(json_to: str | None) -> None:
     """List the slow, stuck and wrong behaviour that `reftrain run --fault` can plant."""
     rows = describe()
-    document = {"schema": "reftrain.faults/1", "faults": rows}
+    document: FaultsDocument = {"schema": "reftrain.faults/1", "faults": rows}
     emit(_text(rows), lambda: json.dumps(document, indent=1) + "\n", json_to)
 
 
-def _text(rows: Sequence[dict[str, Any]]) -> str:
+def _text(rows: Sequence[PlantDocument]) -> str:
     lines = []
     for row in rows:
         axis = f" [{row['axis']}]" if row["axis"] else ""
@@ -68,7 +72,7 @@ def _text(rows: Sequence[dict[str, Any]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _notes(field: dict[str, Any]) -> str:
+def _notes(field: FieldDocument) -> str:
     """Default and choices of a field, in brackets where there are any."""
     notes = ["must be given"] if field["required"] else []
     if field["default"] is not None:

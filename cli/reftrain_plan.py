@@ -147,9 +147,7 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
 
     Prints a hardware file for plan --hardware, or writes it to --out.
     """
-    from dataclasses import asdict
-
-    from reftrain.cost.calibrate import fit_link, hardware_toml, measure_links, measure_speed
+    from reftrain.cost.calibrate import document, fit_link, hardware_toml, measure_links, measure_speed
 
     samples = measure_links(ranks)
     fit, speed = fit_link(samples), measure_speed()
@@ -157,12 +155,5 @@ def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
     if out:
         write_file(out, toml)
         click.echo(f"reftrain: {out} written; use it with plan --hardware {out}", err=True)
-    document = {
-        "schema": "reftrain.calibrate/1",
-        "ranks": ranks,
-        "link": asdict(fit),
-        "speed": asdict(speed),
-        "samples": [asdict(sample) for sample in samples],
-        "toml": toml,
-    }
-    emit("" if out else toml, lambda: json.dumps(document) + "\n", json_to)
+    told = document(ranks, fit, speed, samples, toml)
+    emit("" if out else toml, lambda: json.dumps(told) + "\n", json_to)

@@ -1,5 +1,6 @@
 """The text of `reftrain simulate`: figures of the step, and a row for each pipeline rank."""
 
+from reftrain.documents import FaultDocument
 from reftrain.simulate.pipeline_rank import WAITS
 from reftrain.simulate.run_folder import Outcome, Written
 from reftrain.simulate.summary import tflops_per_gpu
@@ -52,7 +53,7 @@ def _stages(outcome: Outcome) -> list[str]:
     return rows
 
 
-def _fault(values: dict[str, object]) -> str:
+def _fault(values: FaultDocument) -> str:
     rest = ",".join(
         f"{name}={value}" for name, value in values.items() if name != "kind" and value is not None
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS, Field
+from reftrain.documents import FaultDocument
 from reftrain.errors import ConfigError
 from tracekit.axes import AXES
 
@@ -52,7 +53,7 @@ class FaultSpec:
         tail = f":{self.stride}" if self.stride != 1 else ""
         return f"{self.first}:{'' if self.end is None else self.end}{tail}"
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> FaultDocument:
         """Return the fault as run.json holds it."""
         words = {n: w for n, w in (("axis", self.axis), ("op", self.op)) if w is not None}
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}

@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own habit
 
 from reftrain.cost.links import AxisLinks, collective_seconds
+from reftrain.documents import CalibrateDocument
 from reftrain.errors import MachineError
 from reftrain.rank.comm import gather_flat, reduce_scatter_flat
 from reftrain.rank.processes import start_helper
@@ -224,3 +225,25 @@ def hardware_toml(ranks: int, fit: LinkFit, speed: Speed) -> str:
         f"\n[host]\nlaunch_us = {speed.kernel_s * 1e6:.3f}\nkernel_us = {speed.kernel_s * 1e6:.3f}\n"
         f"\n[node]\n{link}\n[network]\n{link}\n[operations]\n{operations}"
     )
+
+
+def document(
+    ranks: int, fit: LinkFit, speed: Speed, samples: Sequence[Sample], toml: str
+) -> CalibrateDocument:
+    """Return the measurements as `reftrain.calibrate/1`."""
+    return {
+        "schema": "reftrain.calibrate/1",
+        "ranks": ranks,
+        "link": {"alpha": fit.alpha, "beta": fit.beta, "ratios": fit.ratios},
+        "speed": {
+            "matmul": speed.matmul,
+            "attention_forward": speed.attention_forward,
+            "attention_backward": speed.attention_backward,
+            "memory": speed.memory,
+            "kernel_s": speed.kernel_s,
+        },
+        "samples": [
+            {"op": s.op, "ranks": s.ranks, "nbytes": s.nbytes, "seconds": s.seconds} for s in samples
+        ],
+        "toml": toml,
+    }

@@ -7,10 +7,11 @@ receive buffers exist.
 Source: kinds as in Rajbhandari et al. 2020, "ZeRO", section 3, and Korthikanti et al. 2022, section 4.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from reftrain.cost.job import Job
 from reftrain.cost.memory_walk import Bytes, State, Walk
+from reftrain.documents import BytesDocument, RankMemoryDocument
 from reftrain.schedule.memory_peaks import peak_receive_buffers
 
 
@@ -34,17 +35,32 @@ class RankMemory:
         """Bytes of the largest moment."""
         return self.at_peak.total
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> RankMemoryDocument:
         """The rank's row of `reftrain.memory/1`: whole bytes, the kinds at the peak adding up to it."""
-        kinds = {name: round(value) for name, value in asdict(self.at_peak).items()}
+        kinds = _whole(self.at_peak)
         return {
             "rank": self.rank,
             **kinds,
-            "peak": sum(kinds.values()),
-            "largest": {name: round(value) for name, value in asdict(self.largest).items()},
+            "peak": kinds["weights"]
+            + kinds["gradients"]
+            + kinds["optimizer"]
+            + kinds["activations"]
+            + kinds["buffers"],
+            "largest": _whole(self.largest),
             "activations_by_kind": {name: round(value) for name, value in self.activation_kinds.items()},
             "in_flight": self.in_flight,
         }
+
+
+def _whole(held: Bytes) -> BytesDocument:
+    """The kinds in whole bytes."""
+    return {
+        "weights": round(held.weights),
+        "gradients": round(held.gradients),
+        "optimizer": round(held.optimizer),
+        "activations": round(held.activations),
+        "buffers": round(held.buffers),
+    }
 
 
 class MemoryModel:

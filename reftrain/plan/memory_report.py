@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from reftrain.cost.job import Job
 from reftrain.cost.memory import RankMemory
+from reftrain.documents import MemoryDocument
 
 COLUMNS = ("weights", "gradients", "optimizer", "activations", "buffers")
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def document(job: Job, ranks: Sequence[RankMemory]) -> dict[str, Any]:
+def document(job: Job, ranks: Sequence[RankMemory]) -> MemoryDocument:
     """The memory as `reftrain.memory/1`, in bytes; a row a pipeline rank, equal on its other ranks."""
     return {
         "schema": "reftrain.memory/1",

@@ -4,6 +4,7 @@ import html
 from typing import Any
 
 from reftrain.cost.hardware import GIB
+from reftrain.documents import ChoiceDocument, PlanDocument, RejectedDocument
 from reftrain.plan.choose import Choice, Plan, Rejected
 from reftrain.plan.meshes import Mesh
 from reftrain.thresholds import LABELLED_MESHES, LARGE_BUBBLE, SHOWN_MESHES, TIE
@@ -15,7 +16,7 @@ def mesh_text(mesh: Mesh) -> str:
     return ",".join(f"{axis}={size}" for axis, size in zip(AXES, mesh, strict=True))
 
 
-def document(plan: Plan) -> dict[str, Any]:
+def document(plan: Plan) -> PlanDocument:
     """The plan as `reftrain.plan/1`."""
     return {
         "schema": "reftrain.plan/1",
@@ -53,7 +54,7 @@ def beyond_node(mesh: Mesh, plan: Plan) -> bool:
     return mesh[0] > plan.hardware.node_size
 
 
-def _choice(choice: Choice, plan: Plan) -> dict[str, Any]:
+def _choice(choice: Choice, plan: Plan) -> ChoiceDocument:
     projection, job = choice.projection, choice.job
     return {
         "mesh": dict(zip(AXES, choice.mesh, strict=True)),
@@ -75,7 +76,7 @@ def _choice(choice: Choice, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _rejected(row: Rejected) -> dict[str, Any]:
+def _rejected(row: Rejected) -> RejectedDocument:
     step = None if row.step_s is None else round(row.step_s, 6)
     return {"mesh": dict(zip(AXES, row.mesh, strict=True)), "reason": row.reason, "step_s": step}
 

@@ -54,7 +54,7 @@ def _processor() -> str:
 class Planted(Protocol):
     """A planted fault or bug, as run.json records it."""
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> Mapping[str, object]:
         """Return the entry in the manifest's list of faults."""
 
 

@@ -7,6 +7,7 @@ taken from the same schedule laid out over more steps (`steady_steps`); the tabl
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from reftrain.documents import ScheduleDocument
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
@@ -14,8 +15,6 @@ from reftrain.schedule.generators import generate
 from reftrain.schedule.memory_peaks import MemoryPeaks, memory_peaks
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.timing import Timing, time_schedule
-
-SCHEMA = "reftrain.schedule/1"
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,14 @@ class Evaluation:
     steady: Timing
     peaks: tuple[MemoryPeaks, ...]
 
-    def document(self, micro_batches: int) -> dict[str, object]:
+    def document(self, micro_batches: int) -> ScheduleDocument:
         """Return the contents of `reftrain.schedule/1`; `micro_batches` are those of one step.
 
         Times are in the unit of the costs; ratios are fractions of 1; memory is counted as `MemoryPeaks` does.
         """
         schedule = self.schedule
         return {
-            "schema": SCHEMA,
+            "schema": "reftrain.schedule/1",
             "name": schedule.name,
             "stages": schedule.ranks,
             "virtual_stages": schedule.stages,

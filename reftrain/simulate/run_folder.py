@@ -14,6 +14,7 @@ from pathlib import Path
 from reftrain.config.fault_spec import FaultSpec
 from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import FORMS, NEWEST, TraceForm
+from reftrain.documents import SimulateDocument, WrittenDocument
 from reftrain.simulate.flight_writer import FlightWriter, write_dumps
 from reftrain.simulate.kineto_template import Detail
 from reftrain.simulate.kineto_writer import KinetoWriter, write_traces
@@ -133,7 +134,7 @@ def _write_json(path: Path, document: dict[str, object]) -> None:
     put(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
 
 
-def document(outcome: Outcome) -> dict[str, object]:
+def document(outcome: Outcome) -> SimulateDocument:
     """Return the answer as `reftrain.simulate/1`; times in ms, shares as fractions of 1."""
     simulation, setup, summary = outcome.simulation, outcome.setup, outcome.summary
     grid, job = simulation.grid, setup.job
@@ -166,5 +167,7 @@ def document(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _written(written: Written | None) -> dict[str, int] | None:
-    return dataclasses.asdict(written) if written else None
+def _written(written: Written | None) -> WrittenDocument | None:
+    if written is None:
+        return None
+    return {"files": written.files, "events": written.events, "size": written.size}
