@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numerics.comparison.compare import Options, compare
     from numerics.errors import CaptureError
     from numerics.findings import Cell, CompareFinding, Counts, Divergence, Proof, TensorDifference, Verdict
+    from numerics.record.placement import Placed
     from numerics.record.recorder import Recorder
     from numerics.record.watch import Watcher, watch
     from numerics.schema import Box
@@ -31,6 +32,7 @@ __all__ = [
     "Counts",
     "Divergence",
     "Options",
+    "Placed",
     "Proof",
     "Recorder",
     "TensorDifference",
@@ -44,6 +46,7 @@ _HOMES: Final = {
     "Box": "schema",
     "CaptureError": "errors",
     "Options": "comparison.compare",
+    "Placed": "record.placement",
     "Recorder": "record.recorder",
     "Watcher": "record.watch",
     "compare": "comparison.compare",

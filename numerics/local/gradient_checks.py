@@ -62,8 +62,8 @@ def check_copies(state: RecordedStep) -> list[LocalCheck]:
             Check(f"{name}.grad", name.rpartition(".")[0], "reduce", Judged(Standing.BEYOND, relation=told)),
             ranks=ranks,
         )
-        for name, _ in state.model.named_parameters()
-        if (ranks := state.parted(name))
+        for name, p in state.model.named_parameters()
+        if state.whole_copies(name, tuple(p.shape)) and (ranks := state.parted(name))
     ]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun
-from numerics.schema import AUTOCAST, RANDOM
+from numerics.schema import AUTOCAST, RANDOM, parse_boxes
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -117,6 +117,15 @@ class RecordedStep:
         stepped = new == kept and old.keys() == new.keys() == grads.keys()
         own = stepped and len(set(old.values())) == 1 and not set(old.values()) & set(new.values())
         return tuple(sorted(old)) if own and len(set(grads.values())) > 1 else ()
+
+    def whole_copies(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Return whether all ranks hold a parameter whole, and nobody said that they hold the same."""
+        rows = self.recorded.rows(self.step, "step", "param", name)
+        run = self.recorded.run
+        whole = all(
+            [box.sizes for box in parse_boxes(run.name("boxes", row) or "")] == [shape] for row in rows
+        )
+        return whole and all(self.recorded.unplaced(row) for row in rows)
 
     def _digests(self, at: tuple[int, str], kind: str, name: str) -> dict[int, int]:
         """Return by rank what stands for the bits of a tensor."""

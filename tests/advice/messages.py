@@ -45,19 +45,19 @@ def _advice(call: ast.Call) -> str:
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
     if not name.endswith(ENDINGS) or name in PLAIN or not call.args:
         return ""
-    texts = [_text(argument) for argument in call.args]
+    texts = [text_of(argument) for argument in call.args]
     if len(texts) == len(("field", "problem", "remedy")):
         return f"{texts[0]}: {texts[1]}; {texts[2]}"
     text = texts[-1]
     return text if "; " in text else ""
 
 
-def _text(node: ast.expr) -> str:
+def text_of(node: ast.expr) -> str:
     """A text with `{}` for what is filled in."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(v) if isinstance(v, ast.Constant) else "{}" for v in node.values)
+        return "".join(text_of(v) if isinstance(v, ast.Constant) else "{}" for v in node.values)
     if isinstance(node, ast.BinOp):
-        return _text(node.left) + _text(node.right)
+        return text_of(node.left) + text_of(node.right)
     return "{}"

@@ -20,6 +20,7 @@ NAMES = {
     "Counts": "(compared, identical, explained, unexplained, only_one, rows_replayed, rows_different)",
     "Divergence": "(step, phase, micro_batch, module, tensor, collective, axis, ranks, evidence)",
     "Options": "(replay, make_replay, prove)",
+    "Placed": "(local, shape, boxes, replica, partial)",
     "Proof": None,
     "Recorder": "(run_dir, rank, world_size, coords, *, level, names, source, config, first)",
     "TensorDifference": "(tensor, step, max_ulp, rel, cosine, ratio)",

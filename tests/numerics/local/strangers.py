@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from numerics import watch
+from numerics import Box, Placed, watch
 from tests.numerics.local.outsiders import ended, started
 
 WORDS, WIDTH, HEADS, LENGTH = 40, 16, 2, 9
@@ -116,7 +116,7 @@ def divided(bug, step, world, labels):
     return tokens(step, world)
 
 
-def replicas(rank, world, store, out, bug=""):
+def replicas(rank, world, store, out, bug="", steps=3):
     """Data parallelism by hand: an all-reduce of each gradient (or of buckets) after the last micro-batch."""
     started(rank, world, store)
     model, optimizer = tied()
@@ -124,7 +124,7 @@ def replicas(rank, world, store, out, bug=""):
     watcher = watch(
         model, optimizer, micro_batches=2, dp=(rank, world), coords={"dp": rank}, out=out, level="tensors"
     )
-    for step in range(3):
+    for step in range(steps):
         for number in range(2):
             ids, labels = drawn(rank, step, number)
             (summed(model(ids), labels) / divided(bug, step, world, labels)).backward()
@@ -243,8 +243,11 @@ class Gather(torch.autograd.Function):
         return grad.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()].contiguous(), None, None
 
 
-def context(rank, world, store, out, bug=""):
-    """Context parallelism by hand: each rank has a piece of each sequence, keys and values are gathered."""
+def context(rank, world, store, out, bug="", *told):
+    """Context parallelism by hand: each rank has a piece of each sequence, keys and values are gathered.
+
+    Where the pieces are `told`, `watch` learns which part of each sequence a rank holds.
+    """
     started(rank, world, store)
     model, optimizer = tied()
 
@@ -259,7 +262,14 @@ def context(rank, world, store, out, bug=""):
 
     for n, layer in enumerate(model.layers):
         layer.mix.core = lambda q, k, v, b=(bug if n else ""): core(q, k, v, b)
-    watcher = watch(model, optimizer, dp=(0, 1), coords={"cp": rank}, out=out, level="tensors")
+
+    def place(_, value):
+        offsets, sizes = [0] * value.dim(), list(value.shape)
+        offsets[1], sizes[1] = rank * value.shape[1], world * value.shape[1]
+        return Placed(value, tuple(sizes), (Box(tuple(offsets), tuple(value.shape)),))
+
+    known = {"place": place} if told else {}
+    watcher = watch(model, optimizer, dp=(0, 1), coords={"cp": rank}, out=out, level="tensors", **known)
     for step in range(2):
         ids, labels = (t.chunk(world, 1)[rank] for t in drawn(0, step, 0))
         (summed(model(ids), labels) / 12).backward()
@@ -269,3 +279,8 @@ def context(rank, world, store, out, bug=""):
         optimizer.step()
         optimizer.zero_grad()
     ended(watcher)
+
+
+def placed_context(rank, world, store, out, bug=""):
+    """Context parallelism by hand that says which part of each sequence a rank holds."""
+    context(rank, world, store, out, bug, "told")

@@ -8,7 +8,7 @@ from pathlib import Path
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build
 from numerics.local.proof import prove
-from tests.numerics.local.strangers import context, replicas
+from tests.numerics.local.strangers import context, placed_context, replicas
 from tests.ranks.pool import RankPool
 
 BENIGN = {
@@ -42,7 +42,9 @@ BUGS = {
 }
 """The tensor where each bug first shows."""
 
-WORLDS = {replicas: 3, context: 2}
+BENIGN[placed_context], BUGS[placed_context] = BENIGN[context], BUGS[context]
+
+WORLDS = {replicas: 3, context: 2, placed_context: 2}
 
 
 def main():
@@ -62,8 +64,9 @@ def main():
             found = compare(Path(folder) / "run", None, Options(prove=proving))
         first = found.first_divergence
         place, axis = (first.tensor, first.axis) if first else ("–", "–")
+        said = found.reason if found.verdict == "undecided" else "–"
         row = (trainer.__name__, name or "healthy", found.verdict, place, due or "no bug", axis)
-        print("|", " | ".join(map(str, (*row, found.explanation or "–"))), "|", flush=True)
+        print("|", " | ".join(map(str, (*row, found.explanation or said))), "|", flush=True)
     pool.close()
 
 

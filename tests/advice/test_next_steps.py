@@ -1,0 +1,19 @@
+"""What an open comparison advises is done, and then it is decided."""
+
+import pytest
+
+from tests.advice.next_steps import FOLLOWED, next_steps
+
+
+@pytest.mark.parametrize("part", FOLLOWED)
+def test_the_next_step_decides(part, tmp_path, ranks):
+    before, after = FOLLOWED[part](tmp_path, ranks)
+    assert before.verdict == "undecided"
+    assert part in before.next
+    assert after.verdict in {"identical", "rounding"}, after.reason
+
+
+def test_every_next_step_has_one_case():
+    told = {text: [part for part in FOLLOWED if part in text] for text in next_steps()}
+    assert [text for text, parts in told.items() if len(parts) != 1] == []
+    assert set(FOLLOWED) == {part for parts in told.values() for part in parts}
