@@ -38,6 +38,7 @@ class TrendOfDocument(TypedDict):
     what: str
     points: int
     level_ns: Ns
+    begin_ns: Ns
     drift_ns: Ns
     low_ns: Ns
     high_ns: Ns
@@ -127,6 +128,7 @@ def _trend(trend: Trend) -> TrendOfDocument:
         "what": trend.what,
         "points": trend.points,
         "level_ns": round(trend.level_ns),
+        "begin_ns": round(trend.begin_ns),
         "drift_ns": round(trend.drift_ns),
         "low_ns": round(trend.low_ns),
         "high_ns": round(trend.high_ns),

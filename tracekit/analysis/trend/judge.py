@@ -82,7 +82,8 @@ def _trend(name: str, s: Judged, p_drift: float | None, p_change: float | None) 
     heights = levels(s.values, s.cuts) if shape == "change" else [0.0, s.drift if shape == "drift" else 0.0]
     span = float(np.ptp(s.times))
     return Trend(
-        name, len(s.values), float(np.median(s.values)), s.drift, s.line.low * span, s.line.high * span, _told(p_drift),
+        name, len(s.values), float(np.median(s.values)), float(s.line.at(s.times[:1])[0]), s.drift,
+        s.line.low * span, s.line.high * span, _told(p_drift),
         _shifts(s) if shape == "change" else (), _told(p_change), shape,
         heights[-1] - heights[0], max(heights[1:]) - heights[0],
     )  # fmt: skip

@@ -290,11 +290,8 @@ function drawTrend() {
   const hours = {title: {text: "hours after the first " + d.unit}}, told = "%{text}: %{y:.2f} ms<extra></extra>";
   const lines = d.levels.map(l => ({type: "scatter", mode: "lines", x: [x[l.from], x[l.to]], y: [l.ms, l.ms],
     line: {color: t.high, width: 2}, hovertemplate: "level %{y:.2f} ms<extra></extra>"}));
-  if (d.drift !== null) {
-    const middle = [...d.step].sort((a, b) => a - b)[d.step.length >> 1];
-    lines.push({type: "scatter", mode: "lines", x: [x[0], x[x.length - 1]], y: [middle - d.drift / 2, middle + d.drift / 2],
-      line: {color: t.high, width: 2}, hoverinfo: "skip"});
-  }
+  if (d.drift) lines.push({type: "scatter", mode: "lines", x: [x[0], x[x.length - 1]], y: d.drift,
+    line: {color: t.high, width: 2}, hoverinfo: "skip"});
   draw("trend-step", [{type: "scatter", mode: "markers", x, y: d.step, text: d.names, marker: {color: t.low, size: 7},
     hovertemplate: told}, ...lines], {height: 300, showlegend: false, xaxis: hours,
     yaxis: {title: {text: "ms a step"}, range: [low - 0.2 * (high - low) - 0.02 * high, high + 0.2 * (high - low) + 0.02 * high]}});

@@ -53,9 +53,13 @@ def _data(finding: TrendFinding) -> dict[str, Any]:
             {"from": a, "to": b - 1, "ms": number(ms(h))}
             for a, b, h in zip(edges, edges[1:], heights, strict=False)
         ],
-        "drift": number(ms(t.drift_ns)) if t.shape == "drift" else None,
+        "drift": [number(ms(t.begin_ns)), number(ms(t.begin_ns + t.drift_ns))]
+        if t.shape == "drift"
+        else None,
         "parts": {
-            plain(name): [number(ms(p.parts.get(name, 0.0))) for p in finding.points] for name in names
+            plain(name): [number(ms(p.parts.get(name, 0.0))) for p in finding.points]
+            for name in names
+            if any(p.parts.get(name) for p in finding.points)
         },
         "ranks": [
             {
