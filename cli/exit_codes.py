@@ -32,7 +32,7 @@ OF_ERRORS: Final[Mapping[type[BaseException], int]] = MappingProxyType(
 )
 """The exit code of every error; a class that is not listed has that of its nearest base."""
 
-NOBODY = ("healthy", "none", "unchanged", "inconclusive")
+NOBODY = ("healthy", "none", "unchanged", "steady", "inconclusive")
 """Verdicts that `--fail-on any` lets pass."""
 
 

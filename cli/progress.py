@@ -53,8 +53,8 @@ def reading(*, quiet: bool) -> Iterator[Callable[[ProgressEvent], None]]:
 
 
 @contextmanager
-def comparing(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Lend a callback for (ranks read, all ranks) of an analysis; what follows the last rank is shown by its time."""
+def comparing(*, quiet: bool, what: str = "ranks") -> Iterator[Callable[[int, int], None]]:
+    """Lend a callback for (how many of `what` are done, all of them); what follows the last is shown by its time."""
     console = Console(stderr=True)
     if quiet:
         yield lambda _done, _of: None
@@ -64,12 +64,12 @@ def comparing(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
             task = bar.add_task("compare", ranks="")
 
             def show(done: int, of: int) -> None:
-                bar.update(task, total=of + 1, completed=done, ranks=f"{done}/{of} ranks")
+                bar.update(task, total=of + 1, completed=done, ranks=f"{done}/{of} {what}")
 
             yield show
     else:
         with _ticking(console, "comparing") as told:
-            yield lambda done, of: told.update(text=f"{done}/{of} ranks")
+            yield lambda done, of: told.update(text=f"{done}/{of} {what}")
 
 
 @contextmanager

@@ -81,15 +81,14 @@ def run(config: Path | None, *, settings: Sequence[str], dry_run: bool, quiet: b
 
     Forks its ranks on one machine; under torchrun or Slurm it joins the ranks they started.
     """
-    loaded = load(config, _overrides(settings, flags))
-    if dry_run:
-        from reftrain.job.launcher import check_faults
+    overrides = _overrides(settings, flags)
+    loaded = load(config, overrides)
+    from reftrain.job.launcher import check_faults, launch
 
-        check_faults(loaded)
+    check_faults(loaded, None if "faults" in overrides["evidence"] else config)
+    if dry_run:
         click.echo(check_environment(loaded), err=True)
         return
-    from reftrain.job.launcher import launch
-
     from .reftrain_progress import Progress, tell_lag
 
     launch(loaded, lambda rank: [Progress()] if rank == 0 and not quiet else [])

@@ -63,14 +63,14 @@ class Source:
         return nullcontext()
 
     @contextmanager
-    def analysed(self) -> Iterator[tuple[Run, Callable[[int, int], None]]]:
-        """Lend the run, and a callback that shows how far its analysis is.
+    def analysed(self, what: str = "ranks") -> Iterator[tuple[Run, Callable[[int, int], None]]]:
+        """Lend the run, and a callback that shows how far its analysis is, counted in `what`.
 
         A refusal names the input, and the files that were rejected.
         """
         run = self.read()
         try:
-            with comparing(quiet=self.quiet) as progress, about(self.inputs):
+            with comparing(quiet=self.quiet, what=what) as progress, about(self.inputs):
                 yield run, progress
         except TracekitError as error:
             raise with_rejected(error, [(r.path, r.reason) for r in run.rejected]) from error.__cause__

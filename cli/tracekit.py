@@ -8,6 +8,7 @@ from .program import Command, program, run
     Command("whatif", "whatif", "The step if a rank, stage, axis or operation were typical."),
     Command("breakdown", "breakdown", "Step time by compute, exposed communication, bubble, host, idle."),
     Command("diff", "diff", "What takes longer in one run than in another: by part, rank and kernel."),
+    Command("trend", "trend", "How a job changes over its windows: drift, changes, ranks that get slower."),
     Command("mesh", "mesh", "Which mesh the job runs on, and which process groups tell it."),
     Command("hang", "hang", "Who never came, in which collective, host or device stalled."),
     Command("schema", "schema", "The JSON Schema of the answer of a command."),

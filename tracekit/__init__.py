@@ -5,6 +5,7 @@
     finding = tracekit.whatif(run, ["rank=5"])    # the step if rank 5 were typical
     finding = tracekit.breakdown(run)             # what each step consists of, and what each axis moved
     finding = tracekit.diff(run, other)           # what takes longer in another run, tested over steps
+    finding = tracekit.trend(run)                 # how a job changes over its windows: drift, changes, ranks
     finding = tracekit.places(run)                # the mesh, the groups that tell it, the place of each rank
     table = tracekit.operations(run)              # all communication, one row an operation (Arrow)
     analysis = tracekit.interop.hta(run)          # the same events in HolisticTraceAnalysis
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from tracekit.analysis.places import places
     from tracekit.analysis.questions.answer import answer as whatif
     from tracekit.analysis.slowrank.analyse import analyse as slowrank
+    from tracekit.analysis.trend.analyse import trend
     from tracekit.dumps.load import DumpSet, load_dumps
     from tracekit.findings import BreakdownFinding, HangFinding, SlowRankFinding, WhatIfFinding
     from tracekit.findings.diff import DiffFinding
     from tracekit.findings.mesh import PlacesFinding
+    from tracekit.findings.trend import TrendFinding
     from tracekit.ingest import load
     from tracekit.store import Run
 
@@ -53,6 +56,7 @@ __all__ = [
     "Run",
     "SlowRankFinding",
     "TracekitError",
+    "TrendFinding",
     "UsageError",
     "WhatIfFinding",
     "breakdown",
@@ -65,6 +69,7 @@ __all__ = [
     "operations",
     "places",
     "slowrank",
+    "trend",
     "whatif",
 ]
 
@@ -76,6 +81,7 @@ _HOMES: Final = {
     "PlacesFinding": ("tracekit.findings.mesh", "PlacesFinding"),
     "Run": ("tracekit.store", "Run"),
     "SlowRankFinding": ("tracekit.findings", "SlowRankFinding"),
+    "TrendFinding": ("tracekit.findings.trend", "TrendFinding"),
     "WhatIfFinding": ("tracekit.findings", "WhatIfFinding"),
     "breakdown": ("tracekit.analysis.breakdown.analyse", "analyse"),
     "diff": ("tracekit.analysis.diff.analyse", "diff"),
@@ -85,6 +91,7 @@ _HOMES: Final = {
     "operations": ("tracekit.analysis.operation_table", "operations"),
     "places": ("tracekit.analysis.places", "places"),
     "slowrank": ("tracekit.analysis.slowrank.analyse", "analyse"),
+    "trend": ("tracekit.analysis.trend.analyse", "trend"),
     "whatif": ("tracekit.analysis.questions.answer", "answer"),
 }
 """Module and name of everything public that is imported when it is first used (PEP 562)."""

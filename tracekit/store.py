@@ -12,7 +12,7 @@ rows of GROUPS. `Run.events` hands out rows of GROUPS.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -88,6 +88,9 @@ class Run:
     )
     lease: object | None = field(default=None, repr=False, compare=False)  # keeps a temporary folder alive
     job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
+    spans: Mapping[int, tuple[int, int]] | None = field(
+        default=None, repr=False, compare=False
+    )  # by rank: only events that begin in this half-open time, ns, are handed out; None is all; not kept
 
     def record(self, rank: int) -> RankRecord:
         """Return the record of `rank`; KeyError where the run has none."""
@@ -120,13 +123,13 @@ class Run:
         try:
             stored = set(pq.read_schema(path, memory_map=True).names)
             taken = [c for c in columns or EVENTS.names if c in stored]
-            table = pq.read_table(path, columns=taken, memory_map=True, use_threads=False)
+            table = self._stored(path, rank, taken)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise InputError(f"{path}: unreadable ({error}); ingest the traces again") from error
         if lacking := {"ts", "dur", "cat", "name"} - stored:
             raise InputError(f"{path}: lacks the column {min(lacking)}; ingest the traces again")
         table = checked(table, path, len(record.groups))
-        if record.table_sha256 and table.num_rows != record.events:
+        if record.table_sha256 and self.spans is None and table.num_rows != record.events:
             raise InputError(
                 f"{path}: holds {table.num_rows} events, its manifest says {record.events}; ingest the traces again"
             )
@@ -144,6 +147,19 @@ class Run:
         local = table.column("group")
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+
+    def _stored(self, path: Path, rank: int, columns: list[str]) -> pa.Table:
+        """The stored columns of a rank's table, of its span where it has one: other groups of rows are not read."""
+        span = self.spans[rank] if self.spans is not None else None
+        within = [("ts", ">=", span[0]), ("ts", "<", span[1])] if span else None
+        return pq.read_table(path, columns=columns, memory_map=True, use_threads=False, filters=within)
+
+    def between(self, spans: Mapping[int, tuple[int, int]]) -> "Run":
+        """Return the part of this run that each rank of `spans` recorded in its half-open time, ns; no other rank."""
+        kept = tuple(replace(r, windows=()) for r in self.ranks if r.rank in spans)
+        part = replace(self, ranks=kept, spans=dict(spans))
+        part.__dict__["_verified"] = self._verified  # the same tables: their hashes are checked once
+        return part
 
     def slowrank(self, **cut: Any) -> SlowRankFinding:
         """Return who is slow: `tracekit.slowrank` of this run, with its options and errors."""

@@ -3,6 +3,8 @@
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+NS_PER_HOUR = 3_600 * NS_PER_S
+NS_PER_DAY = 24 * NS_PER_HOUR
 
 
 def ms(ns: float) -> float:

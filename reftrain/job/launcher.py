@@ -5,6 +5,7 @@ parent watches them (`rank.processes`): it names a rank that dies and how, and e
 """
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from tracekit.own_files import odd_name, unwritable
 
 MEETING = "reftrain-meeting-"
 """Begin of the names of folders in which ranks of this machine meet."""
+ENTRY_SHOWN = 80
+"""Characters of a planted fault that a refusal shows."""
 
 
 def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
@@ -55,10 +58,31 @@ def launch(config: RunConfig, make_hooks: MakeHooks) -> None:
         raise MachineError(refusal(error)) from error
 
 
-def check_faults(config: RunConfig) -> None:
-    """Raise `ConfigError` for a planted fault or bug that cannot strike in this run."""
-    read_faults(config)
-    read_bugs(config)
+def check_faults(config: RunConfig, file: Path | None = None) -> None:
+    """Raise `ConfigError` for a planted fault or bug that cannot strike in this run; `file` lists them, if given."""
+    refused = _refused(config)
+    if refused is not None and file is not None:
+        alone = {text: _refused(_with_faults(config, text)) for text in config.evidence.faults}
+        entry = next((f" {t[:ENTRY_SHOWN]!r}" for t, e in alone.items() if str(e) == str(refused)), "")
+        where = f"{file}: evidence.faults{entry}: {refused.field}"
+        raise ConfigError(where, refused.problem, refused.remedy) from refused
+    if refused is not None:
+        raise refused
+
+
+def _with_faults(config: RunConfig, *faults: str) -> RunConfig:
+    """The configuration with these faults alone."""
+    return replace(config, evidence=replace(config.evidence, faults=faults))
+
+
+def _refused(config: RunConfig) -> ConfigError | None:
+    """What is wrong with the first planted fault or bug that cannot strike, if any."""
+    try:
+        read_faults(config)
+        read_bugs(config)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _train_here(config: RunConfig, make_hooks: MakeHooks) -> None:

@@ -8,7 +8,19 @@ import pytest
 from tracekit_cli.tracekit import tracekit as group
 
 ASKED_FOR = {
-    *("doctor", "slowrank", "ingest", "hang", "mesh", "open", "schema", "whatif", "breakdown", "diff"),
+    *(
+        "doctor",
+        "slowrank",
+        "ingest",
+        "hang",
+        "mesh",
+        "open",
+        "schema",
+        "whatif",
+        "breakdown",
+        "diff",
+        "trend",
+    ),
 }
 HEAVY = {"numpy", "pyarrow", "torch", "scipy", "rich"}
 """Libraries whose import alone takes longer than help may (0.25 s)."""
@@ -30,7 +42,7 @@ def test_every_command_explains_itself(tracekit, name):
     assert f"tracekit {name} " in done.out.split("Options:")[0].split("\n", 1)[1]  # an example
 
 
-@pytest.mark.parametrize("name", ["trend", "explain"])
+@pytest.mark.parametrize("name", ["trends", "explain"])
 def test_an_unknown_command_is_a_usage_error(tracekit, name):
     done = tracekit(name, "traces")
     assert done.code == 2

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 NAMES = {
     "BreakdownFinding", "DiffFinding", "DumpSet", "HangFinding", "InputError", "MeshError", "PlacesFinding", "Run",
-    "SlowRankFinding", "TracekitError", "UsageError", "WhatIfFinding", "breakdown", "diff", "findings", "hang",
-    "interop", "load", "load_dumps", "operations", "places", "slowrank", "whatif",
+    "SlowRankFinding", "TracekitError", "TrendFinding", "UsageError", "WhatIfFinding", "breakdown", "diff", "findings",
+    "hang", "interop", "load", "load_dumps", "operations", "places", "slowrank", "trend", "whatif",
 }  # fmt: skip
 SIGNATURES = {
     "load": ["inputs", "out=None", "jobs=1", "progress=None", "job=None", "engine=None", "append=False"],
@@ -27,6 +27,7 @@ SIGNATURES = {
     "whatif": ["run", "fix=()", "mesh=None", "order=None", "steps=None", "progress=None"],
     "breakdown": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "diff": ["before", "after", "mesh=None", "order=None", "steps=None", "progress=None"],
+    "trend": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "operations": ["run", "mesh=None", "order=None", "steps=None", "progress=None"],
     "places": ["run", "mesh=None", "order=None", "progress=None"],
     "load_dumps": ["inputs", "jobs=1", "progress=None", "timed=False", "job=None"],

@@ -16,6 +16,7 @@ from tracekit.report.hang import hang_document
 from tracekit.report.mesh import mesh_document_of
 from tracekit.report.schemas import DOCUMENTS, json_schema
 from tracekit.report.slowrank_json import dumps, slowrank_document
+from tracekit.report.trend_json import trend_document
 from tracekit.report.whatif_json import whatif_document
 
 SAMPLE = "sample_traces/demo_slow_tp"
@@ -24,6 +25,7 @@ ANSWERS = {
     "whatif": lambda: whatif_document(tracekit.whatif(tracekit.load(SAMPLE), ["rank=5"])),
     "breakdown": lambda: breakdown_document(tracekit.breakdown(tracekit.load(SAMPLE))),
     "diff": lambda: diff_document(tracekit.diff(tracekit.load(SAMPLE), tracekit.load(SAMPLE))),
+    "trend": lambda: trend_document(tracekit.trend(tracekit.load(SAMPLE))),
     "mesh": lambda: mesh_document_of(tracekit.places(tracekit.load(SAMPLE))),
     "hang": lambda: hang_document(tracekit.hang(tracekit.load_dumps("sample_traces/hang_host_stall"))),
 }

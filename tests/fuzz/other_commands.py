@@ -14,6 +14,7 @@ ODD = 0.1
 COMMANDS = (
     ("whatif", "--json", "-"),
     ("breakdown", "--json", "-"),
+    ("trend", "--json", "-"),
     ("mesh", "--json", "-"),
     ("slowrank", "--verbose"),
     ("slowrank", "--markdown", "-"),

@@ -8,6 +8,7 @@ import tracekit
 from tests.house.source import ROOT
 from tests.report.test_html import BROWSER, EVIL, charts, data_of, drawn
 from tests.slowrank.jobs import grid, job
+from tests.trend.jobs import windows
 from tracekit.analysis.breakdown.analyse import analyse as breakdown
 from tracekit.analysis.hang.analyse import analyse, illustrated
 from tracekit.analysis.questions.answer import answer
@@ -16,6 +17,7 @@ from tracekit.findings.picture import HangPicture
 from tracekit.report.html.breakdown import breakdown_html
 from tracekit.report.html.diff import diff_html
 from tracekit.report.html.hang import hang_html
+from tracekit.report.html.trend import trend_html
 from tracekit.report.html.whatif import whatif_html
 
 
@@ -38,7 +40,14 @@ def changed(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pages(hung, run, changed):
+def course(tmp_path_factory):
+    """A rank that gets slower over twelve windows."""
+    folder = tmp_path_factory.mktemp("windows")
+    return tracekit.trend(windows(folder, 12, lambda rank, window: 1 + 0.02 * window * (rank == 2)))
+
+
+@pytest.fixture(scope="module")
+def pages(hung, run, changed, course):
     """Every page, of findings whose texts are hostile."""
     finding, picture = hung
     culprit = replace(finding.culprits[0], host=EVIL, stack=(EVIL,))
@@ -48,11 +57,13 @@ def pages(hung, run, changed):
     )
     parts = replace(parts, notes=(EVIL,), by_rank=tuple(replace(r, host=EVIL) for r in parts.by_rank))
     kernels = (replace(changed.kernels[0], what=EVIL),)
+    hosts = tuple(replace(r, host=EVIL) for r in course.by_rank)
     evil = replace(finding, reason=EVIL, culprits=(culprit,), notes=(EVIL,))
     return {
         "hang": hang_html(evil, replace(picture, hosts=(EVIL,) * 16)),
         "whatif": whatif_html(priced),
         "breakdown": breakdown_html(parts),
+        "trend": trend_html(replace(course, reason=EVIL, notes=(EVIL,), by_rank=hosts)),
         "diff": diff_html(replace(changed, kernels=kernels, notes=(EVIL,))),
     }
 
@@ -114,7 +125,7 @@ def test_page_of_many_changes_is_bounded(changed):
     assert "15884 smaller changes are left out" in page
 
 
-@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff"])
+@pytest.mark.parametrize("name", ["hang", "whatif", "breakdown", "diff", "trend"])
 def test_names_stay_inert_on_every_page(name, pages):
     told = pages[name].split("<script>")[0]
     assert "<img" not in told
@@ -134,8 +145,18 @@ def test_largest_hang_stays_below_ten_megabytes(hung):
     assert len(hang_html(hung[0], picture).encode()) < 10_000_000
 
 
+def test_course_is_drawn_as_it_is_told(course):
+    drawn_of = data_of(trend_html(course))["trend"]
+    assert drawn_of["step"] == [round(p.step_ns / 1e6, 3) for p in course.points]
+    assert drawn_of["drift"] == round(course.step.drift_ns / 1e6, 3)
+    assert [r["rank"] for r in drawn_of["ranks"] if r["slower"]] == [r.rank for r in course.slower] == [2]
+    assert all(len(y) == len(course.points) for y in (*drawn_of["parts"].values(), drawn_of["hours"]))
+
+
 @pytest.mark.slow
 @BROWSER
-@pytest.mark.parametrize(("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2), ("diff", 3)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("hang", 1), ("whatif", 1), ("breakdown", 2), ("diff", 3), ("trend", 3)]
+)
 def test_browser_draws_the_other_pages(name, count, pages, tmp_path):
     assert len(charts(drawn(pages[name], tmp_path))) == count

@@ -6,12 +6,14 @@ from tracekit.json_schemas import schema_of
 from tracekit.report.breakdown_document import BreakdownDocument
 from tracekit.report.diff_json import DiffDocument
 from tracekit.report.documents import HangDocument, PlacesDocument, SlowRankDocument, WhatIfDocument
+from tracekit.report.trend_json import TrendDocument
 
 DOCUMENTS: Final[dict[str, type]] = {
     "slowrank": SlowRankDocument,
     "whatif": WhatIfDocument,
     "breakdown": BreakdownDocument,
     "diff": DiffDocument,
+    "trend": TrendDocument,
     "mesh": PlacesDocument,
     "hang": HangDocument,
 }

@@ -25,9 +25,14 @@ NO_STEP: Final = -1
 _STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
 
 
+def step_number(name: str | None) -> int | None:
+    """The number of the step that an event of that name marks; None where it marks none."""
+    return int(m.group(1)) if name and (m := _STEP.match(name)) else None
+
+
 def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int, tuple[int, int]]:
     """Host time (begin, end) of each marked step, ns, by number; `cat`, `start` and `end` are per event."""
-    number = matches(events, "name", lambda v: int(m.group(1)) if v and (m := _STEP.match(v)) else None)
+    number = matches(events, "name", step_number)
     spans: dict[int, tuple[int, int]] = {}
     for row in np.flatnonzero(filled(number) & (cat != "gpu_user_annotation")):
         step = int(number[row])

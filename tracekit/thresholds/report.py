@@ -42,6 +42,9 @@ PAGE_ROWS: Final = 500
 BARS_DRAWN: Final = 24
 """Bars of one chart of changes: more have no room for their names, and the table below lists them."""
 
+LINES_DRAWN: Final = 64
+"""Ranks drawn as lines over time: those that get slower come first, and more lines cover each other."""
+
 MARKDOWN_ITEM_CHARACTERS: Final = 1_000
 """Characters of one line of Markdown: names in a trace may be megabytes long."""
 

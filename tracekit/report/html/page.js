@@ -284,6 +284,30 @@ function drawChanges() {
      yaxis: {autorange: "reversed", tickmode: "array", tickvals: rows.map((_, i) => i), ticktext: rows.map(r => shown(r.what)), showgrid: false, zeroline: false}});
 }
 
+// The step, its parts and ranks over the hours of the recording.
+function drawTrend() {
+  const t = theme(), d = data.trend, x = d.hours, low = Math.min(...d.step), high = Math.max(...d.step);
+  const hours = {title: {text: "hours after the first " + d.unit}}, told = "%{text}: %{y:.2f} ms<extra></extra>";
+  const lines = d.levels.map(l => ({type: "scatter", mode: "lines", x: [x[l.from], x[l.to]], y: [l.ms, l.ms],
+    line: {color: t.high, width: 2}, hovertemplate: "level %{y:.2f} ms<extra></extra>"}));
+  if (d.drift !== null) {
+    const middle = [...d.step].sort((a, b) => a - b)[d.step.length >> 1];
+    lines.push({type: "scatter", mode: "lines", x: [x[0], x[x.length - 1]], y: [middle - d.drift / 2, middle + d.drift / 2],
+      line: {color: t.high, width: 2}, hoverinfo: "skip"});
+  }
+  draw("trend-step", [{type: "scatter", mode: "markers", x, y: d.step, text: d.names, marker: {color: t.low, size: 7},
+    hovertemplate: told}, ...lines], {height: 300, showlegend: false, xaxis: hours,
+    yaxis: {title: {text: "ms a step"}, range: [low - 0.2 * (high - low) - 0.02 * high, high + 0.2 * (high - low) + 0.02 * high]}});
+  const hues = [...t.own, ...t.axes.flat()], parts = Object.entries(d.parts);
+  draw("trend-parts", parts.map(([name, y], i) => ({type: "scatter", mode: "lines+markers", x, y, name: shown(name), text: d.names,
+    line: {color: hues[i % hues.length]}, hovertemplate: told})), {height: 320, showlegend: false, xaxis: hours, yaxis: {title: {text: "ms a step"}}});
+  legend("trend-parts", parts.map(([name], i) => [name, hues[i % hues.length]]));
+  if (by("trend-ranks")) draw("trend-ranks", d.ranks.map(r => ({type: "scatter", mode: "lines", x, y: r.beyond, text: d.names,
+    line: {color: r.slower ? t.high : t.rest, width: r.slower ? 2.5 : 1}, opacity: r.slower ? 1 : 0.5,
+    hovertemplate: "rank " + r.rank + ", " + told})).reverse(), {height: 320, showlegend: false, xaxis: hours,
+    yaxis: {title: {text: "ms beyond the peers"}, zeroline: true}});
+}
+
 function drawFolded() { drawMap(); drawParts(); }
 
 function drawAll() {
@@ -293,6 +317,7 @@ function drawAll() {
   if (data.mesh) drawMesh();
   if (data.saved) drawSaved();
   if (data.changes) drawChanges();
+  if (data.trend) drawTrend();
 }
 
 function fill(select, names, chosen, changed) {

@@ -1,0 +1,95 @@
+"""The trend of the step and of its parts, and its daily swing, taken away before drift and changes are judged."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.trend.change_points import stairs
+from tracekit.analysis.trend.judge import Judged, judged, trends
+from tracekit.analysis.trend.series import Series
+from tracekit.analysis.trend.significance import (
+    chance_of_swing,
+    correlation,
+    line_of,
+    serial_factor,
+    swing_of,
+    widened,
+)
+from tracekit.findings.trend import Swing, Trend
+from tracekit.tables.steps import F64
+from tracekit.thresholds.trend import DAYS, LEAST_CHANGE, LEAST_OF_SWING, LEVEL, MOST_OF_DAY_UNSEEN
+from tracekit.units import NS_PER_DAY, NS_PER_HOUR
+
+
+@dataclass(frozen=True)
+class StepTrend:
+    """The trend of the step and its parts, and its swing: None where it was not looked for, for the reason `unasked`.
+
+    hidden_ns: by how much the levels differ that fit best, proven or not; what is below is no change.
+    """
+
+    trend: Trend
+    swing: Swing | None
+    parts: tuple[Trend, ...]
+    serial: float
+    hidden_ns: float
+    unasked: str
+
+
+def step_trend(series: Series) -> StepTrend:
+    """The trend of the step of `series`, of its parts, and its swing."""
+    times, values = series.times, series.step
+    least = LEAST_CHANGE * float(np.median(values))
+    unasked = _unasked(times)
+    chance, swing, wave = (1.0, None, values) if unasked else _swing(times, values, least)
+    step = judged(series, values - wave if swing is not None and swing.proven else values, least)
+    (told,) = trends(["step"], [step], [] if unasked else [chance])
+    names = list(dict.fromkeys(name for p in series.points for name in p.parts))
+    parts = trends(names, [judged(series, series.part(n), least) for n in names])
+    return StepTrend(
+        told, swing, tuple(sorted(parts, key=lambda t: (-abs(t.change_ns), -abs(t.drift_ns), t.what))),
+        correlation(_residual(step, told)), _hidden(step), unasked,
+    )  # fmt: skip
+
+
+def _residual(step: Judged, told: Trend) -> F64:
+    """What the trend leaves of the step."""
+    if told.shape == "change":
+        return step.values - stairs(step.values, step.cuts)
+    return step.values - step.line.at(step.times)
+
+
+def _hidden(step: Judged) -> float:
+    heights = [float(np.median(part)) for part in np.split(step.values, list(step.cuts))]
+    return max(heights) - min(heights)
+
+
+def _unasked(times: F64) -> str:
+    """Why no daily swing can be told; empty where it can."""
+    hours = float(np.ptp(times)) / NS_PER_HOUR
+    if np.ptp(times) < DAYS * NS_PER_DAY:
+        return f"no daily swing is looked for: {hours:.3g} h are recorded, {DAYS:.0f} days show whether it comes again"
+    if len(times) < LEAST_OF_SWING:
+        return f"no daily swing is looked for: that needs {LEAST_OF_SWING} windows"
+    of_day = np.sort(times % NS_PER_DAY)
+    unseen = float(np.diff([*of_day, of_day[0] + NS_PER_DAY]).max()) / NS_PER_DAY
+    if unseen > MOST_OF_DAY_UNSEEN:
+        return f"no daily swing is looked for: no window lies in {24 * unseen:.3g} h of the day"
+    return ""
+
+
+def _swing(times: F64, values: F64, least: float) -> tuple[float, Swing, F64]:
+    """(the chance of so large a wave of a day beside the drift, the wave as it is told, its value at each time).
+
+    It is proven as one of the three tests of the step.
+    """
+    rest = values - line_of(times, values).at(times)
+    size, peak, wave = swing_of(times, rest, NS_PER_DAY)
+    chance = widened(chance_of_swing(times, rest, NS_PER_DAY), serial_factor(rest - wave))
+    p = min(_STEP_TESTS * chance, 1.0)
+    return chance, Swing(size, peak / NS_PER_HOUR, round(p, 9), p <= LEVEL and size >= least), wave
+
+
+_STEP_TESTS: Final = 3
+"""Tests of the step: drift, changes, and the swing."""

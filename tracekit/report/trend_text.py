@@ -1,0 +1,141 @@
+"""How a job changes over its windows as text: the step, its parts, and the ranks that change most."""
+
+from collections.abc import Sequence
+
+from tracekit.findings.trend import RankTrend, Trend, TrendFinding
+from tracekit.report.shared_text import (
+    Line,
+    laid_out,
+    mesh_line,
+    numbers,
+    quality_lines,
+    ranks_line,
+    rejected_lines,
+)
+from tracekit.text import plain
+from tracekit.thresholds.report import CHANGES_SHOWN, NAME_CHARACTERS, ROWS_SHOWN
+from tracekit.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_S, ms
+
+
+def trend_text(finding: TrendFinding, *, verbose: bool = False) -> str:
+    """The finding in lines of `label  text`; `verbose` adds all parts, ranks, quality rows and windows."""
+    lines: list[Line] = [(word(finding), finding.reason), *step_lines(finding)]
+    lines += _rank_lines(finding, verbose=verbose)
+    lines += _part_lines(finding, verbose=verbose)
+    return laid_out([*lines, *foundations(finding, verbose=verbose)])
+
+
+def word(finding: TrendFinding) -> str:
+    """The verdict as the text begins."""
+    return finding.verdict.upper().replace("_", " ")
+
+
+def step_lines(finding: TrendFinding) -> list[Line]:
+    """What is known of the step's drift, changes and swing, and what would decide."""
+    t = finding.step
+    between = f"between {ms(t.low_ns):+.2f} and {ms(t.high_ns):+.2f}"
+    lines = [
+        (
+            "drift",
+            f"{ms(t.drift_ns):+.2f} ms over {time_text(finding.span_ns)}, {between} (p {_p(t.p_drift)})",
+        )
+    ]
+    for s in t.shifts:
+        levels = f"{ms(s.before_ns):.2f} → {ms(s.after_ns):.2f} ms"
+        told = f"{levels} at {finding.unit} {s.number}, after {time_text(s.at_ns)} (p {_p(t.p_change)})"
+        lines.append(("change", told))
+    if finding.swing is not None:
+        wave = finding.swing
+        longest = f"longest {wave.peak_h:.1f} h after the first"
+        doubt = "" if wave.proven else ", not proven"
+        lines.append(("swing", f"{ms(wave.swing_ns):.2f} ms a day, {longest} (p {_p(wave.p)}{doubt})"))
+    return [*lines, *([("to decide", finding.to_decide)] if finding.to_decide else [])]
+
+
+def foundations(finding: TrendFinding, *, verbose: bool) -> list[Line]:
+    """What the answer rests on."""
+    counted = f"{len(finding.points)} in {time_text(finding.span_ns)}"
+    if finding.unit == "window":
+        counted += f": {numbers([p.number for p in finding.points])}"
+    lines = [
+        (finding.unit + "s", counted),
+        ("mesh", mesh_line(finding.mesh)),
+        ("ranks", ranks_line(finding.ranks)),
+        *rejected_lines(finding.ranks, verbose=verbose),
+        *quality_lines(finding.quality, verbose=verbose),
+    ]
+    if verbose:
+        lines += [(f"{finding.unit} {p.number}", _point(p.at_ns, p.step_ns, p.ranks)) for p in finding.points]
+    return [*lines, *(("note", plain(note)) for note in finding.notes)]
+
+
+def _point(at_ns: int, step_ns: float, ranks: int) -> str:
+    return f"after {time_text(at_ns)}: {ms(step_ns):.2f} ms a step, {ranks} ranks"
+
+
+def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
+    """Ranks that get slower than their peers, and those that change by what the step would feel."""
+    felt = CHANGES_SHOWN * finding.step.level_ns
+    ranks = [
+        r for r in finding.by_rank if verbose or r.slower or (_proven(r.trend) and r.trend.rise_ns >= felt)
+    ]
+    shown = ranks[: None if verbose else ROWS_SHOWN]
+    if not shown:
+        return [("rank", "none gets slower than its peers that can be told")] if finding.by_rank else []
+    left = len(ranks) - len(shown)
+    more = [("", f"… {left} more")] if left else []
+    head = f"{'':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10} ms beyond its peers"
+    return [("rank", head), *(("", _rank(r)) for r in shown), *more]
+
+
+def _rank(rank: RankTrend) -> str:
+    t = rank.trend
+    where = ", ".join(f"{axis} {index}" for axis, index in rank.coords.items())
+    told = f", {rank.part} grows" if rank.slower else ""
+    host = f", {plain(rank.host)}" if rank.host else ""
+    return f"{_row(f'rank {rank.rank}', t)}  {where}{host}{told}"
+
+
+def _part_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
+    """Parts of the step that change by what it would feel; all if `verbose`."""
+    felt = CHANGES_SHOWN * finding.step.level_ns
+    shown = [t for t in finding.parts if verbose or max(abs(t.change_ns), abs(t.drift_ns)) >= felt]
+    if not shown:
+        return []
+    head = f"{'':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10} ms beyond the first"
+    return [("part", head), *(("", _row(t.what, t)) for t in shown)]
+
+
+def _row(name: str, t: Trend) -> str:
+    """Drift, last and highest level; the last two only where a change is proven."""
+    times = f"{ms(t.drift_ns):+10.2f} {ms(t.change_ns):+10.2f} {ms(t.rise_ns):+10.2f}"
+    doubt = "" if _proven(t) else "  not proven"
+    return f"{plain(name)[:NAME_CHARACTERS]:<{NAME_CHARACTERS}} {times}{doubt}"
+
+
+def _proven(t: Trend) -> bool:
+    return t.shape != "none"
+
+
+def _p(p: float | None) -> str:
+    return "unknown: too few" if p is None else f"{p:.2g}"
+
+
+def time_text(ns: float) -> str:
+    """A time in the largest unit that leaves a number above one."""
+    for unit, name in ((NS_PER_DAY, "days"), (NS_PER_HOUR, "h"), (NS_PER_S, "s")):
+        if ns >= unit:
+            return f"{ns / unit:.1f} {name}"
+    return f"{ms(ns):.1f} ms"
+
+
+def changes_of(trends: Sequence[Trend]) -> list[tuple[str, ...]]:
+    """Rows of a table of trends: name, level, drift with its interval, change, highest, chances, shape."""
+    return [
+        (
+            t.what, f"{ms(t.level_ns):.3f}", f"{ms(t.drift_ns):+.3f}",
+            f"{ms(t.low_ns):+.3f} to {ms(t.high_ns):+.3f}", f"{ms(t.change_ns):+.3f}", f"{ms(t.rise_ns):+.3f}",
+            _p(t.p_drift), _p(t.p_change), {"none": "not proven"}.get(t.shape, t.shape),
+        )
+        for t in trends
+    ]  # fmt: skip
