@@ -14,11 +14,18 @@ _LOSS = (
     "micro-batches and ranks), for --model gave no loss function"
 )
 
+_AVERAGE = (
+    "the average of losses: the model gives its loss, and what each micro-batch's backward starts from was taken as "
+    "recorded (counts of tokens that differ by micro-batch or rank)"
+)
+
 
 def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
     """Return what the proof did not see or took as recorded, "what: why"."""
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
-    loss = () if any(ends) or proof.loss_factors else (_LOSS,)
+    places = {c.place for c in proof.checks if c.place is not None}
+    within = (_AVERAGE,) if len(places) > 1 else ()
+    loss = () if proof.loss_factors else within if any(ends) else (_LOSS,)
     return (*loss, *_unsent(run), *proof.unseen)
 
 

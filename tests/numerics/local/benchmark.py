@@ -33,7 +33,7 @@ def main():
                 found.verdict == "bug" and wanted in {None, place} if name in BUGS else found.verdict != "bug"
             )
             right += good
-            share = found.reason.partition("up to ")[2] or "–"
+            share = found.reason.partition("up to ")[2].partition(";")[0] or "–"
             print(
                 f"| {name} | {found.verdict if good else f'**{found.verdict}**'} | {place} | {share} |",
                 flush=True,

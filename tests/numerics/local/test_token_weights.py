@@ -167,6 +167,40 @@ def second_double(own, labels):
     return all_tokens(own, labels) * (0.5 if own is labels[1] else 1)
 
 
+class Judge(nn.Module):
+    """A model that gives its loss itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Words()
+
+    def forward(self, ids, labels):
+        return entropy(self.inner(ids), labels)
+
+
+def judge():
+    torch.manual_seed(6)
+    return Judge()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_losses_of_the_model_are_averaged_unchecked(tmp_path, micro_batches):
+    model = judge()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watcher = watch(model, optimizer, micro_batches=micro_batches, out=tmp_path / "run", level="tensors")
+    for count in (12, 9)[:micro_batches]:
+        ids = torch.randint(0, CLASSES, (2, LENGTH), generator=torch.Generator().manual_seed(count))
+        labels = ids.clone()
+        labels.view(-1)[count:] = -100
+        (model(ids, labels) / micro_batches).backward()
+    optimizer.step()
+    watcher.close()
+    found = answered(tmp_path / "run", "judge")
+    assert found.verdict in {"identical", "rounding"}
+    assert ("not checked: the average of losses" in found.reason) == (micro_batches > 1)
+    assert not any(text.startswith("the loss:") for text in found.not_checked)
+
+
 def answered(run, function="made"):
     built = build(f"tests.numerics.local.test_token_weights:{function}")
     proving = partial(prove, model=built.model, optimizer=built.optimizer, loss=built.loss)
