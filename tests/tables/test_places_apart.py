@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tracekit.tables.common_ends import Together, choose
-from tracekit.tables.places_apart import leave_apart, ways_by_place
+from tracekit.tables.places_apart import leave_apart, stand_still_as_one, ways_by_place
 from tracekit.tables.stream_sequences import StreamClass
 
 US = 1_000.0
@@ -83,12 +83,32 @@ def test_pairs_that_come_as_one_show_wider_groups():
     assert set(found.values()) == {2}
 
 
-def test_doubtful_clocks_rule_no_group_out():
-    """Ends that the clocks alone may set apart leave a wider group possible."""
-    made = replace(stream(MOSTLY_PAIRS, aligned=True), doubt=1e6)
-    assert ways_by_place(made, WAYS) == {}
-    assert choose(Together(made), WAYS) is None
-    assert choose(Together(replace(stream([("all_reduce", ALL)], aligned=True), doubt=1e6)), WAYS) == 2
+@pytest.mark.parametrize("seed", range(4))
+def test_doubtful_clocks_rule_no_group_out(seed):
+    """Clocks that are wrong by a constant set no wider group apart, and make none of what ends anyhow."""
+    rng = np.random.default_rng(seed)
+    for groups in WAYS:
+        made = stream([("all_reduce", groups)] * 2, aligned=True, seed=seed)
+        shift = rng.uniform(-5e5, 5e5, (8, 1))
+        made = replace(made, starts=made.starts + shift, ends=made.ends + shift, doubt=1e6)
+        assert set(ways_by_place(made, WAYS).values()) == {WAYS.index(groups)}
+        assert choose(Together(made), WAYS) == WAYS.index(groups)
+
+
+def test_who_stands_still_as_one_waits_elsewhere():
+    made = stream([("all_reduce", ALL)], aligned=True)
+    made.starts[[2, 3]] -= 5e6
+    assert stand_still_as_one(made, 0, PAIRS)
+    assert not stand_still_as_one(made, 0, ALL)
+    assert not stand_still_as_one(stream([("all_reduce", PAIRS)], aligned=True), 0, PAIRS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_few_steps_tell_kinds_only(seed):
+    made = stream(MOSTLY_PAIRS * 2, steps=1, seed=seed, aligned=True)
+    assert ways_by_place(made, WAYS) == truth(MOSTLY_PAIRS * 2)
+    one = [("all_reduce", PAIRS)] * 4 + [("all_reduce", ALL)]
+    assert set(ways_by_place(stream(one, steps=1, seed=seed, aligned=True), WAYS).values()) <= {0}
 
 
 def test_barred_ways_are_not_told():

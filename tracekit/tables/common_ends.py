@@ -33,7 +33,7 @@ class Together:
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
         self._aligned = streams.aligned
-        self.doubt = streams.doubt
+        self._doubt = streams.doubt
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
         rows = [[self.row[r] for r in group if r in self.row] for group in groups]
@@ -41,7 +41,8 @@ class Together:
 
     def apart(self, groups: Iterable[Members]) -> float | None:
         """How far most ends are from those of the group's first rank, ns; None where no group has two of the ranks."""
-        away = [np.abs(self.ends[r[1:]] - self.ends[r[0]]).ravel() for r in self._rows(groups)]
+        ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
+        away = [np.abs(beyond_doubt(e, self._doubt)).ravel() for e in ends]
         return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
 
     def closest(self) -> float:
@@ -71,6 +72,13 @@ class Together:
         apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
         rows = self._rows(groups)
         return self._aligned and all(arrivals(self._lasted, rows, self._rows(f)).tell(apart) for f in finer)
+
+
+def beyond_doubt(away: F64, doubt: float) -> F64:
+    """Return differences of ends (pairs × columns, ns) without what clocks in `doubt`, ns, may cause: a common one."""
+    if doubt == 0:
+        return away
+    return np.asarray(away - np.clip(np.median(away, axis=1, keepdims=True), -doubt, doubt), np.float64)
 
 
 class Arrivals(NamedTuple):
@@ -125,7 +133,7 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
         return None
     least = max(min(ends.values()), LEAST_TAIL_NS)
     close = [i for i, e in ends.items() if e <= TOGETHER * least]
-    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least + together.doubt]
+    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
     best = max(close, key=lambda i: max(len(g) for g in ways[i]))
     home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
     within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])

@@ -15,6 +15,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
+from tracekit.thresholds.tables import TOLD_SHARE
 
 UNKNOWN = -1
 OTHER = "other"
@@ -133,15 +134,19 @@ def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:
 
 
 def _fill_groups(group: I32, op: list[str], rows: I64, places: list[I64]) -> None:
-    """Takes over the group of the same place of other steps, else the only one of the stream if it runs such kinds."""
+    """Takes over the group of the same place of other steps, else the only one that most of a kind on the stream tell.
+
+    Where few tell it, the others did not lose their arguments: they are of a CUDA graph, and of any group.
+    """
     for place in places:
         here = np.unique(group[place][group[place] != UNKNOWN])
         if len(here) == 1:
             group[place] = here[0]
     told = rows[group[rows] != UNKNOWN]
-    kinds = {op[row] for row in told.tolist()}
+    kinds, every = Counter(op[row] for row in told.tolist()), Counter(op[row] for row in rows.tolist())
+    most = {kind for kind, count in kinds.items() if count >= TOLD_SHARE * every[kind]}
     if len(np.unique(group[told])) == 1:
-        group[[row for row in rows.tolist() if op[row] in kinds]] = group[told[0]]
+        group[[row for row in rows.tolist() if op[row] in most]] = group[told[0]]
 
 
 def _withdraw_open_steps(group: I32, hint: I32, rank: RankOps, rows: I64) -> None:

@@ -6,11 +6,12 @@ the same place of every step is of the same group.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.tables.common_ends import Members, arrivals
+from tracekit.tables.common_ends import Members, arrivals, beyond_doubt
 from tracekit.tables.intervals import I64
 from tracekit.tables.stream_sequences import F64, StreamClass
 from tracekit.thresholds.tables import (
@@ -19,6 +20,7 @@ from tracekit.thresholds.tables import (
     CLEARLY_APART,
     LEAST_ALIGNED_ENDS,
     LEAST_BLIND_ENDS,
+    LEAST_STEPS_BY_PLACE,
     LEAST_TAIL_NS,
     PAIRS_COMPARED,
     PLACES_TRIED,
@@ -41,19 +43,48 @@ def ways_by_place(
     still open, so that a group with few places is found beside one with many: without a common clock the better half of
     the ends tells the clocks.
     """
+    least = LEAST_ALIGNED_ENDS if streams.aligned else LEAST_BLIND_ENDS
+    if len(streams.places) < LEAST_STEPS_BY_PLACE * len(streams.usual):
+        return _by_kind(streams, ways, barred) if len(streams.places) >= least else {}
     found: dict[int, int] = {}
     for kind in (None, *sorted(set(streams.usual))):
         left = [p for p, k in enumerate(streams.usual) if p not in found and kind in {None, k}]
         columns = np.isin(streams.places, left)
-        if columns.sum() >= (LEAST_ALIGNED_ENDS if streams.aligned else LEAST_BLIND_ENDS):
+        if columns.sum() >= least:
             found |= _Compared(streams, columns, ways, barred).decided()
     return found
+
+
+def _by_kind(
+    streams: StreamClass, ways: Sequence[Division], barred: Mapping[int, Collection[int]] | None
+) -> dict[int, int]:
+    """`ways_by_place` where too few steps were recorded to tell a place by itself: all places of a kind are one."""
+    first = {kind: streams.usual.index(kind) for kind in streams.usual}
+    kinds = {first[kind]: [p for p, k in enumerate(streams.usual) if k == kind] for kind in first}
+    none = {one: {w for p in places for w in (barred or {}).get(p, ())} for one, places in kinds.items()}
+    columns = np.ones(len(streams.places), bool)
+    made = replace(streams, places=tuple(first[kind] for kind in streams.kinds))
+    told = _Compared(made, columns, ways, none).decided()
+    return {place: way for one, way in told.items() for place in kinds[one]}
 
 
 def leave_apart(streams: StreamClass, place: int, groups: Division) -> bool:
     """Return whether members of `groups` leave clearly apart at a place of a class whose clocks are aligned."""
     scores = _Compared(streams, np.array(streams.places) == place, [groups]).scores[0]
-    return scores.get(place, 0.0) >= CLEARLY_APART * TAIL_NS + streams.doubt
+    return scores.get(place, 0.0) >= CLEARLY_APART * TAIL_NS
+
+
+def stand_still_as_one(streams: StreamClass, place: int, groups: Division) -> bool:
+    """Return whether all members of some of `groups` stand still at a place for far longer than those of others.
+
+    Then they wait for somebody else, in a wider group, unless their link is slow.
+    """
+    row = {rank: i for i, rank in enumerate(streams.kept)}
+    columns = np.array(streams.places) == place
+    lasted = (streams.ends - streams.starts)[:, columns]
+    least = [lasted[rows].min(axis=0) for g in groups if (rows := [row[r] for r in g if r in row])]
+    longest, shortest = (float(np.median(f(least, axis=0))) for f in (np.max, np.min))
+    return longest >= CLEARLY_APART * max(shortest, TAIL_NS)
 
 
 class _Compared:
@@ -109,7 +140,7 @@ class _Compared:
         ends[list(self._barred.get(place, ()))] = np.inf
         least = np.maximum(float(ends.min(initial=np.inf)), tails)
         close = np.flatnonzero(ends <= TOGETHER * least).tolist()
-        far = ends >= CLEARLY_APART * least + self._doubt
+        far = ends >= CLEARLY_APART * least
         if not close or ends.min() > TAIL_NS or len(close) + far.sum() < len(ends):
             return None, False
         best = max(close, key=lambda w: max(len(rows) for rows in self._rows[w]))
@@ -140,8 +171,11 @@ class _Compared:
         away = self._ends[other] - self._ends[one]
         if not self._aligned:
             away = self._without_clocks(away)
-        far = np.abs(away)
-        return {place: float(np.quantile(far[:, c], APART_QUANTILE)) for place, c in self._columns.items()}
+        return {place: self._apart(away[:, columns]) for place, columns in self._columns.items()}
+
+    def _apart(self, away: F64) -> float:
+        """How far most ends are apart at a place, ns, but for what the clocks may cause."""
+        return float(np.quantile(np.abs(beyond_doubt(away, self._doubt)), APART_QUANTILE))
 
     def _starts(self) -> list[I64]:
         """Columns from which a fit may start: all, those of each kind, and those of some places."""

@@ -86,13 +86,13 @@ def stream_classes(
     return [c for c in every if c is not None]
 
 
-def places_on(rank: RankOps, stream: int, usual: Kinds) -> I64:
+def places_on(rank: RankOps, stream: int, usual: Kinds, chosen: Mask) -> I64:
     """Return the place of each operation in the sequence `usual` of its step on `stream`; -1 of any other operation.
 
-    Steps that run another sequence have no places.
+    The sequence is that of the `chosen` operations. Steps that run another one have no places.
     """
     place = np.full(len(rank.op), NO_GROUP, np.int64)
-    for mine in (s for s in _streams(rank, unnamed_rows(rank), mixed=True) if s.stream == stream):
+    for mine in (s for s in _streams(rank, chosen, mixed=True) if s.stream == stream):
         for rows in mine.rows.values():
             if _kinds(rank, rows) == usual:
                 place[rows] = np.arange(len(rows))

@@ -168,6 +168,12 @@ PLACES_COMPARED: Final = 4096
 PAIRS_COMPARED: Final = 64
 """Pairs of members whose ends are compared at a place at the most, spread over all: more make nothing clearer."""
 
+LEAST_STEPS_BY_PLACE: Final = 3
+"""Steps from which a place of the step is told by itself: two ends may meet by chance, or by a clock's error."""
+
+TOLD_SHARE: Final = 0.5
+"""Share of a kind's calls on a stream that tell their group, from which the others lost it: one in ten does."""
+
 LEAST_BLIND_ENDS: Final = 12
 """Ends that tell clock and places at the least: a line through the better half of fewer meets some by chance."""
 

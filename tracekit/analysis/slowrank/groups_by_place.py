@@ -1,10 +1,12 @@
 """Groups of streams that carry several: each place of the step is named by the ranks that leave together there."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analysis.slowrank.inferred_groups import named, without_inferred
 from tracekit.analysis.slowrank.possible_ways import allowed_ways
@@ -14,7 +16,7 @@ from tracekit.tables.clock import Clocks
 from tracekit.tables.common_ends import Members
 from tracekit.tables.intervals import I64
 from tracekit.tables.operations import RankOps
-from tracekit.tables.places_apart import leave_apart, ways_by_place
+from tracekit.tables.places_apart import leave_apart, stand_still_as_one, ways_by_place
 from tracekit.tables.stream_sequences import NO_GROUP, StreamClass, places_on, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, by_parts, members_of
 
@@ -24,19 +26,29 @@ def with_groups_of_places(
 ) -> tuple[Run, list[RankOps]]:
     """Return `run` and `ranks` with groups for the streams that carry several; all others stay as they are.
 
-    With `clocks`, groups that were inferred before are told anew, and forgotten where their members leave apart.
+    With `clocks`, groups that were inferred before are told anew, and forgotten where their members leave apart. Then
+    each kind is compared by itself as well, over ranks whose streams carry other groups besides: all stages of a
+    pipeline reduce norms in one group, each on the stream of its own.
     """
     bare = [without_inferred(r) for r in ranks]
     recorded = {r.rank for r in ranks}
-    numbered = _Numbered({r.rank: r for r in bare}, recorded)
-    classes = stream_classes(bare, clocks, by_place=True)
-    for streams, ways in allowed_ways(run, mesh, classes, recorded):
-        numbered.add(streams, ways, {g.group: g.ranks for g in run.groups})
-    if not numbered.mixed:
-        return run, ranks
+    numbered = _Numbered({r.rank: r for r in bare}, recorded, {g.group: g.ranks for g in run.groups})
+    kinds = sorted(
+        {k for r in bare for k, open_ in zip(r.op, unnamed_rows(r).tolist(), strict=True) if open_}
+    )
+    for kind in (None, *(kinds if clocks is not None else ())):
+        classes = stream_classes(bare, clocks, by_place=True, rows=partial(_of_kind, kind=kind))
+        for streams, ways in allowed_ways(run, mesh, classes, recorded):
+            numbered.add(streams, ways, kind)
     run, told = named(run, numbered.ranks(), numbered.found)
     parted = _parted(run, ranks, numbered) if clocks is not None else {}
     return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, told, strict=True)]
+
+
+def _of_kind(rank: RankOps, *, kind: str | None) -> npt.NDArray[np.bool_]:
+    """Whether each operation names no group and is of a kind, or of any."""
+    unnamed = unnamed_rows(rank)
+    return unnamed if kind is None else np.asarray(unnamed & (np.array(rank.op, str) == kind), bool)
 
 
 Hint = dict[int, Members]
@@ -54,8 +66,10 @@ class _Numbered:
 
     bare: dict[int, RankOps]
     recorded: set[int]
+    members: dict[int, Members]  # of each group, by number
     found: dict[tuple[int, int], Members] = field(default_factory=dict)  # (rank, number) → members
-    mixed: list[StreamClass] = field(default_factory=list)
+    seen: list[tuple[StreamClass, str | None, set[int]]] = field(default_factory=list)
+    """Classes, the kind that they are of or None, and the places that were told."""
     rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
     excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
     """Rank, operations, and the groups of which their ends show that one is theirs, but not which."""
@@ -65,14 +79,11 @@ class _Numbered:
         used = (r.stream for r in self.bare.values() if r.stream is not None)
         self.free = 1 + max((int(s.max(initial=0)) for s in used), default=0)
 
-    def add(self, streams: StreamClass, ways: Sequence[Way], members: Mapping[int, Members]) -> None:
-        """Number the places of a class by their ways, if it is one that carries several.
-
-        members: of each group, by number.
-        """
+    def add(self, streams: StreamClass, ways: Sequence[Way], kind: str | None) -> None:
+        """Number the places of a class by their ways, if it carries several or one `kind` only."""
         alike = by_parts(streams, ways, self.recorded)
         parts = list(alike)
-        hints = self._hints(streams, members)
+        hints = self._hints(streams, kind)
         barred = {p: [n for n, k in enumerate(parts) if not fitting(alike[k], h)] for p, h in hints.items()}
         found = ways_by_place(streams, parts, barred)
         for place, hint in hints.items():
@@ -82,28 +93,33 @@ class _Numbered:
         places = defaultdict(list)
         for place, way in found.items():
             places[way, tuple(sorted(hints.get(place, {}).items()))].append(place)
-        if len(places) < len(("one", "other")):
+        self.seen.append((streams, kind, set(found)))
+        if kind is None and len(places) < len(("one", "other")) and not self._beside_named(streams):
             return
-        self.mixed.append(streams)
         for (way, told), mine in sorted(places.items()):
-            self._number(streams, fitting(alike[parts[way]], dict(told)), mine)
+            self._number(streams, fitting(alike[parts[way]], dict(told)), mine, kind)
 
-    def _hints(self, streams: StreamClass, members: Mapping[int, Members]) -> dict[int, Hint]:
+    def _beside_named(self, streams: StreamClass) -> bool:
+        """Whether a stream of the class carries operations that name their group, as well."""
+        mine = ((self.bare[rank], stream) for rank, stream in streams.streams.items())
+        return any((ops.group[ops.stream == stream] != NO_GROUP).any() for ops, stream in mine)
+
+    def _hints(self, streams: StreamClass, kind: str | None) -> dict[int, Hint]:
         """Place → rank → members of the group that arguments told there, where they told one."""
         hints: dict[int, Hint] = defaultdict(dict)
         for rank, stream in streams.streams.items():
             ops = self.bare[rank]
             if ops.hint is None or (ops.hint == NO_GROUP).all():
                 continue
-            at = places_on(ops, stream, streams.usual)
+            at = places_on(ops, stream, streams.usual, _of_kind(ops, kind=kind))
             for place in np.unique(at[(ops.hint != NO_GROUP) & (at != NO_GROUP)]).tolist():
                 told = np.unique(ops.hint[at == place])
                 told = told[told != NO_GROUP]
                 if len(told) == 1:
-                    hints[place][rank] = members[int(told[0])]
+                    hints[place][rank] = self.members[int(told[0])]
         return hints
 
-    def _number(self, streams: StreamClass, ways: list[Way], places: list[int]) -> None:
+    def _number(self, streams: StreamClass, ways: list[Way], places: list[int], kind: str | None) -> None:
         """Number the operations of a class at `places`; those of kinds that run nowhere else in all steps."""
         new = replace(streams, streams=dict.fromkeys(streams.streams, self.free))
         found = members_of([(new, ways)], self.recorded)
@@ -111,8 +127,9 @@ class _Numbered:
         kinds -= {k for i, k in enumerate(streams.usual) if i not in places}
         for rank, stream in streams.streams.items():
             ops = self.bare[rank]
-            mine = unnamed_rows(ops) & (ops.stream == stream) & np.isin(np.array(ops.op, str), sorted(kinds))
-            mine |= np.isin(places_on(ops, stream, streams.usual), places)
+            chosen = _of_kind(ops, kind=kind)
+            mine = chosen & (ops.stream == stream) & np.isin(np.array(ops.op, str), sorted(kinds))
+            mine |= np.isin(places_on(ops, stream, streams.usual, chosen), places)
             rows = np.flatnonzero(mine)
             if found:
                 self.rows[rank, self.free] = rows
@@ -134,13 +151,19 @@ def _parted(run: Run, ranks: list[RankOps], numbered: _Numbered) -> dict[int, I6
     ops = {r.rank: r for r in ranks}
     members = {g.group: g.ranks for g in run.groups}
     lost: dict[int, list[I64]] = defaultdict(list)
-    for streams in numbered.mixed:
-        at = {r: places_on(numbered.bare[r], s, streams.usual) for r, s in streams.streams.items()}
+    for streams, kind, told in numbered.seen:
+        bare = {rank: numbered.bare[rank] for rank in streams.streams}
+        at = {
+            r: places_on(o, streams.streams[r], streams.usual, _of_kind(o, kind=kind))
+            for r, o in bare.items()
+        }
         for place in range(len(streams.usual)):
             rows = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
             groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
             division = sorted(members[g] for g in groups - {NO_GROUP})
-            if division and leave_apart(streams, place, division):
+            if not division or place in told:
+                continue
+            if leave_apart(streams, place, division) or stand_still_as_one(streams, place, division):
                 for rank, mine in rows.items():
                     lost[rank].append(mine)
     for rank, mine, possible in numbered.excluded:
