@@ -37,6 +37,8 @@ class Clocks:
     doubt: dict[int, float] = field(
         default_factory=dict
     )  # ns by which a rank that only messages link may be off
+    exact: dict[int, int] = field(default_factory=dict)
+    """The island of each rank if only as many collectives link two as tell how fast the clock of one runs."""
 
     def align(self, rank: int, times: I64) -> I64:
         """Times of `rank` (ns) on the common clock of its island, counted from an arbitrary zero.
@@ -63,8 +65,10 @@ def align(ops: Operations) -> Clocks:
     pairs = common_ends(ops, origin)
     edges = sorted(pairs, key=lambda e: (-len(pairs[e]), e))
     neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
-    linked = DisjointSets(ops.ranks)
+    linked, exact = DisjointSets(ops.ranks), DisjointSets(ops.ranks)
     for a, b in edges:
+        if len(pairs[a, b]) >= CLOCK_FIT_FROM:
+            exact.join(a, b)
         if linked.join(a, b):
             mine, theirs = np.array(pairs[a, b], np.float64).T
             shift, rate = line_through(theirs - mine, theirs)
@@ -76,7 +80,9 @@ def align(ops: Operations) -> Clocks:
     _join_islands(ops, clocks)
     errors = [_errors(clocks, a, b, np.array(pairs[a, b], np.float64).T) for a, b in edges]
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
-    return Clocks(offset, rates, island, origin, residual, clocks.doubt)
+    return Clocks(
+        offset, rates, island, origin, residual, clocks.doubt, {r: exact.find(r) for r in ops.ranks}
+    )
 
 
 def _inverse(shift: float, rate: float, lead: float) -> tuple[float, float, float]:

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.stream_sequences import F64, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEARLY_APART,
+    LEAST_ENDS,
     LEAST_TAIL_NS,
     MOST_CLUSTERED,
     PROVING_LEAD,
@@ -33,7 +35,7 @@ class Together:
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
         self._aligned = streams.aligned
-        self._doubt = streams.doubt
+        self._clocks = ClockErrors(np.median(streams.ends, axis=0), streams.doubt, streams.drifts)
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
         rows = [[self.row[r] for r in group if r in self.row] for group in groups]
@@ -42,7 +44,7 @@ class Together:
     def apart(self, groups: Iterable[Members]) -> float | None:
         """How far most ends are from those of the group's first rank, ns; None where no group has two of the ranks."""
         ends = [self.ends[r[1:]] - self.ends[r[0]] for r in self._rows(groups)]
-        away = [np.abs(beyond_doubt(e, self._doubt)).ravel() for e in ends]
+        away = [np.abs(self._clocks.taken_out(e)).ravel() for e in ends]
         return float(np.quantile(np.concatenate(away), APART_QUANTILE)) if away else None
 
     def closest(self) -> float:
@@ -74,11 +76,30 @@ class Together:
         return self._aligned and all(arrivals(self._lasted, rows, self._rows(f)).tell(apart) for f in finer)
 
 
-def beyond_doubt(away: F64, doubt: float) -> F64:
-    """Return differences of ends (pairs × columns, ns) without what clocks in `doubt`, ns, may cause: a common one."""
-    if doubt == 0:
-        return away
-    return np.asarray(away - np.clip(np.median(away, axis=1, keepdims=True), -doubt, doubt), np.float64)
+class ClockErrors(NamedTuple):
+    """What a common clock may be wrong by: a constant between two ranks, or a line where nothing told their rates."""
+
+    when: F64  # of each column, ns
+    doubt: float  # ns
+    drifts: bool
+
+    def taken_out(self, away: F64) -> F64:
+        """Differences of ends (pairs × columns, ns) without what the clocks may cause."""
+        if self.drifts and away.shape[1] >= LEAST_ENDS:
+            return np.asarray(away @ _without_clock(self.when[None, :]), np.float64)
+        if self.doubt == 0:
+            return away
+        return np.asarray(
+            away - np.clip(np.median(away, axis=1, keepdims=True), -self.doubt, self.doubt), np.float64
+        )
+
+    def of(self, columns: npt.NDArray[np.int64]) -> "ClockErrors":
+        """The same for some columns."""
+        return self._replace(when=self.when[columns])
+
+    def tell(self, columns: int) -> bool:
+        """Whether so many columns tell more than the clocks may cause."""
+        return not self.drifts or columns >= LEAST_ENDS
 
 
 class Arrivals(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.tables.common_ends import Members, arrivals, beyond_doubt
+from tracekit.tables.common_ends import ClockErrors, Members, arrivals
 from tracekit.tables.intervals import I64
 from tracekit.tables.stream_sequences import F64, StreamClass
 from tracekit.thresholds.tables import (
@@ -102,7 +102,8 @@ class _Compared:
         self._columns = {place: np.flatnonzero(at == place) for place in np.unique(at).tolist()}
         self._ends = streams.ends[:, columns]
         self._lasted: F64 = self._ends - streams.starts[:, columns]
-        self._aligned, self._doubt = streams.aligned, streams.doubt
+        self._aligned = streams.aligned
+        self._clocks = ClockErrors(np.median(self._ends, axis=0), streams.doubt, streams.drifts)
         row = {rank: i for i, rank in enumerate(streams.kept)}
         self._rows = [[r for g in way if len(r := [row[m] for m in g if m in row]) > 1] for way in ways]
         self._kinds = np.array(streams.kinds)[columns]
@@ -141,7 +142,8 @@ class _Compared:
         least = np.maximum(float(ends.min(initial=np.inf)), tails)
         close = np.flatnonzero(ends <= TOGETHER * least).tolist()
         far = ends >= CLEARLY_APART * least
-        if not close or ends.min() > TAIL_NS or len(close) + far.sum() < len(ends):
+        clear = self._clocks.tell(len(self._columns[place])) and ends.min() <= TAIL_NS
+        if not close or not clear or len(close) + far.sum() < len(ends):
             return None, False
         best = max(close, key=lambda w: max(len(rows) for rows in self._rows[w]))
         home = {row: n for n, rows in enumerate(self._rows[best]) for row in rows}
@@ -171,11 +173,11 @@ class _Compared:
         away = self._ends[other] - self._ends[one]
         if not self._aligned:
             away = self._without_clocks(away)
-        return {place: self._apart(away[:, columns]) for place, columns in self._columns.items()}
+        return {place: self._apart(away[:, columns], columns) for place, columns in self._columns.items()}
 
-    def _apart(self, away: F64) -> float:
+    def _apart(self, away: F64, columns: I64) -> float:
         """How far most ends are apart at a place, ns, but for what the clocks may cause."""
-        return float(np.quantile(np.abs(beyond_doubt(away, self._doubt)), APART_QUANTILE))
+        return float(np.quantile(np.abs(self._clocks.of(columns).taken_out(away)), APART_QUANTILE))
 
     def _starts(self) -> list[I64]:
         """Columns from which a fit may start: all, those of each kind, and those of some places."""

@@ -47,6 +47,7 @@ class StreamClass:
     places: tuple[int, ...] = ()  # in the step's sequence, by column
     usual: Kinds = ()  # what each step runs
     doubt: float = 0.0  # by how much aligned times of two ranks may differ because of their clocks, ns
+    drifts: bool = False  # whether nothing tells how fast the clocks of some ranks run
 
 
 def unnamed_rows(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -200,10 +201,13 @@ def _class(members: dict[int, _Stream], clocks: Clocks | None, columns: int) -> 
     at = tuple(column % len(usual) for column in picked.tolist())
     kinds = tuple(usual[place] for place in at)
     return StreamClass(
-        streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual, _doubt(kept, clocks)
+        streams, tuple(kept), starts, ends, size, clocks is not None, kinds, at, usual, *_doubt(kept, clocks)
     )
 
 
-def _doubt(ranks: Iterable[int], clocks: Clocks | None) -> float:
-    """By how much times of `ranks` on the common clock may differ because of it, ns."""
-    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0) if clocks is not None else 0.0
+def _doubt(ranks: Sequence[int], clocks: Clocks | None) -> tuple[float, bool]:
+    """(by how much times of `ranks` on the common clock may differ because of it, ns; whether they may drift)."""
+    if clocks is None:
+        return 0.0, False
+    drifts = len({clocks.exact.get(rank, rank) for rank in ranks}) > 1
+    return max((clocks.doubt.get(rank, 0.0) for rank in ranks), default=0.0), drifts

@@ -17,11 +17,12 @@ COLLECTIVE: Final = "collective"
 
 
 def named(
-    run: Run, ranks: list[RankOps], found: Mapping[tuple[int, int], Members]
+    run: Run, ranks: list[RankOps], found: Mapping[tuple[int, int], Members], *, sure: bool = False
 ) -> tuple[Run, list[RankOps]]:
     """Return `run` with the groups in `found` ((rank, stream) → members), and the operations of their streams in them.
 
-    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all).
+    What left together on a stream is a collective, whatever its kernel is called (RCCL has one name for all). Unless it
+    is `sure`, because nothing else is possible, a group counts as inferred, and may be told anew.
     """
     number = {g.ranks: g.group for g in run.groups}
     groups = list(run.groups)
@@ -39,7 +40,8 @@ def named(
         op = tuple(
             COLLECTIVE if new and o == OTHER else o for o, new in zip(rank.op, learnt.tolist(), strict=True)
         )
-        inferred = learnt if rank.inferred is None else learnt | rank.inferred
+        before = np.zeros(len(group), bool) if rank.inferred is None else rank.inferred
+        inferred = before if sure else learnt | before
         every.append(replace(rank, group=group, op=op, inferred=inferred))
     return replace(run, groups=tuple(groups)), every
 

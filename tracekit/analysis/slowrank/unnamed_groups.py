@@ -62,7 +62,9 @@ def _by_streams(
     run: Run, ranks: list[RankOps], sizes: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, list[RankOps]]:
     """What `with_groups_of_streams` returns, where each stream carries one group."""
-    run, ranks = named(run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks))
+    run, ranks = named(
+        run, ranks, streams_of_all(ranks, _world(run, ranks)) | _only_worlds(run, ranks), sure=True
+    )
     run, ranks = named(run, ranks, groups_of_threads(ranks, run.groups))
     if not any(unnamed_rows(r).any() for r in ranks):
         return run, ranks
