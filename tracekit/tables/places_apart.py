@@ -83,8 +83,10 @@ def stand_still_as_one(streams: StreamClass, place: int, groups: Division) -> bo
     columns = np.array(streams.places) == place
     lasted = (streams.ends - streams.starts)[:, columns]
     least = [lasted[rows].min(axis=0) for g in groups if (rows := [row[r] for r in g if r in row])]
+    if len(least) < len(("one", "other")):
+        return False
     longest, shortest = (float(np.median(f(least, axis=0))) for f in (np.max, np.min))
-    return longest >= CLEARLY_APART * max(shortest, TAIL_NS)
+    return longest >= TOGETHER * max(shortest, TAIL_NS)
 
 
 class _Compared:
@@ -142,7 +144,7 @@ class _Compared:
         least = np.maximum(float(ends.min(initial=np.inf)), tails)
         close = np.flatnonzero(ends <= TOGETHER * least).tolist()
         far = ends >= CLEARLY_APART * least
-        clear = self._clocks.tell(len(self._columns[place])) and ends.min() <= TAIL_NS
+        clear = self._clocks.tell(len(self._columns[place])) and float(ends.min(initial=np.inf)) <= TAIL_NS
         if not close or not clear or len(close) + far.sum() < len(ends):
             return None, False
         best = max(close, key=lambda w: max(len(rows) for rows in self._rows[w]))

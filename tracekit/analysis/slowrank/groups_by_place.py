@@ -1,7 +1,7 @@
 """Groups of streams that carry several: each place of the step is named by the ranks that leave together there."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -41,7 +41,7 @@ def with_groups_of_places(
         for streams, ways in allowed_ways(run, mesh, classes, recorded):
             numbered.add(streams, ways, kind)
     run, told = named(run, numbered.ranks(), numbered.found)
-    parted = _parted(run, ranks, numbered) if clocks is not None else {}
+    parted = _parted(run, ranks, numbered, kinds) if clocks is not None else {}
     return run, [_joined(old, new, parted.get(old.rank)) for old, new in zip(ranks, told, strict=True)]
 
 
@@ -68,8 +68,7 @@ class _Numbered:
     recorded: set[int]
     members: dict[int, Members]  # of each group, by number
     found: dict[tuple[int, int], Members] = field(default_factory=dict)  # (rank, number) → members
-    seen: list[tuple[StreamClass, str | None, set[int]]] = field(default_factory=list)
-    """Classes, the kind that they are of or None, and the places that were told."""
+    seen: list[tuple[StreamClass, str | None]] = field(default_factory=list)  # and the kind that they are of
     rows: dict[tuple[int, int], I64] = field(default_factory=dict)  # (rank, number) → its operations
     excluded: list[tuple[int, I64, set[Members]]] = field(default_factory=list)
     """Rank, operations, and the groups of which their ends show that one is theirs, but not which."""
@@ -93,7 +92,7 @@ class _Numbered:
         places = defaultdict(list)
         for place, way in found.items():
             places[way, tuple(sorted(hints.get(place, {}).items()))].append(place)
-        self.seen.append((streams, kind, set(found)))
+        self.seen.append((streams, kind))
         if kind is None and len(places) < len(("one", "other")) and not self._beside_named(streams):
             return
         for (way, told), mine in sorted(places.items()):
@@ -138,6 +137,21 @@ class _Numbered:
         self.found |= found
         self.free += 1
 
+    def open_places(self, streams: StreamClass, kind: str | None) -> Iterator[tuple[int, dict[int, I64]]]:
+        """Yield each place of a class at which no operation was told anew, and the operations there by rank."""
+        told = {rank: np.zeros(len(ops.op), bool) for rank, ops in self.bare.items()}
+        for (rank, _), rows in self.rows.items():
+            told[rank][rows] = True
+        bare = {rank: self.bare[rank] for rank in streams.streams}
+        at = {
+            r: places_on(o, streams.streams[r], streams.usual, _of_kind(o, kind=kind))
+            for r, o in bare.items()
+        }
+        for place in range(len(streams.usual)):
+            here = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
+            if not any(told[rank][mine].any() for rank, mine in here.items()):
+                yield place, here
+
     def ranks(self) -> list[RankOps]:
         """The operations with these numbers as their streams."""
         stream = {rank: ops.stream.copy() for rank, ops in self.bare.items() if ops.stream is not None}
@@ -146,33 +160,49 @@ class _Numbered:
         return [replace(ops, stream=stream.get(rank)) for rank, ops in self.bare.items()]
 
 
-def _parted(run: Run, ranks: list[RankOps], numbered: _Numbered) -> dict[int, I64]:
-    """Rank → its operations whose groups, inferred before, leave apart on the common clock, or others together."""
+def _parted(
+    run: Run, ranks: list[RankOps], numbered: _Numbered, kinds: Sequence[str]
+) -> dict[int, npt.NDArray[np.bool_]]:
+    """Rank → whether each operation loses the group that was inferred before: the evidence now speaks against it.
+
+    Its members leave apart on the common clock, or those of another group together; or, whatever the clocks, they stand
+    still as one while those of other groups do not.
+    """
     ops = {r.rank: r for r in ranks}
     members = {g.group: g.ranks for g in run.groups}
-    lost: dict[int, list[I64]] = defaultdict(list)
-    for streams, kind, told in numbered.seen:
-        bare = {rank: numbered.bare[rank] for rank in streams.streams}
-        at = {
-            r: places_on(o, streams.streams[r], streams.usual, _of_kind(o, kind=kind))
-            for r, o in bare.items()
-        }
-        for place in range(len(streams.usual)):
-            rows = {rank: np.flatnonzero(places == place) for rank, places in at.items()}
-            groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
-            division = sorted(members[g] for g in groups - {NO_GROUP})
-            if not division or place in told:
-                continue
-            if leave_apart(streams, place, division) or stand_still_as_one(streams, place, division):
-                for rank, mine in rows.items():
-                    lost[rank].append(mine)
+    lost = {r.rank: np.zeros(len(r.op), bool) for r in ranks}
+    for streams, kind in numbered.seen:
+        for place, rows in numbered.open_places(streams, kind):
+            if leave_apart(streams, place, _division(ops, rows, members)):
+                _mark(lost, rows)
+    for kind in kinds:
+        for streams in stream_classes(
+            list(numbered.bare.values()), by_place=True, rows=partial(_of_kind, kind=kind)
+        ):
+            for place, rows in numbered.open_places(streams, kind):
+                if stand_still_as_one(streams, place, _division(ops, rows, members)):
+                    _mark(lost, rows)
     for rank, mine, possible in numbered.excluded:
         wrong = [row for row in mine.tolist() if members.get(int(ops[rank].group[row])) not in possible]
-        lost[rank].append(np.array(wrong, np.int64))
-    return {rank: np.concatenate(mine) for rank, mine in lost.items()}
+        lost[rank][wrong] = True
+    return lost
 
 
-def _joined(old: RankOps, new: RankOps, lost: I64 | None) -> RankOps:
+def _mark(lost: dict[int, npt.NDArray[np.bool_]], rows: Mapping[int, I64]) -> None:
+    """Marks the rows of each rank."""
+    for rank, mine in rows.items():
+        lost[rank][mine] = True
+
+
+def _division(
+    ops: Mapping[int, RankOps], rows: Mapping[int, I64], members: Mapping[int, Members]
+) -> list[Members]:
+    """The groups that the operations `rows` of each rank have."""
+    groups = {int(g) for rank, mine in rows.items() for g in np.unique(ops[rank].group[mine])}
+    return sorted(members[g] for g in groups - {NO_GROUP})
+
+
+def _joined(old: RankOps, new: RankOps, lost: npt.NDArray[np.bool_] | None) -> RankOps:
     """`old` with the groups of `new`; its own stay where `new` has none, but not at the rows `lost`."""
     group = old.group.copy()
     if lost is not None:
