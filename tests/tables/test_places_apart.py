@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tracekit.tables.common_ends import Together, choose
-from tracekit.tables.places_apart import leave_apart, stand_still_as_one, ways_by_place
+from tracekit.tables.places_apart import carries_others, leave_apart, stand_still_as_one, ways_by_place
 from tracekit.tables.stream_sequences import StreamClass
 
 US = 1_000.0
@@ -115,6 +115,14 @@ def test_barred_ways_are_not_told():
     made = stream(MOSTLY_PAIRS, aligned=True)
     found = ways_by_place(made, WAYS, {6: [1], 0: [0]})
     assert found == {p: w for p, w in truth(MOSTLY_PAIRS).items() if p not in {0, 6}}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("aligned", [True, False])
+def test_a_place_outside_shows_that_others_share_the_stream(seed, aligned):
+    pairs = dict.fromkeys(range(6), 0)
+    assert carries_others(stream(MOSTLY_PAIRS, seed=seed, aligned=aligned), PAIRS, pairs)
+    assert not carries_others(stream([("all_reduce", PAIRS)] * 8, seed=seed, aligned=aligned), PAIRS, pairs)
 
 
 def test_members_leave_apart_where_others_are_awaited():

@@ -68,6 +68,12 @@ def _by_kind(
     return {place: way for one, way in told.items() for place in kinds[one]}
 
 
+def carries_others(streams: StreamClass, way: Division, told: Collection[int]) -> bool:
+    """Return whether members of the groups of `way` leave clearly apart at a place that is not among those `told`."""
+    scores = _Compared(streams, np.ones(len(streams.places), bool), [way]).scores[0]
+    return any(s >= CLEARLY_APART * TAIL_NS for place, s in scores.items() if place not in told)
+
+
 def leave_apart(streams: StreamClass, place: int, groups: Division) -> bool:
     """Return whether members of `groups` leave clearly apart at a place of a class whose clocks are aligned."""
     scores = _Compared(streams, np.array(streams.places) == place, [groups]).scores[0]

@@ -16,7 +16,7 @@ from tracekit.tables.clock import Clocks
 from tracekit.tables.common_ends import Members
 from tracekit.tables.intervals import I64
 from tracekit.tables.operations import RankOps
-from tracekit.tables.places_apart import leave_apart, stand_still_as_one, ways_by_place
+from tracekit.tables.places_apart import carries_others, leave_apart, stand_still_as_one, ways_by_place
 from tracekit.tables.stream_sequences import NO_GROUP, StreamClass, places_on, stream_classes, unnamed_rows
 from tracekit.tables.usual_numbering import Way, by_parts, members_of
 
@@ -93,7 +93,8 @@ class _Numbered:
         for place, way in found.items():
             places[way, tuple(sorted(hints.get(place, {}).items()))].append(place)
         self.seen.append((streams, kind))
-        if kind is None and len(places) < len(("one", "other")) and not self._beside_named(streams):
+        several = len(places) > 1 or any(carries_others(streams, parts[way], found) for way, _ in places)
+        if kind is None and not several and not self._beside_named(streams):
             return
         for (way, told), mine in sorted(places.items()):
             self._number(streams, fitting(alike[parts[way]], dict(told)), mine, kind)
