@@ -103,6 +103,14 @@ def test_who_stands_still_as_one_waits_elsewhere():
     assert not stand_still_as_one(stream([("all_reduce", PAIRS)], aligned=True), 0, PAIRS)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("all_reduce", {2}), ("other", set())])
+def test_ranks_in_step_tell_collectives_only(kind, told):
+    """A generic kernel may be a message: who comes and leaves with others may wait for another rank all the same."""
+    made = stream([(kind, ALL)] * 2, jitter=0.0, tail=0.0, aligned=True)
+    assert set(ways_by_place(made, WAYS).values()) == told
+    assert choose(Together(made), WAYS) == (2 if told else None)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_few_steps_tell_kinds_only(seed):
     made = stream(MOSTLY_PAIRS * 2, steps=1, seed=seed, aligned=True)

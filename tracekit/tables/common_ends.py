@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.tables.stream_sequences import F64, StreamClass
+from tracekit.tables.stream_sequences import F64, UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEARLY_APART,
@@ -35,6 +35,7 @@ class Together:
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
         self._aligned = streams.aligned
+        self._collective = UNTOLD_KINDS.isdisjoint(streams.kinds)
         self._clocks = ClockErrors(np.median(streams.ends, axis=0), streams.doubt, streams.drifts)
 
     def _rows(self, groups: Iterable[Members]) -> list[list[int]]:
@@ -69,11 +70,13 @@ class Together:
         """Whether `groups` are shown though the `finer` ones leave together too, as parts of any group do.
 
         Each of the finer ones, taken for one, waited for the others of its group, or came with them: then nobody waits
-        for the others, whichever the group is. Without a common clock nothing tells.
+        for the others, whichever the group is, if it is known to be a collective: messages wait for other ranks.
+        Without a common clock nothing tells.
         """
         apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
         rows = self._rows(groups)
-        return self._aligned and all(arrivals(self._lasted, rows, self._rows(f)).tell(apart) for f in finer)
+        came = (arrivals(self._lasted, rows, self._rows(f)) for f in finer)
+        return self._aligned and all(a.tell(apart, collective=self._collective) for a in came)
 
 
 class ClockErrors(NamedTuple):
@@ -108,12 +111,12 @@ class Arrivals(NamedTuple):
     lead: F64
     spread: F64
 
-    def tell(self, apart: float) -> bool:
-        """Whether units waited by far longer than their ends are `apart`, ns, or came together as well."""
+    def tell(self, apart: float, *, collective: bool) -> bool:
+        """Whether units waited by far longer than their ends are `apart`, ns, or came together to a `collective`."""
         if not len(self.lead):
             return False
         lead, spread = (float(np.quantile(v, APART_QUANTILE)) for v in self)
-        return lead >= PROVING_LEAD * apart or spread <= TAIL_NS
+        return lead >= PROVING_LEAD * apart or (collective and spread <= TAIL_NS)
 
 
 def arrivals(lasted: F64, groups: Sequence[list[int]], units: Sequence[list[int]]) -> Arrivals:

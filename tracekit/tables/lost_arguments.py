@@ -19,7 +19,7 @@ from tracekit.thresholds.tables import TOLD_SHARE
 
 UNKNOWN = -1
 OTHER = "other"
-"""Kind of a kernel whose name tells none, as RCCL's."""
+"""Kind of a kernel whose name tells none, as RCCL's (one of `stream_sequences.UNTOLD_KINDS`)."""
 
 
 def repaired(rank: RankOps, *, final: bool = True) -> RankOps:

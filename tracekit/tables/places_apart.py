@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.tables.common_ends import ClockErrors, Members, arrivals
 from tracekit.tables.intervals import I64
-from tracekit.tables.stream_sequences import F64, StreamClass
+from tracekit.tables.stream_sequences import F64, UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEAREST_TAIL_NS,
@@ -159,8 +159,9 @@ class _Compared:
             return None, False
         finer = [self._rows[w] for w in close if w != best] or [[]]
         columns, apart = self._columns[place], max(LEAST_TAIL_NS, ends[best])
+        known = UNTOLD_KINDS.isdisjoint(self._kinds[columns].tolist())
         ways = (arrivals(self._lasted[:, columns], self._rows[best], units) for units in finer)
-        if self._proven(best, [place]) or all(way.tell(apart) for way in ways):
+        if self._proven(best, [place]) or all(way.tell(apart, collective=known) for way in ways):
             return best, False
         return (best, True) if len(close) == 1 else (None, False)
 

@@ -28,6 +28,8 @@ Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
 """Group of an operation whose members the trace does not name, and stream where it names none."""
+UNTOLD_KINDS = frozenset({"other", "collective"})
+"""Kinds of a kernel whose name tells none, as RCCL's, and of one inferred to be a collective: maybe messages."""
 
 
 @dataclass(frozen=True)
