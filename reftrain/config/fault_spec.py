@@ -8,12 +8,14 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from reftrain.config.fault_kinds import FAULT_KINDS, HANGS, Field
-from reftrain.documents import FaultDocument
 from reftrain.errors import ConfigError
 from tracekit.axes import AXES
+
+if TYPE_CHECKING:
+    from reftrain.documents import FaultDocument
 
 FIRST_CALL: Final[Mapping[str, tuple[str, ...]]] = {
     "axis": AXES,
@@ -53,7 +55,7 @@ class FaultSpec:
         tail = f":{self.stride}" if self.stride != 1 else ""
         return f"{self.first}:{'' if self.end is None else self.end}{tail}"
 
-    def to_json(self) -> FaultDocument:
+    def to_json(self) -> "FaultDocument":
         """Return the fault as run.json holds it."""
         words = {n: w for n, w in (("axis", self.axis), ("op", self.op)) if w is not None}
         return {"kind": self.kind, "rank": self.rank, "steps": self.steps, **words, **self.values}

@@ -6,8 +6,8 @@ taken from the same schedule laid out over more steps (`steady_steps`); the tabl
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from reftrain.documents import ScheduleDocument
 from reftrain.schedule.actions import Schedule
 from reftrain.schedule.check import check
 from reftrain.schedule.costs import Costs
@@ -15,6 +15,9 @@ from reftrain.schedule.generators import generate
 from reftrain.schedule.memory_peaks import MemoryPeaks, memory_peaks
 from reftrain.schedule.spec import ScheduleSpec
 from reftrain.schedule.timing import Timing, time_schedule
+
+if TYPE_CHECKING:
+    from reftrain.documents import ScheduleDocument
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Evaluation:
     steady: Timing
     peaks: tuple[MemoryPeaks, ...]
 
-    def document(self, micro_batches: int) -> ScheduleDocument:
+    def document(self, micro_batches: int) -> "ScheduleDocument":
         """Return the contents of `reftrain.schedule/1`; `micro_batches` are those of one step.
 
         Times are in the unit of the costs; ratios are fractions of 1; memory is counted as `MemoryPeaks` does.
