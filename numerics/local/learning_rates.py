@@ -64,7 +64,7 @@ def check_rates(recorded: RecordedRun, schedule: Schedule | None) -> RateChecks:
     counts = _counts(recorded)
     counted = any(_own_count(recorded, step) is not None for step in recorded.steps)
     most = max((max(own) for own in counts.values()), default=0) + 1
-    due = due_rates(schedule, most) if schedule is not None and most <= MOST_SCHEDULED else []
+    due, failed = due_rates(schedule, most) if schedule is not None and most <= MOST_SCHEDULED else ([], "")
     for groups, ranks in tables:
         found.told.append(
             "; ".join(f"group {n}: {_in_words(list(rates.values()))}" for n, rates in groups.items())
@@ -74,7 +74,7 @@ def check_rates(recorded: RecordedRun, schedule: Schedule | None) -> RateChecks:
             continue
         fits = bool(due) and max(groups) < len(due[0])
         checks = _against(due, groups, counts, ranks) if fits else []
-        why = _unfit(checks, fits=fits, counted=counted)
+        why = _unfit(checks, failed, fits=fits, counted=counted)
         found.unseen |= {f"learning rates: {why}"} if why else set()
         found.checks += [] if why else checks
     if not tables:
@@ -132,9 +132,12 @@ def _left_behind(number: int, own: Rates, other: int, lead: Rates) -> str:
     return f"{late_one} comes {steps} later than that of group {other} ({theirs})"
 
 
-def due_rates(schedule: Schedule, steps: int) -> list[list[float]]:
-    """Return the groups' rates of the first `steps` steps of a schedule, which is left as it was; none if it fails."""
-    groups, found = schedule.optimizer.param_groups, []
+def due_rates(schedule: Schedule, steps: int) -> tuple[list[list[float]], str]:
+    """Return the groups' rates of the first `steps` steps of a schedule, and "": the schedule is left as it was.
+
+    No rates, and why, where it cannot be stepped without its trainer, as one that asks for a loss.
+    """
+    groups, found, failed = schedule.optimizer.param_groups, [], ""
     before = copy.deepcopy(schedule.state_dict())
     held = [{key: value for key, value in group.items() if key != "params"} for group in groups]
     try:
@@ -144,12 +147,12 @@ def due_rates(schedule: Schedule, steps: int) -> list[list[float]]:
                 if number:
                     schedule.step()
                 found.append([float(group["lr"]) for group in groups])
-    except Exception:  # noqa: BLE001 - the user's schedule may raise anything, or ask for a loss
-        found = []
+    except Exception as error:  # noqa: BLE001 - the user's schedule may raise anything; the answer tells what
+        found, failed = [], f"{type(error).__name__}: {error}"
     schedule.load_state_dict(before)
     for group, values in zip(groups, held, strict=True):
         group.update(values)
-    return found
+    return found, failed
 
 
 def _against(
@@ -169,10 +172,12 @@ def _against(
     return made
 
 
-def _unfit(checks: Sequence[LocalCheck], *, fits: bool, counted: bool) -> str:
-    """Return why a scheduler cannot be held against a run, in words; else ""."""
+def _unfit(checks: Sequence[LocalCheck], failed: str, *, fits: bool, counted: bool) -> str:
+    """Return why a scheduler cannot be held against a run, in words; else "". `failed`: what it raised."""
+    if failed:
+        return f"the scheduler could not be stepped without its trainer ({failed})"
     if not fits:
-        return "the scheduler could not be stepped alone, or has fewer parameter groups than the run"
+        return "the scheduler has fewer parameter groups than the run, or the run has too many steps"
     if not counted and all(one.check.judged.standing == Standing.BEYOND for one in checks):
         return "none of them is the scheduler's, and the optimiser does not count: the run goes on from elsewhere"
     return ""
