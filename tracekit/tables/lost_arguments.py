@@ -12,14 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import MESSAGES, UNDIRECTED
+from tracekit.tables.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
 from tracekit.thresholds.tables import TOLD_SHARE
 
 UNKNOWN = -1
-OTHER = "other"
-"""Kind of a kernel whose name tells none, as RCCL's (one of `stream_sequences.UNTOLD_KINDS`)."""
 
 
 def repaired(rank: RankOps, *, final: bool = True) -> RankOps:

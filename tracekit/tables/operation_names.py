@@ -18,6 +18,10 @@ _OPS = (
     ("recv", r"recv"),
 )
 _OP_PATTERNS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _OPS)
+OTHER: Final = "other"
+"""Kind of a kernel whose name tells none, as RCCL's: it may be a message."""
+COLLECTIVE: Final = "collective"
+"""Kind of such a kernel once the ends of several ranks showed that it is a collective."""
 ROOTED: Final = ("broadcast", "scatter", "gather", "reduce")
 """Operations in which one member may leave before the others arrive: their durations tell no order of arrival."""
 MESSAGES: Final = ("send", "recv")
@@ -34,7 +38,7 @@ UNDIRECTED: Final = (*MESSAGES, "send_recv")
 
 def canonical_op(text: str) -> str:
     """The operation's one name: `_allgather_base` and `ncclDevKernel_AllGather_RING_LL` are `all_gather`."""
-    return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), "other")
+    return next((name for name, pattern in _OP_PATTERNS if pattern.search(text)), OTHER)
 
 
 def directed(op: str, src: int, dst: int, rank: int) -> str:

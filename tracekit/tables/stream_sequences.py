@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
-from tracekit.tables.operation_names import UNDIRECTED
+from tracekit.tables.operation_names import COLLECTIVE, OTHER, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.thresholds.tables import (
     ENDS_COMPARED,
@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 Kinds = tuple[str, ...]
 NO_GROUP = -1
 """Group of an operation whose members the trace does not name, and stream where it names none."""
-UNTOLD_KINDS = frozenset({"other", "collective"})
+UNTOLD_KINDS = frozenset({OTHER, COLLECTIVE})
 """Kinds of a kernel whose name tells none, as RCCL's, and of one inferred to be a collective: maybe messages."""
 
 

@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from tracekit.store import InferredGroup, Run
 from tracekit.tables.common_ends import Members
-from tracekit.tables.lost_arguments import OTHER
+from tracekit.tables.operation_names import COLLECTIVE, OTHER
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stream_sequences import NO_GROUP, unnamed_rows
-
-COLLECTIVE: Final = "collective"
-"""Kind of a collective whose kernel does not tell it."""
 
 
 def named(
