@@ -137,3 +137,16 @@ def test_slow_rank_is_named_beside_communication(tmp_path, rank):
 def test_kernels_without_length_tell_no_speed():
     table = np.array([[[0.0, 0.0]], [[9.0, 0.0]], [[9.0, 0.0]]])
     assert beside_communication._speed({"k": table}, 0) == 1.0
+
+
+def test_only_lost_sizes_leave_work_open(tmp_path):
+    """A rank whose every tenth size is lost has tokens to thank for little of its work."""
+    told = prepared(experts(tmp_path), grid(dp=RANKS))
+    case = prepared(experts(tmp_path, sizes=False), grid(dp=RANKS))
+    none = dealt_tokens(case.ops, case.steps, case.stages).untold
+    for rank, ops in told.ops.per_rank.items():
+        taken = ops.taken.copy()
+        taken[rank::20] = -1
+        told.ops.per_rank[rank] = replace(ops, taken=taken)
+    some = dealt_tokens(told.ops, told.steps, told.stages).untold
+    assert 0 < some[0].sum() < 0.3 * none[0].sum()

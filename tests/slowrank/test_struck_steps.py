@@ -57,3 +57,6 @@ def test_steps_price_a_rank_where_matches_are_missing(tmp_path, monkeypatch):
     assert (found.rows, found.gain) == ((5,), pytest.approx(12 * 0.3e6 / 3, rel=0.15))
     dearer = replace(found, gain=2 * found.gain)
     assert told_by_steps(case, dearer) is dearer
+
+    accident = replace(case, found=replace(case.found, throughout=frozenset()))
+    assert told_by_steps(accident, None) is None  # the device was not slow throughout its one step

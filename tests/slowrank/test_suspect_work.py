@@ -63,22 +63,33 @@ def test_documents_are_dealt_to_a_whole_replica(tmp_path, turns, shared, dealt):
     assert dealt_to_its_replica(case, row) == dealt
 
 
-@pytest.mark.parametrize(("documents", "dealt"), [(0.5, True), (0.0, False)])
-def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, dealt):
+@pytest.mark.parametrize(
+    ("documents", "beyond", "cut", "dealt"),
+    [
+        (0.5, 0.0, False, True),
+        (0.0, 0.0, False, False),
+        (0.5, 5e6, False, False),  # far longer than documents make any other replica
+        (0.5, 0.0, True, False),  # the others change in a step that windows cut, and in no other
+    ],
+)
+def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, beyond, cut, dealt):
     """Both stages of one replica are longer in all steps; those of the others change together, or not."""
     mesh = grid(pp=2, dp=4)
     case = prepared(job(tmp_path, mesh, jitter=0), mesh)
     turns = np.array([[3, 3, 2, 3, 3], [-2, 1, 0, 1, -1], [1, -2, 1, 0, 1], [0, 1, -2, -1, 2]]) * 1e6
+    if cut:
+        turns[1:, :-1] /= 100
     noise = np.array([[0, 0, 0, 0, 0], [1, 1, -2, 0, 1], [-2, 0, 0, 1, -1], [0, 2, 1, -2, 0]]) * 1e6
     value = np.zeros((8, 5))
     for row, rank in enumerate(case.steps.ranks):
         place = mesh.coords(rank)
         later = (documents * turns + (0 if documents else 1) * noise)[place["dp"]]
         value[row] = later if place["pp"] else turns[place["dp"]]
-        value[row] += 1.5e6 * (place["dp"] == 0 and not documents)
+        value[row] += 1.5e6 * (place["dp"] == 0 and not documents) + beyond * (place["dp"] == 0)
     own = np.full((8, 5), 1e8) + value
     case = replace(
         case,
+        cut=case.steps.numbers[-1] if cut else None,
         steps=replace(case.steps, own=own),
         found=replace(case.found, value=np.where(value > 0, value, 0)),
     )

@@ -122,23 +122,25 @@ def _slope(x: F64, y: F64, least: float) -> float:
 def _untold(work: F64, tokens: F64) -> F64:
     """Own time beyond the peers' that tokens of unknown number may explain, rows × steps.
 
-    A slow rank is slow behind every all-to-all; tokens make the work behind every second one longer.
+    A slow rank is slow behind every all-to-all; tokens make the work behind every second one longer. Only those whose
+    sizes were not recorded leave anything open.
     """
     if np.isfinite(tokens).all() or work.shape[-1] < _TURNS:
         return np.zeros(work.shape[:2])
-    level = _median(work, axis=0)
-    known = np.isfinite(work)
-    turns = [
-        (
-            np.where(known, work, 0.0)[..., n::_TURNS].sum(axis=-1),
-            (known * level)[..., n::_TURNS].sum(axis=-1),
-        )
-        for n in range(_TURNS)
-    ]
-    share = np.minimum(*[np.maximum(spent / np.maximum(usual, 1.0) - 1.0, 0.0) for spent, usual in turns])
-    return np.asarray(
-        sum(np.maximum(spent - (1.0 + share) * usual, 0.0) for spent, usual in turns), np.float64
+    level, known = _median(work, axis=0), np.isfinite(work)
+    everywhere, unsized = _turns(work, level, known), _turns(work, level, known & ~np.isfinite(tokens))
+    share = np.minimum(
+        *[np.maximum(spent / np.maximum(usual, 1.0) - 1.0, 0.0) for spent, usual in everywhere]
     )
+    return np.asarray(
+        sum(np.maximum(spent - (1.0 + share) * usual, 0.0) for spent, usual in unsized), np.float64
+    )
+
+
+def _turns(work: F64, level: F64, at: npt.NDArray[np.bool_]) -> list[tuple[F64, F64]]:
+    """(work, that of the peers) behind the first and behind the second of each pair of all-to-alls, `at` places."""
+    spent, usual = np.where(at, work, 0.0), at * level
+    return [(spent[..., n::_TURNS].sum(axis=-1), usual[..., n::_TURNS].sum(axis=-1)) for n in range(_TURNS)]
 
 
 def _median(values: F64, axis: int | tuple[int, ...]) -> F64:

@@ -175,6 +175,15 @@ MATES_ALIKE: Final = 0.8
 MATES_ENTRIES: Final = 6
 """Changes over which that is asked: of six, chance gives such a correlation once in forty jobs."""
 
+DOCUMENTS_REACH: Final = 2.0
+"""Mean excess over the largest change that documents make in a step of another replica: more is no document's doing."""
+
+NODE_EQUALITY: Final = 0.5
+"""Least excess of ranks that are slow as one over the largest: their stages differ in work, and one may have slack."""
+
+NODE_APART: Final = 2.0
+"""Least excess of ranks that are slow as one over the largest of their peers: else they are the end of a spread."""
+
 LEVELLING_GAIN: Final = 2.0
 """Levelling all ranks must save this many times as much as curing the suspects for the data to be the cause."""
 

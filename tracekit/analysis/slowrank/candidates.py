@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, SUSPECT_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NODE_APART, NODE_EQUALITY, SUSPECT_SHARE
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,31 @@ class Hypothesis:
     lost: tuple[float, ...]
     gain: float
     z: tuple[float, ...]
+
+
+def price(case: Case, found: Hypothesis) -> float:
+    """What ranks must cost to be called slow, ns a step: the dearest alone, or all of them if they are slow as one.
+
+    Several that cost little each are no culprit, unless they stand apart from all their peers by the same, as the
+    ranks of a slow node do: each alone costs next to nothing, because the others are as late.
+    """
+    return found.gain if _as_one(case, np.array(found.rows)) else found.lost[0]
+
+
+def _as_one(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether all of `rows` exceed their peers alike, are few beside these, and stand far apart from them."""
+    excess = np.nan_to_num(case.found.mean)
+    least = float(excess[rows].min())
+    if len(rows) < 2 or least < NODE_EQUALITY * float(excess[rows].max()):
+        return False
+    for stage in case.stages:
+        others = np.setdiff1d(stage, rows)
+        few = len(stage) - len(others) <= MAJORITY * len(stage)
+        if len(others) < len(stage) and not (
+            few and least > NODE_APART * float(np.abs(excess[others]).max())
+        ):
+            return False
+    return True
 
 
 def slow_ranks(case: Case) -> Hypothesis | None:

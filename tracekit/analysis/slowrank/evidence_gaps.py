@@ -117,11 +117,17 @@ def _by_steps_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
 
 
 def told_by_steps(case: Case, found: Hypothesis | None) -> Hypothesis | None:
-    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched."""
+    """`found`, or the rank with the largest excess as other steps price it, if that is more and not all was matched.
+
+    What happened in one step alone is an accident, unless the device was slow throughout it.
+    """
     rows = significant_rows(case, CANDIDATE_SHARE)
     if not len(rows):
         return found
     row = int(rows[np.argmax(case.found.mean[rows])])
+    value = np.nan_to_num(case.found.value[row])
+    if row not in case.found.throughout and (value >= MAJORITY * value.max()).sum() == 1:
+        return found
     least = _by_steps_ns(case, np.array([row]))
     if least <= (found.gain if found else 0.0):
         return found

@@ -53,7 +53,8 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     once = in_one_step(case)
     chance = once is not None and not others_prove_health(case, once)
     alone, dealt = in_the_only_step(case), uneven_tokens(case)
-    if dealt and not chance and alone is None:  # what happened once is beyond all that tokens explain
+    beyond = chance or alone is not None or undecided(case) is not None  # more than tokens explain
+    if dealt and not beyond:
         return uneven_tokens_answer(case, dealt)
     uneven = 0.0 if dealt else uneven_data(case)
     if uneven and (

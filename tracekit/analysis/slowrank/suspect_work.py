@@ -12,6 +12,7 @@ from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
+    DOCUMENTS_REACH,
     HOST_PACE,
     MAJORITY,
     MATES_ALIKE,
@@ -76,20 +77,28 @@ def dealt_to_its_replica(case: Case, row: int) -> bool:
 def _documents_show(case: Case, row: int) -> bool:
     """Whether the stages of each replica work longer, and shorter, in the same steps; also without that of `row`.
 
-    By how much a rank is longer or shorter in every step is no document's doing, and left out.
+    By how much a rank is longer or shorter in every step is no document's doing, and left out; so is a step that
+    windows cut, in which all stages of a replica lack the same. `row` may be longer by little more than documents
+    make the other replicas change.
     """
     rank = case.steps.ranks[row]
     mine = case.mesh.line(rank, ("pp",))
+    whole = np.array([number != case.cut for number in case.steps.numbers])
     turns: dict[tuple[int, ...], list[F64]] = defaultdict(list)
     for stage in case.stages:
         lines = [case.mesh.line(case.steps.ranks[r], ("pp",)) for r in stage.tolist()]
-        own, others = case.steps.own[stage], [line != mine for line in lines]
+        own, others = case.steps.own[stage][:, whole], [line != mine for line in lines]
         beyond = own - np.median(own[others], axis=0) if any(others) else np.full(own.shape, np.nan)
         for line, values in zip(lines, beyond - beyond.mean(axis=1, keepdims=True), strict=True):
             turns[line].append(values)
     everybody = _alike(list(turns.values()))
-    rest = _alike([found for line, found in turns.items() if line != mine])
-    return everybody >= MATES_ALIKE and rest >= MAJORITY
+    rest = [found for line, found in turns.items() if line != mine]
+    most = max(
+        (float(np.abs(np.nan_to_num(v)).max(initial=0.0)) for found in rest for v in found), default=0.0
+    )
+    if float(np.nanmean(case.found.value[row])) > DOCUMENTS_REACH * most:
+        return False
+    return everybody >= MATES_ALIKE and _alike(rest) >= MAJORITY
 
 
 def _alike(turns: Sequence[Sequence[F64]]) -> float:

@@ -6,7 +6,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, significant_rows, slow_ranks, those_that_cost
+from tracekit.analysis.slowrank.candidates import (
+    Hypothesis,
+    price,
+    significant_rows,
+    slow_ranks,
+    those_that_cost,
+)
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data
 from tracekit.analysis.slowrank.descent import descend
@@ -70,7 +76,7 @@ def decide(case: Case) -> Answer:
     stage = long_stage(case)
     link = slow_link(case)
     prices = {
-        "ranks": ranks.lost[0] if ranks else 0.0,  # several that cost little each are no culprit
+        "ranks": price(case, ranks) if ranks else 0.0,
         "stage": stage.gain if stage and not stage.idle else 0.0,
         "link": link.gain if link else 0.0,
     }
@@ -153,7 +159,7 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None
-        if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
+        if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
             return open_tokens_answer(case, bounds_of(case, np.array(found.rows)))
         found = rest
     rows = np.array(found.rows)
@@ -202,7 +208,7 @@ def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis)
     """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
     kept = [row for row, s in zip(found.rows, suspects, strict=True) if stands(case, s)]
     rest = those_that_cost(case, np.array(kept)) if kept else None
-    if rest is None or rest.lost[0] < MIN_LOST_SHARE * case.step_ns:
+    if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
         return disagreeing_answer(case, suspects)
     return _rank_answer(case, rest)
 

@@ -1,0 +1,35 @@
+"""Ranks that are slow as one, as those of a node are, cost little each: the others of them are as late."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.candidates import price, slow_ranks
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+
+MESH = grid(dp=12)
+
+
+@pytest.mark.parametrize(
+    ("slow", "as_one"),
+    [
+        ({0: 1.033, 1: 1.033, 2: 1.033}, True),
+        (
+            {0: 1.033, 1: 1.033, 2: 1.033, 3: 1.025},
+            False,
+        ),  # the end of a spread: ranks 4 and 5 are hardly quicker
+    ],
+)
+def test_a_node_costs_together(tmp_path, slow, as_one):
+    spread = {4: 1.02, 5: 1.017} if not as_one else {}
+    case = prepared(job(tmp_path, MESH, slow=spread | slow, jitter=0.02, layers=6), MESH)
+    found = slow_ranks(case)
+    assert found is not None
+    assert found.lost[0] < MIN_LOST_SHARE * case.step_ns
+    assert (price(case, found) == found.gain > found.lost[0]) is as_one
+
+
+def test_all_ranks_of_a_slow_node_are_named(tmp_path):
+    found = analyse(job(tmp_path, MESH, slow={0: 1.033, 1: 1.033, 2: 1.033}, jitter=0.02, layers=6))
+    assert found.verdict == "slow_rank"
+    assert {s.rank for s in found.suspects} == {0, 1, 2}
