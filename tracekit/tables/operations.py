@@ -21,7 +21,7 @@ from tracekit.tables.step_marks import I32, captures, issue_times, label, launch
 from tracekit.tables.stream_waits import I8, waited_for
 
 _COLUMNS = [
-    "ts", "dur", "cat", "name", "pid", "tid", "stream", "correlation", "external_id",
+    "ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id",
     "collective", "dtype", "in_nelems", "out_nelems", "group", "group_size", "pg_name", "pg_desc", "src_rank",
     "dst_rank", "group_rank", "seq", "input_peer", "grid", "wait_stream", "wait_record",
 ]  # fmt: skip
@@ -69,6 +69,7 @@ class RankOps:
     inferred: Mask | None = (
         None  # operations whose group no argument told, but the ends of their stream or place
     )
+    device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
 
 def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
@@ -101,7 +102,7 @@ def rank_ops(
     on_gpu = bool((cat == "kernel").any())
     steps = step_spans(events, cat, host.start, host.end) if marked else {}
     comm = communicates(events, np.isin(cat, ["kernel"]), on_gpu=on_gpu)
-    threaded = not on_gpu and not present(events, "collective").any()
+    threaded = not (on_gpu or present(events, "collective").any())
     start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = _in_order(comm, start)
@@ -109,18 +110,24 @@ def rank_ops(
     joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     carriers = rows[joined.kernel]
-    begin, finish = start[carriers], end[rows[joined.last]]
-    stream = ints(events, "stream", -1)[carriers]
+    begin, stream = start[carriers], ints(events, "stream", -1)[carriers]
     issued = issue_times(joined.launch, stream, begin, start, begins)
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
-        rank, on_gpu, begin, finish, args.op, args.token, args.group, args.src, args.dst, args.seq, args.nelems,
-        label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
+        rank, on_gpu, begin, end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst, args.seq,
+        args.nelems, label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
         ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
         taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
-        grid=ints(events, "grid", -1)[carriers], waited=waited_for(events, cat, comm, carriers, end, begins),
+        waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
+        grid=ints(events, "grid", -1)[carriers],
     )  # fmt: skip
+
+
+def _device(events: pa.Table, carriers: I64) -> int:
+    """The device that runs the kernels `carriers`; -1 where the trace names none, or several."""
+    named = np.unique(ints(events, "device", -1)[carriers])
+    return int(named[0]) if len(named) == 1 else -1
 
 
 def _in_order(comm: Mask, start: I64) -> I64:

@@ -202,6 +202,9 @@ LINK_RATIO: Final = 1.25
 LINK_RATIO_OF_TWO: Final = 1.6
 """The same where there is one peer only, whose own spread is unknown."""
 
+NETWORKS_RATIO: Final = 20.0
+"""A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
+
 LINK_REPEATS: Final = 3
 """Steps from which messages are compared with those at the same place of other steps: a median needs three."""
 

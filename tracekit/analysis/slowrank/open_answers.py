@@ -9,6 +9,7 @@ from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undeci
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
+from tracekit.analysis.slowrank.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
@@ -146,18 +147,18 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 
 def open_link_answer(case: Case, link: SlowLink) -> Answer:
     """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
-    named = listed(link.ranks)
     near = link.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.high, link.late) if near else link.high
     reason = (
-        f"transfers of rank {named} take {link.ratio:.1f} times as long as their peers'; the others lose between "
-        f"{ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"transfers of rank {listed(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others lose "
+        f"between {ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
     why = NOT_EXACT if near else _BESIDE if beside else _why_open(matched)
-    reason += _GUESSED if link.guessed else why
-    decide = _WITHOUT_LINK if beside or near or link.guessed else what_would_decide(case)
+    reason += link.layout or (_GUESSED if link.guessed else why)
+    unproven = beside or near or link.guessed or link.layout
+    decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
     candidates = link_suspects(case, replace(link, high=high), ())
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 

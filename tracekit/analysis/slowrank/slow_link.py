@@ -5,8 +5,8 @@ are peers. The ranks at the slow link are in slow groups on every axis that can 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,14 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
 from tracekit.analysis.slowrank.link_cure import prices
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
+from tracekit.analysis.slowrank.nodes import (
+    LONE_LINK,
+    UNPLACED,
+    lone_links,
+    nodes_of,
+    reach,
+    whole_boundaries,
+)
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
@@ -24,6 +32,7 @@ from tracekit.thresholds.slowrank import (
     LINK_RATIO_OF_TWO,
     LINK_REPEATS,
     MIN_LOST_SHARE,
+    NETWORKS_RATIO,
     TIME_SLICE_NS,
     Z_LIMIT,
 )
@@ -49,6 +58,7 @@ class SlowLink:
     guessed: bool = (
         False  # only messages show it whose ends were inferred, and only on clocks that they align
     )
+    layout: str = ""  # why nodes may be what makes it slower than its peers; empty where they are not
 
 
 @dataclass(frozen=True)
@@ -63,33 +73,35 @@ class _Slowness:
 def slow_link(case: Case) -> SlowLink | None:
     """The slow links, and what the step would save without them; None where none is significant or all are cheap.
 
-    Channels along the same mesh axes that carry the same message are compared with each other.
+    Channels along the same mesh axes that carry the same message are compared with each other, those between nodes and
+    those inside one apart. The only link between nodes has no peer: it is compared with the others, and proves nothing.
     """
-    ops = case.ops
-    message, scale = message_of(case)
-    brief = _briefest(case) / scale
-    delivery = case.waits.delivery.astype(np.float64)
-    late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
-    slow: dict[int, list[_Slowness]] = defaultdict(list)
-    tested: dict[int, list[int]] = defaultdict(list)
-    for channels in _peers(case, message):
-        for c, numbers in channels.items():
-            tested[c] += numbers
-        told = _compare(case, channels, brief)  # without any clock
-        for c, found in _compare(case, channels, delivery / scale).items():
-            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
-            if found.here - found.peers <= max(doubt, scheduled):
-                continue
-            slow[c].append(found)
-            sure |= _is_sure(case, c, channels[c], clockless=c in told)
-            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
-            untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
-            late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
+    nodes = nodes_of(case)
+    found = _slowest(case, nodes)
+    if not nodes and found is not None and _whole_boundaries(case, found):
+        return replace(found, layout=UNPLACED)
+    if nodes and found is None:
+        lone = lone_links(case, nodes)
+        found = _slowest(case, {}, lone) if lone else None
+        return found and replace(found, layout=LONE_LINK)
+    return found
+
+
+def _whole_boundaries(case: Case, found: SlowLink) -> bool:
+    """Whether all links between the stages that the slow ones connect are slow: nodes may end there."""
+    ops, rows = case.ops, case.waits.first_row
+    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
+    compared = [ops.channels[c] for c in np.unique(ops.channel[rows[usable]]).tolist()]
+    return found.ratio < NETWORKS_RATIO and whole_boundaries(case, found.channels, compared)
+
+
+def _slowest(
+    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None = None
+) -> SlowLink | None:
+    """`slow_link` among channels of one reach over `nodes`, or of any where that is empty; of channels `only`."""
+    slow, tested, late, sure = _slow_channels(case, nodes, only)
     if not slow:
         return None
-    for c, several in slow.items():
-        rest = _not_compared(case, c, tested[c])
-        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
     gain, low, high = prices(case, late)
     longest = _longest(case, slow, late)
     if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:
@@ -100,6 +112,38 @@ def slow_link(case: Case) -> SlowLink | None:
     return SlowLink(
         ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
     )
+
+
+def _slow_channels(
+    case: Case, nodes: Mapping[int, str | int], only: Collection[int] | None
+) -> tuple[dict[int, list[_Slowness]], dict[int, list[int]], F64, bool]:
+    """(slow channels, instances compared by channel, ns by which each instance is late, whether the ends are sure)."""
+    ops = case.ops
+    message, scale = message_of(case)
+    brief = _briefest(case) / scale
+    delivery = case.waits.delivery.astype(np.float64)
+    late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
+    slow: dict[int, list[_Slowness]] = defaultdict(list)
+    tested: dict[int, list[int]] = defaultdict(list)
+    for channels in _peers(case, message, nodes):
+        for c, numbers in channels.items():
+            tested[c] += numbers
+        told = _compare(case, channels, brief)  # without any clock
+        for c, found in _compare(case, channels, delivery / scale).items():
+            if only is not None and c not in only:
+                continue
+            doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
+            if found.here - found.peers <= max(doubt, scheduled):
+                continue
+            slow[c].append(found)
+            sure |= _is_sure(case, c, channels[c], clockless=c in told)
+            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
+            untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
+            late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
+    for c, several in slow.items():
+        rest = _not_compared(case, c, tested[c])
+        late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
+    return slow, tested, late, sure
 
 
 def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
@@ -148,15 +192,19 @@ def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
     return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
 
 
-def _peers(case: Case, message: list[str]) -> list[dict[int, list[int]]]:
-    """Channel → instances of one `message` (by instance), for each set of two or more channels that can be compared."""
+def _peers(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
+    """Channel → instances of one `message` (by instance), for each set of two or more channels that can be compared.
+
+    `nodes` are those of the ranks; where they are unknown, channels of any reach are compared.
+    """
     ops, rows = case.ops, case.waits.first_row
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number in np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows]):
         channel = ops.channels[int(ops.channel[rows[number]])]
         shape = case.shape_of(channel)
         if shape:
-            families[shape, channel.p2p, message[number]][channel.number].append(int(number))
+            kind = (shape, reach(channel, nodes), channel.p2p, message[number])
+            families[kind][channel.number].append(int(number))
     return [channels for channels in families.values() if len(channels) > 1]
 
 

@@ -112,7 +112,7 @@ def _shown(case: Case, found: LongStage | SlowLink) -> bool:
     Where much is unmatched, the model that keeps recorded lengths follows the recording closer than any other.
     """
     least = MIN_LOST_SHARE * case.step_ns
-    if isinstance(found, SlowLink) and found.guessed:
+    if isinstance(found, SlowLink) and (found.guessed or found.layout):
         return False
     if found.gain < case.residual_ns:
         return found.low >= max(least, case.pinned_residual_ns)
