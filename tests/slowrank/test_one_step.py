@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
+from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence_gaps import compared_little
 from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health
@@ -78,3 +80,21 @@ def test_work_of_a_cut_step_tells_recurrence(tmp_path, monkeypatch, slow_steps, 
     row = np.array([case.steps.row(3)])
     assert costs_in_others(replace(case, cut=case.steps.numbers[1]), row, 1e6) == recurs
     assert not costs_in_others(case, row, 1e6)
+
+
+@pytest.mark.parametrize(("loads", "verdict"), [(False, "healthy"), (True, "inconclusive")])
+def test_a_loader_that_stalls_once_stalls_again(tmp_path, loads, verdict):
+    """A rank is late in one of five steps: by a kernel of its own, or because its next batch was not there."""
+    run = job(tmp_path, grid(dp=8), accident=(3, 1, 4000.0))
+    path = tmp_path / run.record(3).table
+    rows = pq.read_table(path).to_pylist()
+    (late,) = (row for row in rows if row["dur"] == 4_000_000)
+    if loads:
+        late |= {
+            "cat": "user_annotation",
+            "name": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
+        }
+    pq.write_table(events(rows), path)
+    found = analyse(run)
+    assert found.verdict == verdict, found.reason
+    assert [(c.rank, c.cause) for c in found.candidates] == ([(3, "dataloader")] if loads else [])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import median_of_others
+from tracekit.analysis.slowrank.suspect_work import late_loaders
 from tracekit.analysis.slowrank.throttled import slow_throughout
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
@@ -93,10 +94,13 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     """Whether enough other steps were recorded in which the rank was as quick as its peers.
 
     A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
-    step had no accident in an operation: many steps must be quick before it counts as a whim.
+    step had no accident in an operation, and a data loader that stalls does so whenever its queue runs dry: many steps
+    must be quick before that counts as a whim.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
-    if len(known) - 1 < OTHER_STEPS_OF_DEVICE and slow_throughout(case, case.found, found.row):
+    if len(known) - 1 < OTHER_STEPS_OF_DEVICE and (
+        slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))
+    ):
         return False
     started = found.column == known[0] and not _computes_longer(case, found)
     return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
