@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -138,9 +140,10 @@ def simulate(**flags: Any) -> None:
     config = _config(given)
     world = config.mesh.world_size
     ranks, detail = parse_ranks(given.ranks, world), given.detail_of(world)
-    setup = _setup(given, config)
-    _progress(given, f"simulating {world} ranks, {setup.steps} steps")
-    outcome = outcome_of(setup, run_simulation(setup))
+    with _faults_told_by(given):
+        setup = _setup(given, config)
+        _progress(given, f"simulating {world} ranks, {setup.steps} steps")
+        outcome = outcome_of(setup, run_simulation(setup))
     if given.out is not None:
         _progress(given, f"writing {len(ranks)} ranks to {given.out}")
         jobs, dumps = given.jobs or usual_jobs(), given.flight_recorder
@@ -158,6 +161,8 @@ def _config(given: Flags) -> "RunConfig":
     from .run_settings import tables_of
 
     overrides = tables_of(given.preset, given.mesh, given.settings)
+    if given.faults:
+        overrides.setdefault("evidence", {})["faults"] = list(given.faults)
     pipeline = overrides.setdefault("pipeline", {})
     if given.name:
         pipeline["schedule"] = given.name if given.name in SCHEMES else "flexible"
@@ -174,9 +179,13 @@ def _config(given: Flags) -> "RunConfig":
 
 
 def _setup(given: Flags, config: "RunConfig") -> "Setup":
-    """Return the inputs of the simulation: the flags go before the configuration."""
+    """Return the inputs of the simulation: the flags go before the configuration.
+
+    Raises ConfigError for a planted bug, and as its parts do.
+    """
     from reftrain.config.fault_spec import parse_fault
     from reftrain.cost.hardware import load_hardware
+    from reftrain.faults.bugs import is_bug
     from reftrain.simulate.packing import Packing
     from reftrain.simulate.setup import Setup, job_of, lowered, schedule_of
 
@@ -191,13 +200,30 @@ def _setup(given: Flags, config: "RunConfig") -> "Setup":
     from_file = given.name is not None and given.name.endswith(TABLE_SUFFIXES)
     table, steps = schedule_of(spec, read_table(Path(spec.name)) if from_file else None, given.steps)
     job = job_of(config, spec, table, given=from_file)
-    faults = tuple(parse_fault(text, world) for text in given.faults)
+    for text in filter(is_bug, config.evidence.faults):
+        raise ConfigError(
+            "fault", f"{text} makes numbers wrong, and a simulation has none", "plant it in `reftrain run`"
+        )
+    faults = tuple(parse_fault(text, world) for text in config.evidence.faults)
     packing = Packing(data.seq_len, data.micro_batch_size, data.mean_document, given.seed)
     return Setup(
         job, lowered(config, table), load_hardware(given.hardware), steps, given.seed, given.jitter, faults,
         merge=given.detail_of(world) == "collectives", host_waits=not given.free_host,
         packing=packing if given.documents else None,
     )  # fmt: skip
+
+
+@contextmanager
+def _faults_told_by(given: Flags) -> Iterator[None]:
+    """Say of a fault that is refused that it stands in the file of the configuration, where no flag names one."""
+    flags = given.faults or any(text.partition("=")[0] == "evidence.faults" for text in given.settings)
+    try:
+        yield
+    except ConfigError as error:
+        if given.config is None or flags or error.field.partition(".")[0] != "fault":
+            raise
+        where = f"{given.config}: evidence.faults: {error.field}"
+        raise ConfigError(where, error.problem, error.remedy) from error
 
 
 def parse_ranks(text: str, world: int) -> list[int]:

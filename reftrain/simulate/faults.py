@@ -44,7 +44,9 @@ def conditions_of(
     for number, fault in enumerate(faults):
         if not any(fault.active(step) for step in range(steps)):
             raise ConfigError(
-                "fault.steps", f"{fault.steps} holds none of the {steps} steps", "name a step that is run"
+                "fault.steps",
+                f"{fault.steps} holds none of the {steps} steps",
+                "name a step that is run, or give more --steps",
             )
         rng = np.random.default_rng([seed, 97, number])
         for step in range(steps):

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import Metadata, TensorProperties, TensorStorageMetadata
+from tracekit_cli.reftrain_run import run
+from tracekit_cli.reftrain_simulate import simulate as simulate_command
 
 from numerics.bisection.commands import Commands
 from numerics.bisection.search import bisect
@@ -36,7 +38,7 @@ from reftrain.schedule.timing import time_schedule
 from reftrain.simulate import pool
 from reftrain.simulate.runner import simulate
 from reftrain.train.checkpoint import STEP_KEY, Checkpointer, _check_same_model
-from tests.advice.cases import ingested, traces
+from tests.advice.cases import command, ingested, traces
 from tests.advice.of_config import configured
 from tests.advice.of_numerics import rungs
 from tests.advice.register import Call, Case, calls, case
@@ -48,6 +50,12 @@ from tracekit.ingest import load
 def _(folder, _patch):
     given = traces(folder, 2)
     return lambda: load([given], out=Path("/proc/run")), lambda: load([given], out=folder / "run")
+
+
+@case("makes numbers wrong, and a simulation has none")
+def _(_folder, _patch):
+    given = "--preset tiny --mesh tp=2 --fault P02:layer=1"
+    return command(simulate_command, given, "")[0], command(run, "", f"{given} --dry-run")[1]
 
 
 def bisection(folder: Path, parallel: str = "true") -> Commands:

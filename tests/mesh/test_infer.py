@@ -154,6 +154,22 @@ def test_a_description_names_the_axis_of_the_world(descs, dim):
     assert not found.flat
 
 
+@pytest.mark.parametrize(
+    ("inner", "everybody", "rest"),
+    [
+        ("CONTEXT_PARALLEL_GROUP", "DATA_PARALLEL_GROUP_WITH_CP", "dp"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "MODEL_PARALLEL_GROUP", "pp"),
+    ],
+)
+def test_a_group_of_everybody_leaves_one_name(inner, everybody, rest):
+    """Messages to unknown peers, as all-to-alls without arguments seem to be, do not make the other axis a pipeline."""
+    pairs = [GroupUse((r, r + 1), (inner,), 10) for r in range(0, 8, 2)]
+    world = GroupUse(tuple(range(8)), ("default_pg", everybody), 5)
+    sizes = infer([*pairs, world], range(8), programs=dict.fromkeys(range(8), ("send_recv", 4))).mesh.sizes
+    assert sizes[rest] == 4
+    assert sorted(sizes.values()) == [1, 1, 2, 4]
+
+
 @pytest.mark.parametrize("uses", [[], [GroupUse((0, 1, 2, 3), ("default_pg",), 10)]])
 def test_an_undivided_world_is_flat_and_says_so(uses):
     found = infer(uses, range(4))

@@ -138,6 +138,41 @@ def test_a_tables_file_simulates_like_its_scheme(command, tmp_path, zero):
     assert lines[0] == lines[1]
 
 
+def configured(folder, *faults):
+    """A configuration whose file plants `faults`."""
+    file = folder / "run.toml"
+    file.write_text(f"[mesh]\ntp = 2\ndp = 2\n[evidence]\nfaults = {json.dumps(faults)}\n")
+    return str(file)
+
+
+def test_faults_of_the_file_are_planted(command, tmp_path):
+    file = configured(tmp_path, "slow_compute:rank=2,factor=3")
+    slow, other, flag = (
+        json.loads(command(file, *more, "--quiet", "--json", "-")[1])
+        for more in ([], ["--set", "evidence.faults=[]"], ["--fault", "late_data:rank=1,delay_ms=9"])
+    )
+    assert [f["kind"] for f in slow["faults"]] == ["slow_compute"]
+    assert slow["slowdown"] > 1.05
+    assert (other["faults"], other["slowdown"]) == ([], None)
+    assert [f["kind"] for f in flag["faults"]] == ["late_data"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("slow_compute:rank=9", "evidence.faults: fault.rank: '9' is no rank"),
+        ("slow_compute:rank=1,steps=5", "evidence.faults: fault.steps: 5:6 holds none of the 2 steps"),
+        ("P02:layer=1", "evidence.faults: fault: P02:layer=1 makes numbers wrong"),
+    ],
+)
+def test_refused_fault_is_found_in_its_file(command, tmp_path, fault, said):
+    file = configured(tmp_path, fault)
+    code, _, err = command(file, "--quiet")
+    assert (code, f"{file}: {said}" in err) == (2, True), err
+    code, _, err = command(configured(tmp_path), "--fault", fault, "--quiet")
+    assert (code, "evidence.faults" in err) == (2, False), err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

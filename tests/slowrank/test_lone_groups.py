@@ -34,3 +34,11 @@ def test_short_transfers_of_lone_groups_hide_nothing(tmp_path, mesh, lost, facto
     link = {(0, mesh.world_size // 2): factor}
     found = lone_group(prepared(job(tmp_path, mesh, link=link, lost=lost), mesh))
     assert (found is not None) == (mesh is MESH and factor > 1)
+
+
+@pytest.mark.parametrize(("factor", "noted"), [(8.0, True), (0.5, False)])
+def test_the_only_group_of_a_job_is_noted(tmp_path, factor, noted):
+    mesh = grid(dp=4)
+    found = analyse(job(tmp_path, mesh, link={(0, 1, 2, 3): factor}))
+    assert found.verdict == "healthy"
+    assert [("the only group along dp take 1.2 ms" in n) for n in found.notes].count(True) == noted

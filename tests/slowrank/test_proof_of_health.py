@@ -10,10 +10,11 @@ from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
+from tracekit.analysis.slowrank import long_stage as long_stages
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.excess import segments
 from tracekit.analysis.slowrank.long_stage import long_stage
-from tracekit.analysis.slowrank.open_answers import idle_stage_answer
+from tracekit.analysis.slowrank.stage_answers import idle_stage_answer
 
 STAGES = grid(tp=2, pp=4)
 LONG = {r: 1.3 for r in range(8) if STAGES.coords(r)["pp"] == 2}
@@ -140,3 +141,30 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     assert answer.verdict == "inconclusive"
     assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
     assert idle_stage_answer(case, replace(paused, paused=())).verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("still", "devices", "verdict"),
+    [
+        (4, 4, "healthy"),  # all ranks of the stage, on two nodes
+        (4, 16, "inconclusive"),  # on one node, whose host may be slow
+        (4, 0, "inconclusive"),  # nothing tells the nodes
+        (3, 4, "inconclusive"),
+    ],
+)
+def test_a_pause_on_all_nodes_is_design(tmp_path, monkeypatch, still, devices, verdict):
+    monkeypatch.setattr(long_stages, "launch_pace", lambda *_: 1.0)
+    monkeypatch.setattr(long_stages, "paused_hosts", lambda _case, rows: tuple(sorted(rows)[:still]))
+    mesh = grid(tp=2, pp=4, dp=2)
+    long = {r: 1.3 for r in range(16) if mesh.coords(r)["pp"] == 2}
+    run = job(tmp_path, mesh, slow=long, jitter=0.002)
+    for rank in range(16):
+
+        def still_longer(row, rank=rank):
+            took = int(row["dur"] / 1.3) if row["name"] == "gemm" and rank in long else row["dur"]
+            return row | {"dur": took, "device": rank % devices if devices else None}
+
+        rewritten(run, rank, still_longer)
+    finding = analyse(run)
+    assert finding.verdict == verdict
+    assert ("on every node" in finding.reason) == (verdict == "healthy")

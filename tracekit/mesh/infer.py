@@ -50,7 +50,7 @@ def infer(
         return Inference(
             _flat(ranks), (*notes, "no group divides the world: taken as one data-parallel group"), flat=True
         )
-    named = name_axes(axes, order, notes, programs)
+    named = name_axes(_described(axes, uses, ranks), order, notes, programs)
     return Inference(_build(named, ranks), tuple(notes), flat=False)
 
 
@@ -64,6 +64,18 @@ def _world_dim(uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> str | None:
     told = [(hinted_dims(u.descs), u) for u in uses if u.ranks == ranks]
     plain = [(u.collectives + u.p2p, next(iter(h))) for h, u in told if len(h) == 1]
     return max(plain)[1] if plain and len(ranks) > 1 else None
+
+
+def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, ...]) -> list[Family]:
+    """`axes` in which those without a description have the only one that a group of everybody leaves them.
+
+    In a job whose data and context parallel group holds all ranks there is no other axis.
+    """
+    told = {d for u in uses if u.ranks == ranks for d in hinted_dims(u.descs)}
+    left = told - {d for axis in axes if len(axis.hints) == 1 for d in axis.hints}
+    if len(left) != 1:
+        return axes
+    return [replace(axis, hints=frozenset(left)) if not axis.hints else axis for axis in axes]
 
 
 def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list[Family]:

@@ -205,6 +205,9 @@ LINK_RATIO_OF_TWO: Final = 1.6
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
 
+NODE_RANKS: Final = 16
+"""No node holds more devices: more ranks than that run on several, where nothing tells the nodes."""
+
 LINK_REPEATS: Final = 3
 """Steps from which messages are compared with those at the same place of other steps: a median needs three."""
 

@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
+from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.other_recordings import strangers
@@ -246,6 +247,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
+    notes += [note for note in [sole_group_note(case)] if note]
     return SlowRankFinding(
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),

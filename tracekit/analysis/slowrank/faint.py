@@ -5,7 +5,13 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import bounds_of, most_ns
 from tracekit.analysis.slowrank.long_stage import faint_stage
-from tracekit.analysis.slowrank.open_answers import candidates_of, of_stage, stage_of
+from tracekit.analysis.slowrank.open_answers import (
+    candidates_of,
+)
+from tracekit.analysis.slowrank.stage_answers import (
+    of_stage,
+    stage_of,
+)
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.thresholds.slowrank import FAINT_CONFIDENCE, MIN_LOST_SHARE, PROVING_STEPS, Z_LIMIT

@@ -3,6 +3,7 @@
 A slow link shows by the transfers of its peers. Where they were not recorded, equal transfers prove no sound link.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,15 +33,39 @@ def lone_group(case: Case) -> LoneGroup | None:
     The least slowness is taken that two groups would show. Groups that have no peers in the job are not meant: there
     is nothing that could be recorded.
     """
+    found = [_lone(case, channel, axes) for channel, axes in _alone(case)]
+    return _dearest(case, [f for f in found if f is not None])
+
+
+def sole_group_note(case: Case) -> str | None:
+    """What the transfers of groups that have no peers in the job leave unseen; None where they are short."""
+    found = [
+        LoneGroup(channel.members, axes, _spent(case, channel), ())
+        for channel, axes in _alone(case)
+        if _lone(case, channel, axes) is None
+    ]
+    most = _dearest(case, found)
+    if most is None:
+        return None
+    return (
+        f"transfers of the only group along {'_'.join(most.axes)} take {ms(most.spent):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step and have no peers in this job: a slow link in it would not show"
+    )
+
+
+def _alone(case: Case) -> list[tuple[Channel, tuple[str, ...]]]:
+    """The channels of collectives that are the only ones along their axes, with these."""
     groups: dict[tuple[str, ...], set[int]] = {}
     seen = np.unique(case.ops.channel[case.analysed & whole(case)])
     for channel in (case.ops.channels[c] for c in seen.tolist() if c >= 0):
         if not channel.p2p and (axes := case.axes_of(channel)):
             groups.setdefault(axes, set()).add(channel.number)
-    found = [
-        _lone(case, case.ops.channels[min(c)], axes) for axes, c in sorted(groups.items()) if len(c) == 1
-    ]
-    most = max((f for f in found if f is not None), key=lambda f: f.spent, default=None)
+    return [(case.ops.channels[min(c)], axes) for axes, c in sorted(groups.items()) if len(c) == 1]
+
+
+def _dearest(case: Case, found: Sequence[LoneGroup]) -> LoneGroup | None:
+    """The group that spends most in transfers; None where the least slowness that shows would cost too little."""
+    most = max(found, key=lambda f: f.spent, default=None)
     if most is None or most.spent * (1 - 1 / LINK_RATIO_OF_TWO) < MIN_LOST_SHARE * case.step_ns:
         return None
     return most
@@ -51,12 +76,14 @@ def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | No
     others = [r for r in sorted(case.mesh.coordinates) if r not in channel.members]
     lines = (case.mesh.line(r, axes) for r in others if r not in case.steps.ranks)
     peers = next((line for line in lines if not set(line) & set(channel.members)), None)
-    if peers is None:
-        return None
+    return None if peers is None else LoneGroup(channel.members, axes, _spent(case, channel), tuple(peers))
+
+
+def _spent(case: Case, channel: Channel) -> float:
+    """What the rank that spends most of a step in transfers of `channel` does, ns a step."""
     mine = case.analysed & (case.ops.channel == channel.number)
     moved = np.where(mine, case.ops.exposed - case.waits.exposed_wait, 0)
-    spent = np.bincount(case.ops.rank, moved) / len(case.steps.numbers)
-    return LoneGroup(channel.members, axes, float(spent.max()), tuple(peers))
+    return float((np.bincount(case.ops.rank, moved) / len(case.steps.numbers)).max())
 
 
 def lone_group_answer(case: Case) -> Answer | None:

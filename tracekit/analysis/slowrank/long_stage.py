@@ -4,6 +4,7 @@ Work is compute. A stage that stands still more than the others between kernels 
 those of the first stage run ahead at the begin of a step, while the others' do so as they wait for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
+from tracekit.analysis.slowrank.nodes import nodes_of
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike, paused_hosts
 from tracekit.analysis.slowrank.table_model import TableModel
@@ -21,6 +23,7 @@ from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     FAINT_CONFIDENCE,
     MIN_LOST_SHARE,
+    NODE_RANKS,
     NOISE_FLOOR,
     STAGE_MIN_PEERS,
     Z_LIMIT,
@@ -41,6 +44,7 @@ class LongStage:
     idle: bool = False  # it computes no longer: its devices stand still between kernels
     hosts_alike: bool = False  # its hosts launch as fast as the others'
     paused: tuple[int, ...] = ()  # those of `rows` whose processes pause, if it is idle
+    by_design: bool = False  # all of them do, on several nodes
 
 
 def long_stage(case: Case) -> LongStage | None:
@@ -84,7 +88,14 @@ def _idle(case: Case, stage: LongStage) -> LongStage:
     others = np.setdiff1d(np.arange(len(case.steps.ranks)), stage.rows)
     alike = launches_alike(case, stage.rows, others.tolist())
     paused = paused_hosts(case, stage.rows) if launch_pace(case.run, case.steps.ranks[stage.rows[0]]) else ()
-    return replace(stage, idle=True, hosts_alike=alike, paused=paused)
+    design = set(paused) == set(stage.rows) and _on_several_nodes(case, stage.rows)
+    return replace(stage, idle=True, hosts_alike=alike, paused=paused, by_design=design)
+
+
+def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:
+    """Whether ranks surely run on several nodes: as their traces tell, or because there are more than a node holds."""
+    nodes = nodes_of(case)
+    return len({nodes.get(case.steps.ranks[row]) for row in rows}) > 1 if nodes else len(rows) > NODE_RANKS
 
 
 def _longest(

@@ -27,18 +27,20 @@ from tracekit.analysis.slowrank.open_answers import (
     WHOLE_STEPS,
     candidates_of,
     contradicted_answer,
-    idle_stage_answer,
     lopsided_answer,
     one_step_answer,
     only_step_answer,
     open_answer,
     open_link_answer,
-    open_stage_answer,
     unread_answer,
     unseen_answer,
 )
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
+from tracekit.analysis.slowrank.stage_answers import (
+    idle_stage_answer,
+    open_stage_answer,
+)
 from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.unrecorded import Unseen

@@ -6,7 +6,6 @@ from typing import Final
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
-from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.nodes import NAME_NODES, UNPLACED
@@ -15,7 +14,7 @@ from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import listed
-from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
 
@@ -100,7 +99,7 @@ def open_answer(case: Case, found: Undecided) -> Answer:
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
-        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {_why_open(matched)}"
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(matched)}"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
@@ -121,30 +120,6 @@ _SIZES = (
 )
 
 
-def open_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
-    reason = (
-        f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        f"longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, because "
-        f"{_why_open(coverage(case).matched)}"
-    )
-    candidates = of_stage(case, stage, "stage_imbalance")
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
-
-
-def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> Answer:
-    """One rank of a stage was read, and works longer than the other stages: its peers left no trace to compare with."""
-    rank = case.steps.ranks[stage.rows[0]]
-    reason = (
-        f"rank {rank} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step longer than the ranks of the "
-        f"other stages, and of its own stage {stage_of(case, stage)} no other rank was read: nothing tells a slow rank "
-        "from a long stage"
-    )
-    candidates = of_stage(case, stage, "stage_imbalance")
-    to_decide = f"add the trace of rank {listed(unseen)}"
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
-
-
 def open_link_answer(case: Case, link: SlowLink) -> Answer:
     """A link is slow, and too much is unmatched to tell whether anybody loses by it."""
     near = link.high < MIN_LOST_SHARE * case.step_ns
@@ -155,7 +130,7 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
-    why = NOT_EXACT if near else _BESIDE if beside else _why_open(matched)
+    why = NOT_EXACT if near else _BESIDE if beside else why_open(matched)
     reason += link.layout or (_GUESSED if link.guessed else why)
     unproven = beside or near or link.guessed or link.layout
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
@@ -214,46 +189,7 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
     )
 
 
-def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
-    """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
-    still = (
-        f"the devices of pipeline stage {stage_of(case, stage)} stand still {ms(stage.over):.1f} ms of "
-        f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
-    )
-    if stage.paused:
-        few = replace(stage, rows=stage.paused)
-        named = listed([case.steps.ranks[row] for row in stage.paused])
-        return Answer(
-            "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
-            candidates=of_stage(case, few, "host_stall"),
-            to_decide="record its peers in the other replicas, and look at what that process does besides training",
-        )  # fmt: skip
-    if stage.hosts_alike:
-        reason = (
-            f"no rank, stage or link works {MIN_LOST_SHARE:.0%} of the step longer than its peers; {still}: the hosts "
-            "of other stages are no quicker, but run ahead while they wait"
-        )
-        return Answer("healthy", None, reason)
-    reason = f"{still}, and its hosts are slower than theirs or were not recorded"
-    return Answer(
-        "inconclusive", "unknown", reason, candidates=of_stage(case, stage, "cpu_launch"),
-        to_decide="record the host as well (ProfilerActivity.CPU), and profile the hosts of that stage",
-    )  # fmt: skip
-
-
-def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
-    """The ranks of a stage as candidates, each with the interval of what the stage costs."""
-    low, high = ms(stage.low), ms(stage.high)
-    found = [suspect_of(case, row, stage.gain, stage.z, cause, ()) for row in stage.rows]
-    return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
-
-
-def stage_of(case: Case, found: LongStage) -> int:
-    """The index of the stage."""
-    return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
-
-
-def _why_open(matched: float | None) -> str:
+def why_open(matched: float | None) -> str:
     """Why a price is an interval: waits without partners, or launches that were not recorded."""
     if matched is not None and matched >= COVERAGE_WHOLE:
         return "the traces do not tell when queued operations could have started"

@@ -32,17 +32,19 @@ from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
     disagreeing_answer,
     link_suspects,
-    lonely_stage_answer,
     only_step_answer,
     open_answer,
     open_link_answer,
-    open_stage_answer,
     open_tokens_answer,
     unproven_answer,
     unseen_answer,
 )
 from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
+from tracekit.analysis.slowrank.stage_answers import (
+    lonely_stage_answer,
+    open_stage_answer,
+)
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
