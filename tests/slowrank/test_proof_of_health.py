@@ -8,7 +8,7 @@ import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
-from tests.tables.rows import events
+from tests.tables.rows import events, row
 from tests.what_if.tables import unnamed
 from tracekit.analysis.slowrank import long_stage as long_stages
 from tracekit.analysis.slowrank.analyse import analyse
@@ -39,6 +39,25 @@ def test_time_between_captures_is_nobodys_work(tmp_path):
             line.step(step, begin)
     case = prepared(write_run(tmp_path, lines, {0: (0, 1)}, {0: "dp"}, 2), grid(dp=2))
     assert segments(case)[0] == pytest.approx(segments(case)[1])
+
+
+def unmarked(run, early=()):
+    """`run` without step marks; the windows of the ranks `early` begin 10 ms before their first step."""
+    for record in run.ranks:
+        path = run.folder / record.table
+        rows = [r for r in pq.read_table(path).to_pylist() if not r["name"].startswith("ProfilerStep")]
+        begin = row("cpu_op", "aten::empty", -10_000, 1)
+        pq.write_table(events([begin, *rows] if record.rank in early else rows), path)
+    return run
+
+
+@pytest.mark.parametrize(("early", "verdict"), [((), "healthy"), ((0, 1, 3), "inconclusive")])
+def test_repetitions_that_ranks_time_differently_prove_nothing(tmp_path, early, verdict):
+    """Rank 2's first step begins later than its peers': it would look quicker than it is."""
+    finding = analyse(unmarked(job(tmp_path, grid(dp=4)), early))
+    assert finding.verdict == verdict
+    assert "no_step_marks" in {q.kind for q in finding.quality}
+    assert ("both end them together" in finding.reason) == bool(early)
 
 
 def test_misses_of_ranks_do_not_cancel(tmp_path):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.tables.rows import comm, events, gemm, group, launch, recorded, row
+from tracekit.tables.match import match
 from tracekit.tables.operations import rank_ops
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
+from tracekit.tables.steps import measure
 
 PAIR = [group(0, 0, 1)]
 
@@ -145,3 +147,58 @@ def test_marks_or_no_pattern_leave_everything_as_it_is():
     assert with_repeating_steps([job(0, steps=1), job(1, steps=1)], PAIR) is None
     assert with_repeating_steps([job(0, drop=1), job(1, drop=1)], None) is None
     assert with_repeating_steps([], PAIR) is None
+
+
+def told(rows, at, *kernels):
+    """Adds kernels to `rows`, in order; each is launched 5 µs before its own `at` + n µs."""
+    for i, kernel in enumerate(kernels):
+        number = len(rows) + 1
+        rows += [kernel | {"correlation": number}, launch(at + i, number)]
+
+
+def test_the_wait_before_a_window_is_no_step():
+    """The host stands for the step before: only on rank 1 an operation of that step is recorded as well."""
+
+    def rank(number):
+        rows = [row("cuda_runtime", "cudaStreamSynchronize", 0, 500, pid=1, tid=1)]
+        rows += [comm(480, 10, 0, stream=20)] if number else []
+        for step in range(3):
+            at = 520 + 100 * step
+            kernels = gemm(at + 5, 30, "forward"), comm(at + 35, 5, 0, stream=20), gemm(at + 45, 10, "adam")
+            told(rows, at, *kernels)
+        return recorded(number, *rows)
+
+    found = with_repeating_steps([rank(0), rank(1)], PAIR)
+    assert [r.steps[0][0] for r in found] == [500_000] * 2
+    lasted = measure(match(found, PAIR)).wall
+    assert lasted[0] == pytest.approx(lasted[1], abs=100_000)
+
+
+@pytest.mark.parametrize("logged", [1, 2])
+def test_a_loss_reduced_in_one_step_moves_no_other(logged):
+    """Collectives run on the compute stream; the step that logs has one more of them."""
+
+    def rank(number):
+        rows = []
+        for step in range(3):
+            at = 200 * step
+            kernels = [gemm(at + 5, 30, "forward"), comm(at + 35, 5, 0), gemm(at + 45, 10, "adam")]
+            told(rows, at, *kernels, *([comm(at + 60, 5, 0)] if step == logged else []))
+        return recorded(number, *rows)
+
+    found = with_repeating_steps([rank(0), rank(1)], PAIR)
+    assert [r.step.tolist() for r in found] == [sorted([0, 1, 2, logged])] * 2
+
+
+def test_repeating_operations_begin_within_their_window():
+    """No kernel computes; the two first operations were launched before the window, and no step of it holds them."""
+
+    def rank(number):
+        rows = [comm(3, 3, 0, "_allgather_base", stream=24), comm(7, 3, 0, stream=20)]
+        for step in range(4):
+            at = 20 + 100 * step
+            told(rows, at - 19, comm(at, 5, 0, "_allgather_base", stream=24), comm(at + 20, 5, 0, stream=20))
+        return recorded(number, *rows)
+
+    steps = steps_of([rank(0), rank(1)])
+    assert steps == [[NO_STEP, NO_STEP, *(n for n in range(4) for _ in range(2))]] * 2

@@ -37,11 +37,25 @@ class KernelOrder:
     pause: I64  # from the end of all earlier work to `issued`; negative where the host ran ahead
     optimizer: npt.NDArray[np.bool_]  # whether an optimizer ran it
     of_kernels: bool = True  # whether these are kernels, and not communication operations
+    communicates: Mask | None = None  # which of them communicate; none where None
 
     @property
     def windows(self) -> int:
         """How many captures there are."""
         return int(self.window.max(initial=-1)) + 1
+
+    @property
+    def talks(self) -> Mask:
+        """Which of them communicate."""
+        return np.zeros(len(self.name), bool) if self.communicates is None else self.communicates
+
+    def computing(self) -> "KernelOrder":
+        """The order without the kernels that communicate."""
+        keep = ~self.talks
+        return KernelOrder(
+            self.names, self.name[keep], self.window[keep], self.issued[keep], self.pause[keep],
+            self.optimizer[keep], self.of_kernels,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ def kernel_order(
     )
     return KernelOrder(
         tuple(names), told[rows].astype(np.int64), window_of(start[rows], begins), issued, pause,
-        optimizer | _inside(issued, start[spans], end[spans]),
+        optimizer | _inside(issued, start[spans], end[spans]), communicates=comm[rows],
     )  # fmt: skip
 
 

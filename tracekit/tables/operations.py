@@ -19,6 +19,7 @@ from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, step_spans
 from tracekit.tables.stream_waits import I8, waited_for
+from tracekit.tables.window_opens import opens_of
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id",
@@ -60,6 +61,7 @@ class RankOps:
     told_size: I32 | None = None  # ranks in the operation's group, as the trace counts them; -1 unknown
     found: Mask | None = None  # messages that were done before the host looked for them
     begins: tuple[int, ...] = (0,)  # of the recording's windows, ns
+    opens: tuple[int, ...] = ()  # when the host was free to go on in each window, ns; as `begins` where empty
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
     place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
@@ -120,7 +122,7 @@ def rank_ops(
         ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
         taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers],
+        grid=ints(events, "grid", -1)[carriers], opens=opens_of(events, cat, begins),
     )  # fmt: skip
 
 

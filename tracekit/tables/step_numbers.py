@@ -14,7 +14,7 @@ from tracekit.tables.kernel_order import window_of
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import REPEATING_SHARE
+from tracekit.thresholds.tables import BORDER_SHARE, REPEATING_SHARE
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
     """The repetition of each operation, by when the host issued it; NO_STEP outside all of them.
 
     A stream runs its operations in order. So where a window ends with a step, the same number of them on each stream
-    belongs to each of its steps, counted from its end: near a border the clock alone does not tell.
+    belongs to each of its steps, counted from its end: near a border, and only there, the clock alone does not tell.
     """
     own = np.full(len(rank.issued), NO_STEP, np.int64)
     if not len(cuts.begin):
@@ -124,9 +124,26 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
         counts = np.bincount(own[rows][own[rows] != NO_STEP] - low, minlength=high - low)
         each = int(np.median(counts)) if high > low else 0
         if 0 < each * (high - low) <= len(rows):
-            own[rows] = NO_STEP
-            own[rows[len(rows) - each * (high - low) :]] = np.repeat(np.arange(low, high), each)
+            counted = np.full(len(rows), NO_STEP, np.int64)
+            counted[len(rows) - each * (high - low) :] = np.repeat(np.arange(low, high), each)
+            if _borders_only(rank, cuts, rows, counted):
+                own[rows] = counted
     return own
+
+
+def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
+    """Whether the repetitions `counted` for operations `rows` differ from the clock's near borders only.
+
+    One operation more in a step, as a loss that is reduced now and then, would move all before it into the next step.
+    Where the host tells when each was launched, none lies ahead of the steps, and the numbers must come out even.
+    """
+    told = rank.issued[rows] < rank.start[rows]
+    if told.all() and (counted == NO_STEP).any():
+        return False
+    inside = counted != NO_STEP
+    at, issued = counted[inside], rank.issued[rows][inside]
+    slack = BORDER_SHARE * (cuts.end[at] - cuts.begin[at])
+    return bool(((issued >= cuts.begin[at] - slack) & (issued < cuts.end[at] + slack)).all())
 
 
 def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -> dict[int, int] | None:

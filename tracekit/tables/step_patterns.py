@@ -38,7 +38,7 @@ def with_repeating_steps(ranks: list[RankOps], groups: Sequence[Group] | None) -
     """
     if not ranks or any((r.step != NO_STEP).any() for r in ranks):
         return None
-    for orders in (_kernels(ranks), *(_operations(ranks, rim) for rim in RAGGED_RIMS)):
+    for orders in (_kernels(ranks), _computing(ranks), *(_operations(ranks, rim) for rim in RAGGED_RIMS)):
         places = _places(orders, ranks)
         if len(places) < max(NEARLY_ALL_RANKS * len(ranks), 1) or _one_kernel(orders, places):
             continue
@@ -60,14 +60,22 @@ def _kernels(ranks: Sequence[RankOps]) -> Orders:
     return {r.rank: r.order for r in ranks if r.order is not None}
 
 
+def _computing(ranks: Sequence[RankOps]) -> Orders:
+    """The kernels of each rank that compute: a loss that is reduced in some steps breaks the pattern of all kernels."""
+    return {rank: order.computing() for rank, order in _kernels(ranks).items() if order.talks.any()}
+
+
 def _operations(ranks: Sequence[RankOps], rim: float) -> Orders:
     """The communication operations of each rank in order of issue; the last ones, a share `rim` of them, left out.
 
-    At the end of a ragged recording the last operations of single streams are missing.
+    At the end of a ragged recording the last operations of single streams are missing. Those that were launched before
+    their window are left out as well: their order among each other is not known.
     """
     found = {}
     for rank in ranks:
         order = np.argsort(rank.issued, kind="stable")
+        begins = np.array(rank.begins)[window_of(rank.start[order], rank.begins)]
+        order = order[rank.issued[order] >= begins]
         order = order[: len(order) - int(rim * len(order))]
         streams = rank.group if rank.stream is None else np.where(rank.stream < 0, rank.group, rank.stream)
         kinds = [f"{rank.op[i]} {streams[i]}" for i in order.tolist()]
@@ -204,7 +212,7 @@ def _after_the_longest_pause(orders: Orders, places: Places, ranks: Sequence[int
 def _cuts(rank: RankOps, order: KernelOrder, found: Repeating, begin: Mapping[Pattern, int]) -> Cuts:
     """When each whole repetition of a rank began and ended on its host; `begin` gives the place at which steps begin.
 
-    A first repetition that its window shows from the begin on begins with the window: the host worked before it
+    A first repetition that its window shows from the begin on begins when the host was free: it worked before it
     launched anything.
     """
     length, place = len(found.pattern), begin[found.pattern]
@@ -219,7 +227,7 @@ def _cuts(rank: RankOps, order: KernelOrder, found: Repeating, begin: Mapping[Pa
         first = first[inside[-1] - first + 1 >= length] if len(first) else first
         moments = order.issued[first].tolist()
         if len(first) and first[0] == rows[0]:
-            moments[0] = rank.begins[number]
+            moments[0] = min(moments[0], (rank.opens or rank.begins)[number])
         behind = inside[-1:] if not len(first) else first[-1:] + length
         last = int(order.issued[behind[0]]) if len(behind) and behind[0] <= rows[-1] else ends[number]
         spans += [(a, b, number) for a, b in zip(moments, [*moments[1:], last], strict=False)]

@@ -26,7 +26,8 @@ UNTOLD: Final = 0
 FREE: Final = -1
 """What resumed after the operation had no wait for it."""
 _STREAM_WAIT = re.compile(r"^Stream Wait Event$")
-_HOST_WAIT = re.compile(r"Synchronize|Memcpy")
+HOST_WAIT: Final = re.compile(r"Synchronize|Memcpy")
+"""Calls in which the host may stand until its device has done what was launched."""
 _GRAPH = re.compile(r"GraphLaunch")
 
 
@@ -133,7 +134,7 @@ def _latest_reaches(key: I64, issued: I64, upto: I64, asked: I64, before: I64, s
 
 def _host_stood(events: pa.Table, cat: Values, moments: I64) -> Mask:
     """Whether the host stood in a call that waits for the device at each of `moments`, ns."""
-    rows = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", _HOST_WAIT))
+    rows = np.flatnonzero(np.isin(cat, ["cuda_runtime", "cuda_driver"]) & truth(events, "name", HOST_WAIT))
     if not len(rows):
         return np.zeros(len(moments), bool)
     begin = ints(events, "ts", 0)[rows]

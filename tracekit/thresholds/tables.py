@@ -226,6 +226,10 @@ RAGGED_RIMS: Final = (0.0, 0.05, 0.1, 0.2)
 REPEATING_SHARE: Final = 0.6
 """Share of a rank's operations that must repeat: the first step of a program often runs something more."""
 
+BORDER_SHARE: Final = 0.5
+"""Share of a step by which an operation may lie outside the step that it is counted to: a device runs behind its host
+by less, and one that is counted to the wrong step lies in the middle of another."""
+
 RARE_KINDS: Final = 8
 """Kinds of communication that tell steps from the shorter repetitions in them: a job has fewer kinds in all."""
 

@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     what_would_decide,
 )
 from tracekit.analysis.slowrank.faint import faint_answer, faint_stage_answer
+from tracekit.analysis.slowrank.inferred_steps import unequal_steps_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
@@ -109,9 +110,9 @@ def _not_seen(case: Case) -> Answer | None:
         return contradicted_answer(case)
     if compared_little(case):
         return _one_of_several_answer(case)
-    lone = lone_group_answer(case)
-    if lone is not None:
-        return lone
+    told = lone_group_answer(case) or unequal_steps_answer(case)
+    if told is not None:
+        return told
     apart = lopsided(case)
     if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
         return lopsided_answer(case, apart)
