@@ -5,14 +5,22 @@ torch 2.1 records a message's kernel alone, later versions lose its arguments or
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
-from tracekit.tables.operation_names import RECEIVES, SENDS
+from tracekit.tables.operation_names import RECEIVES, SENDS, UNDIRECTED
 from tracekit.tables.operations import RankOps
+from tracekit.tables.step_marks import NO_STEP
+
+Mask = npt.NDArray[np.bool_]
+
+OPEN: Final = "send_recv"
+"""The kind of a kernel that may carry messages, as long as none is told."""
 
 BOTH = 2
 """Direction of a kernel that sends and receives; SENDS, RECEIVES and 0 (unknown) are the others."""
@@ -46,12 +54,36 @@ class Link:
     way: int  # SENDS: the first sends to the second; RECEIVES: the other way; BOTH or 0: an exchange
 
 
+def any_open(ops: Operations) -> bool:
+    """Whether any message of a step names no peer; where no steps are known, any message.
+
+    What the device still ran for the host of before the window has no record. Where the messages of that stream name
+    their peers in all steps, it leaves nothing open that a step rests on.
+    """
+    return any(bool((open_rows(r) & ~_left_over(r)).any()) for r in ops.per_rank.values())
+
+
+def open_rows(source: RankOps) -> Mask:
+    """Whether each operation of a rank may be a message and names no peer."""
+    return np.array([op == OPEN for op in source.op], bool) & (source.src < 0)
+
+
+def _left_over(source: RankOps) -> Mask:
+    """Whether each operation lies outside all steps, on a stream whose messages name their peers in every step."""
+    if source.stream is None:
+        return np.zeros(len(source.op), bool)
+    stepped, open_ = source.step != NO_STEP, open_rows(source)
+    message = np.array([op in UNDIRECTED for op in source.op], bool)
+    told = np.setdiff1d(source.stream[message & stepped & ~open_], source.stream[open_ & stepped])
+    return np.asarray(~stepped & (source.stream >= 0) & np.isin(source.stream, told), bool)
+
+
 def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
     """The open kernels of each rank that has some."""
     found = {}
     for rank in ops.ranks:
         source = ops.per_rank[rank]
-        unknown = np.array([op == "send_recv" for op in source.op], bool) & (source.src < 0)
+        unknown = open_rows(source)
         if unknown.any():
             kernels = _kernels(source, unknown)
             if len(kernels):
@@ -59,7 +91,7 @@ def open_kernels(ops: Operations, clocks: Clocks) -> dict[int, OpenKernels]:
     return found
 
 
-def _kernels(source: RankOps, unknown: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> I64:
+def _kernels(source: RankOps, unknown: Mask) -> I64:
     """Numbers of the kernels all of whose operations are `unknown`."""
     numbers, place = np.unique(source.kernel, return_inverse=True)
     known = np.zeros(len(numbers), bool)

@@ -18,7 +18,7 @@ from tracekit.tables.match import Operations, rematch
 from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
 from tracekit.tables.only_neighbour import with_only_neighbours
-from tracekit.tables.open_messages import open_kernels, with_links
+from tracekit.tables.open_messages import any_open, open_kernels, with_links
 from tracekit.tables.pipeline_order import with_pipeline_order
 from tracekit.tables.told_places import with_told_places
 from tracekit.thresholds.slowrank import AXIS_RIVAL, CLOCK_DOUBTS
@@ -110,7 +110,7 @@ def _candidates(
 ) -> list[tuple[Mesh, str, bool]]:
     """(mesh, axis, whether it is surely a pipeline) along which messages may go, of which one is right.
 
-    Where the mesh has no pipeline, one of its axes may be one whose messages are open.
+    Where the mesh has no pipeline, one of its axes may be one whose messages are open in steps.
     """
     try:
         mesh = None if is_unknown(run) else choose(run, ops, sizes, order).mesh
@@ -120,7 +120,7 @@ def _candidates(
         return []
     if mesh.sizes[PIPELINE] > 1:
         return [(mesh, PIPELINE, True)]
-    return [(mesh, axis, False) for axis in mesh.order if mesh.sizes[axis] > 1]
+    return [(mesh, axis, False) for axis in mesh.order if mesh.sizes[axis] > 1] if any_open(ops) else []
 
 
 def _of_groups(run: Run, ops: Operations, order: Sequence[str] | None) -> Mesh | None:

@@ -20,6 +20,7 @@ from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import InferredGroup, Run
 from tracekit.tables.channels import WORLD
 from tracekit.tables.match import Operations
+from tracekit.tables.open_messages import any_open
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.step_marks import NO_STEP
 
@@ -171,7 +172,7 @@ def _programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
 
     Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
     """
-    if not (ops.op == "send_recv").any():
+    if not any_open(ops):
         return None
     found, marked = {}, (ops.step != NO_STEP).any()
     for rank, source in ops.per_rank.items():
