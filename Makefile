@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make gpu · make lint · make docs · make bench · make bench-localise · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster gpu lint docs fuzz bench bench-localise sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -81,6 +81,10 @@ docs: $(DOCS_STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo docs_site/index.html
 
+# The wheel with extras in fresh environments of Python 3.11 and 3.13, lowest and latest versions, pandas 2 and 3; 15 minutes.
+wheel-check: $(STAMP)
+	@$(BIN)/python -m tests.wheel
+
 # Every pipeline schedule at p = 2, 3, 4 and m = 1 to 3p against one process; a few minutes.
 sweep: $(STAMP)
 	@$(BIN)/python -m tests.schedule.execution
@@ -101,8 +105,13 @@ LOCALISE ?= --cases 500 --seed 0
 bench-localise: $(HTA_STAMP)
 	@$(BIN)/python -m tests.localise --json bench_localise.json $(LOCALISE)
 
+# Whom slowrank and the plain vote name on jobs in the shapes of Megatron, torchtitan, DeepSpeed and DDP; SHAPES="--cases 30".
+SHAPES ?= --jobs 2
+bench-shapes: $(STAMP)
+	@$(BIN)/python -m tests.shapes --json bench_shapes.json $(SHAPES)
+
 bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json fuzz_found build dist *.egg-info
+	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json bench_shapes.json fuzz_found build dist *.egg-info

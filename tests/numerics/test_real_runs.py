@@ -1,11 +1,15 @@
 """`compare` on real runs of the trainer: drift is proved, planted bugs are called and placed, invariants hold."""
 
+from html import unescape
+
 import pytest
 
 from numerics.columns import Names, read_columns
 from numerics.comparison.compare import Options, compare
 from numerics.comparison.invariants import broken_invariants
 from numerics.report.html import compare_html
+from numerics.report.json import compare_document
+from numerics.report.text import compare_text
 from numerics.store import open_capture
 from tests.marks import quick_first
 from tests.numerics.replay_runs import captured, replayed
@@ -80,7 +84,13 @@ def test_planted_bugs_are_called_and_placed(ranks, tmp_path, baseline, fault, ta
     assert finding.first_divergence.axis == axis
     assert words is None or re.search(words, finding.explanation)
     assert finding.tensors.unexplained > 0
-    assert finding.first_divergence.tensor in compare_html(finding)
+    page, text = unescape(compare_html(finding)), compare_text(finding, verbose=True)
+    told = compare_document(finding)
+    assert told["verdict"] == finding.verdict
+    assert told["first_divergence"]["tensor"] == finding.first_divergence.tensor
+    for said in (told["first_divergence"]["tensor"], told["explanation"], told["reason"]):
+        assert said in page
+        assert said in text
 
 
 def test_a_narrower_reduction_is_a_policy_not_a_bug(ranks, tmp_path, baseline):

@@ -8,6 +8,7 @@ import argparse
 import numpy as np
 
 from tests.trend.test_statistics import STEP, noisy, series
+from tracekit.analysis.trend import judge, significance, step
 from tracekit.analysis.trend.step import step_trend
 
 COUNTS = (8, 12, 16, 24, 48)
@@ -22,7 +23,12 @@ def shape(values):
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.trend.alarms", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000)
-    seeds = range(parser.parse_args().seeds)
+    parser.add_argument("--uncorrected", action="store_true", help="as if no window resembled the next")
+    given = parser.parse_args()
+    seeds = range(given.seeds)
+    if given.uncorrected:
+        for user in (judge, significance, step):
+            user.serial_factor = lambda _: 1.0
     for serial in (0.0, 0.3, 0.6):
         told = [
             np.mean([shape(noisy(s + 10_000, n, noise=0.03, serial=serial)) != "none" for s in seeds])

@@ -1,0 +1,72 @@
+"""How long transfers take: eight GPUs of a host share NVLink, hosts have a network card for each GPU."""
+
+import math
+import random
+from collections.abc import Sequence
+
+from tests.shapes.fault import Fault
+
+PER_HOST = 8
+NVLINK = 150e3
+"""Bytes per µs of a ring within a host."""
+CARD = 22e3
+"""Bytes per µs of one network card, of which a ring uses one for each member that a host holds."""
+CARD_MESSAGE = 40e3
+"""Bytes per µs of a message to another host."""
+FIFO = {False: 16 * 2**20, True: 4 * 2**20}
+"""Bytes that a sender leaves in a buffer without waiting for its receiver, within a host and across."""
+SIZES = {"BFloat16": 2, "Float": 4, "Long": 8, "Int": 4}
+
+
+def host_of(rank: int) -> int:
+    """The host that holds a rank."""
+    return rank // PER_HOST
+
+
+def across(ranks: Sequence[int]) -> bool:
+    """Whether ranks are on several hosts."""
+    return len({host_of(rank) for rank in ranks}) > 1
+
+
+def chance(seed: int, key: tuple[int, ...], sigma: float) -> float:
+    """By which factor a transfer is longer than the formula; a hash of integers is the same in every process."""
+    return 1 + abs(random.Random(seed + hash(key) % 99991).gauss(0, sigma))
+
+
+def collective_us(ranks: Sequence[int], op: str, size: int) -> float:
+    """The time of a ring that moves `size` bytes: latency, then each byte once per member, twice for an all-reduce."""
+    members = len(ranks)
+    share = (2.0 if op == "allreduce" else 1.0) * (members - 1) / members
+    bandwidth, latency = NVLINK, 9.0
+    if across(ranks):
+        first = sum(host_of(rank) == host_of(ranks[0]) for rank in ranks)
+        bandwidth, latency = CARD * min(PER_HOST, first), 18.0
+    return latency + 2.0 * math.log2(max(2, members)) + size * share / bandwidth
+
+
+def message_us(source: int, target: int, size: int) -> float:
+    """The time of a message of `size` bytes once both ends are there."""
+    if across((source, target)):
+        return 14.0 + size / CARD_MESSAGE
+    return 7.0 + size / NVLINK
+
+
+def eager(source: int, target: int, size: int) -> bool:
+    """Whether a sender leaves before its receiver comes."""
+    return size <= FIFO[across((source, target))]
+
+
+def slowed(
+    us: float, fault: Fault | None, ranks: Sequence[int], step: int, *, message: bool = False
+) -> float:
+    """The time of a transfer among `ranks` when links are slow: a card slows what leaves its host, NVLink a pair.
+
+    A ring is as slow as its slowest link; a message passes a pair's link only where the pair are its two ends.
+    """
+    for part in fault.parts if fault else ():
+        pair = set(part.ranks)
+        if part.applies("nic", step) and across(ranks) and pair & set(ranks):
+            us *= part.amount
+        if part.applies("nvlink", step) and (pair == set(ranks) if message else pair <= set(ranks)):
+            us *= part.amount
+    return us

@@ -1,0 +1,31 @@
+"""What all ranks of a job share, and how it was recorded."""
+
+from dataclasses import dataclass
+
+from tests.shapes.fault import Fault
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all ranks share; `clean` leaves the fault out and keeps every draw of chance."""
+
+    seed: int
+    world: int
+    torch: tuple[int, int]
+    noise: float = 0.01
+    host_us: float = 9.0
+    contention: float = 1.07
+    fault: Fault | None = None
+    clean: bool = False
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the job was recorded: what the profiler was asked for, and how files are named (`tb`, `titan`, `hf`)."""
+
+    shapes: bool
+    stack: bool
+    host: bool
+    packed: bool
+    device_spans: bool
+    names: str

@@ -1,0 +1,125 @@
+"""Files are what a profiler would write: calls nest, kernels of a stream follow each other, seeds keep their jobs."""
+
+import gzip
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.marks import quick_first
+from tests.shapes.case import make, save
+from tests.shapes.draw import MEASURED, drawn_case
+from tests.shapes.fault import CAUSES
+from tests.shapes.vote import vote
+
+SEEDS = (33, 1022, 98, 35, 70, 81, 1004, 1030, 2055, 25, 64, 1058)
+"""Tensor groups, messages, rings, documents, experts, ZeRO-3; torch 2.3 to 2.12."""
+STEP_MS = {33: 13.154411126891029, 1022: 20.96380272815439, 98: 19.324105679351312, 2055: 22.40653602901302}
+"""Steps of some seeds as first drawn, in ms: whoever changes a job makes the figures in docs/ meaningless."""
+ROUNDED_US = 0.001
+"""By how much times may overlap, being numbers of 64 bits here: 1 ns, or nothing where they are whole µs."""
+NEVER_ENDED = "nccl:coalesced"
+"""A title that torch ended late up to 2.8."""
+Trace = dict[str, Any]
+
+
+def traces(seed: int, folder: Path) -> list[Trace]:
+    save(make(drawn_case(seed)), folder / "traces")
+    return [load(path) for path in sorted((folder / "traces").iterdir())]
+
+
+def load(path: Path) -> Trace:
+    data = path.read_bytes()
+    found: Trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return found
+
+
+def events_of(trace: Trace, *categories: str) -> dict[Any, list[Trace]]:
+    """By thread or stream, events in the order in which they begin, longer ones first."""
+    found = defaultdict(list)
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] in categories and event["name"] != NEVER_ENDED:
+            found[event["tid"]].append(event)
+    return {place: sorted(events, key=lambda e: (e["ts"], -e["dur"])) for place, events in found.items()}
+
+
+@pytest.fixture(scope="module", params=quick_first(3, SEEDS))
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
+    """All traces of a job."""
+    return traces(request.param, tmp_path_factory.mktemp("shapes"))
+
+
+def slack(trace: Trace) -> float:
+    """How far times are rounded."""
+    return ROUNDED_US if "baseTimeNanoseconds" in trace else 0.0
+
+
+def test_kernels_of_a_stream_follow_each_other(recorded: list[Trace]) -> None:
+    for trace in recorded:
+        streams = events_of(trace, "kernel", "gpu_memcpy")
+        assert streams
+        for events in streams.values():
+            for before, after in pairwise(events):
+                assert after["ts"] >= before["ts"] + before["dur"] - slack(trace)
+
+
+def test_calls_of_a_thread_nest(recorded: list[Trace]) -> None:
+    for trace in recorded:
+        near = slack(trace)
+        for events in events_of(trace, "cpu_op", "cuda_runtime", "user_annotation").values():
+            around: list[float] = []
+            for event in events:
+                while around and around[-1] <= event["ts"] + near:
+                    around.pop()
+                assert not around or event["ts"] + event["dur"] <= around[-1] + near
+                around.append(event["ts"] + event["dur"])
+
+
+def test_kernels_have_one_launch(recorded: list[Trace]) -> None:
+    """Those that were launched before the window have none, and come first."""
+    for trace in recorded:
+        calls = [event for events in events_of(trace, "cuda_runtime").values() for event in events]
+        launched = {event["args"]["correlation"]: event["ts"] for event in calls}
+        assert len(launched) == len(calls)
+        for events in events_of(trace, "kernel", "gpu_memcpy").values():
+            known = [event["args"]["correlation"] in launched for event in events]
+            assert known == sorted(known)
+            for event in events[known.count(False) :]:
+                assert event["ts"] >= launched[event["args"]["correlation"]] - slack(trace)
+
+
+def test_ranks_tell_who_they_are(recorded: list[Trace]) -> None:
+    told = [trace["distributedInfo"] for trace in recorded]
+    assert sorted(info["rank"] for info in told) == list(range(told[0]["world_size"]))
+    for info in told:
+        assert all(info["rank"] in group["ranks"] for group in info.get("pg_config", []))
+
+
+def test_a_seed_gives_the_same_files(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        save(make(drawn_case(98)), tmp_path / name / "traces")
+    first, second = (sorted((tmp_path / name / "traces").iterdir()) for name in ("first", "second"))
+    assert [path.name for path in first] == [path.name for path in second]
+    assert [load(path)["traceEvents"] for path in first] == [load(path)["traceEvents"] for path in second]
+
+
+@pytest.mark.parametrize("seed", STEP_MS)
+def test_a_seed_keeps_its_job(seed: int) -> None:
+    assert make(drawn_case(seed)).step_us / 1e3 == pytest.approx(STEP_MS[seed], rel=1e-9)
+
+
+def test_the_measured_seeds_have_every_fault() -> None:
+    cases = [drawn_case(seed) for seed in MEASURED]
+    assert len(cases) == len({case.seed for case in cases}) == 249
+    assert {case.kind for case in cases} == {*CAUSES, "none"}
+    assert all(set(case.culprits) <= set(range(case.world)) for case in cases)
+
+
+def test_the_vote_finds_a_rank_that_is_waited_for() -> None:
+    made = make(drawn_case(64))
+    assert made.slowdown > 0.1
+    assert vote(made) == made.case.culprits[0]
+    assert made.groups == 1

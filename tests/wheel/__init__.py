@@ -1,0 +1,1 @@
+"""The wheel tried in fresh environments, beside what tests in this one can show."""

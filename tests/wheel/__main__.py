@@ -1,0 +1,121 @@
+"""`python -m tests.wheel`: the wheel with extras in fresh environments, for each Python found and each set of versions.
+
+Sets: `latest`, `pandas2` (all newest but pandas 2), `lowest` (every lower bound of pyproject.toml, exactly; only for
+the oldest Python, because newer ones have no builds of so old packages). Needs the package registry; a few minutes.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+from tests.house.source import ROOT
+
+EXTRAS = ("hta", "report", "perfetto", "ray")
+PYTHONS = ("3.11", "3.13")
+SETS = ("latest", "pandas2", "lowest")
+SHOWN = ("numpy", "pandas", "pyarrow", "scipy", "traceinsight", "plotly", "perfetto", "ray")
+
+
+def lowest(extras=EXTRAS):
+    """The lower bound of each requirement, as an exact version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e])]
+    return [text.replace(">=", "==") for text in wanted]
+
+
+def interpreter(version):
+    """A program that runs this version of Python; None where there is none."""
+    folders = (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
+    for found in (shutil.which(f"python{version}"), *map(str, folders)):
+        done = found and subprocess.run([found, "-V"], capture_output=True, text=True, check=False)
+        if done and done.returncode == 0 and f" {version}." in done.stdout:
+            return found
+    return None
+
+
+def installed(python, wheel, kind, folder):
+    """The Python of a fresh environment that holds the wheel with its extras."""
+    call(python, "-m", "venv", folder)
+    fresh = folder / "bin" / "python"
+    more = {"latest": [], "pandas2": ["pandas<3"], "lowest": lowest()}[kind]
+    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:")
+    call(fresh, *pip, f"{wheel}[{','.join(EXTRAS)}]", *more)
+    call(fresh, "-m", "pip", "check")
+    return fresh
+
+
+def call(*command, cwd=None):
+    """What a command prints; raises SystemExit with what it said where it fails."""
+    done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))[:200]}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def tried(fresh, folder):
+    """Use commands and library of the environment in an empty folder; returns the versions that it holds."""
+    program = fresh.parent / "tracekit"
+    sample = ROOT / "sample_traces" / "demo_slow_tp"
+    call(program, "doctor", cwd=folder)
+    wanted = [part for kind in ("html", "perfetto", "json") for part in (f"--{kind}", folder / kind)]
+    call(program, "slowrank", sample, "--quiet", *wanted, cwd=folder)
+    assert json.loads((folder / "json").read_text())["suspects"][0]["rank"] == 5
+    for command in (["breakdown", sample], ["hang", ROOT / "sample_traces" / "hang_host_stall"]):
+        call(program, *command, "--quiet", "--html", folder / f"{command[0]}.html", cwd=folder)
+    call(fresh, "-P", Path(__file__).with_name("library_use.py"), sample, cwd=folder)
+    versions = {p["name"].lower(): p["version"] for p in json.loads(
+        call(fresh, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))}  # fmt: skip
+    return {name: versions[name] for name in SHOWN}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.wheel", description=__doc__)
+    parser.add_argument("--python", nargs="*", default=PYTHONS)
+    parser.add_argument("--versions", nargs="*", choices=SETS, default=SETS)
+    given = parser.parse_args()
+    missing = 0
+    with tempfile.TemporaryDirectory(prefix="tracekit-wheel-") as name:
+        source = Path(name) / "source"
+        kept = re.compile(r"__pycache__|\.egg-info$|^\.")
+        shutil.copytree(ROOT, source, ignore=lambda _, names: [n for n in names if kept.search(n)])
+        call(
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            name,
+            source,
+        )
+        (wheel,) = Path(name).glob("*.whl")
+        for version in given.python:
+            python = interpreter(version)
+            for kind in given.versions:
+                if python is None or (kind == "lowest" and version != PYTHONS[0]):
+                    why = "no such Python here" if python is None else "no builds of so old packages"
+                    missing += python is None
+                    print(f"{version:5} {kind:8} not tried: {why}", flush=True)
+                    continue
+                folder = Path(name) / f"{version}-{kind}"
+                work = Path(name) / f"{version}-{kind}-work"
+                work.mkdir()
+                held = tried(installed(python, wheel, kind, folder), work)
+                print(
+                    f"{version:5} {kind:8} works: {', '.join(f'{n} {v}' for n, v in held.items())}",
+                    flush=True,
+                )
+                shutil.rmtree(folder)
+    return int(bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
