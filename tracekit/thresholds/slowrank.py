@@ -280,3 +280,15 @@ step, and steps whose documents differ vary by as much."""
 
 FEWEST_USUAL_STEPS: Final = 2
 """Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""
+
+STEADY_LEVEL: Final = 0.03
+"""Share by which a typical rank's kernel may differ from the others' where it follows no data: clocks vary by 1–2 %."""
+
+STEADY_KERNELS: Final = 4
+"""Such kernels a step from which a slow device is told: one or two may be long for a reason of their own."""
+
+STEADY_PEERS: Final = 4
+"""Ranks that do the same from which on the others show which kernels follow no data: of three, two agree by chance."""
+
+STEADY_TIMES: Final = 3.0
+"""By how much more than on any other rank, in any step, these kernels must be longer, in every step."""
