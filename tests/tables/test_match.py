@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tables.rows import comm, gemm, group, matched, partners, recv, send, step
+from tests.tables.rows import comm, gemm, group, launch, matched, partners, recv, send, step
 from tracekit.tables.instance_keys import instance_keys
 
 PAIR = group(0, 0, 1)
@@ -45,6 +45,39 @@ def test_without_sequence_numbers_the_ordinal_in_the_step_decides():
     full = [step(0, 0, 10), step(1, 10, 10), comm(1, 1, 0), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
     late = [step(0, 4, 6), step(1, 10, 10), comm(5, 1, 0), comm(11, 1, 0), comm(15, 1, 0)]
     assert partners(matched({0: full, 1: late}, PAIR)) == both((1, 0), (2, 1), (3, 2))
+
+
+def issued(*calls):
+    """Rows of a step whose `calls` (kind, stream, begin) a host issued in that order; those with "-" have no launch."""
+    rows = [step(0, 0, 400)]
+    for n, (kind, stream, begin) in enumerate(calls):
+        rows += [] if kind.startswith("-") else [launch(10 + n, n)]
+        rows.append(comm(begin, 5, 0, kind.strip("-"), stream=stream, correlation=n))
+    return rows
+
+
+def test_calls_on_two_streams_match_by_issue():
+    kinds = [("reduce_scatter", 8), ("allgather", 7)] * 2
+    one = issued(*((*k, t) for k, t in zip(kinds, [40, 30, 60, 50], strict=True)))  # begin G R G R
+    two = issued(*((*k, t) for k, t in zip(kinds, [140, 30, 160, 50], strict=True)))  # begin G G R R
+    ops = matched({0: one, 1: two}, PAIR)
+    assert partners(ops) == both((0, 0), (1, 2), (2, 1), (3, 3))
+    assert (ops.unmatched, ops.mismatched) == (0, 0)
+
+
+def test_one_kind_on_two_streams_matches_by_issue():
+    one = issued(("allgather", 7, 30), ("allgather", 8, 60), ("allgather", 7, 90))
+    two = issued(("allgather", 7, 30), ("allgather", 8, 160), ("allgather", 7, 90))
+    assert partners(matched({0: one, 1: two}, PAIR)) == both((0, 0), (1, 2), (2, 1))
+
+
+def test_a_call_without_launch_keeps_its_place():
+    kinds = ["allgather", "reduce_scatter", "allreduce"]
+    whole = issued(*((kind, 7, 30 + 10 * n) for n, kind in enumerate(kinds)))
+    lost = issued(("allgather", 7, 30), ("-reduce_scatter", 7, 40), ("allreduce", 7, 50))
+    ops = matched({0: whole, 1: lost}, PAIR)
+    assert partners(ops) == both((0, 0), (1, 1), (2, 2))
+    assert ops.mismatched == 0
 
 
 def test_a_cut_tail_keeps_matches_in_order():

@@ -1,8 +1,8 @@
 """Which operations of different ranks are one communication: an instance.
 
-Collectives match by group and `Seq` where all members carry it, else by ordinal within the profiler step, else by
-ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and order,
-those whose ends were inferred (tables.neighbours) by the number that the inference gave both ends.
+Collectives match by group and `Seq` where all members carry it, else by ordinal, in order of issue, within the profiler
+step, else by ordinal after aligning ragged capture windows. Point-to-point operations match by source, destination and
+order, those whose ends were inferred (tables.neighbours) by the number that the inference gave both ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ from tracekit.store import Group
 from tracekit.tables.channels import NO_SEQ, Channel, channels_of, groups_with_one_counter
 from tracekit.tables.instance_keys import instance_keys
 from tracekit.tables.intervals import I64
+from tracekit.tables.issue_order import by_issue
 from tracekit.tables.message_order import UNKNOWN_SIZE, by_size
 from tracekit.tables.operations import RankOps
 from tracekit.tables.progress import Progress, own_progress
@@ -85,7 +86,8 @@ def _joined(
     seq[np.isin(_cat(r.group for r in ordered), groups_with_one_counter(ordered))] = NO_SEQ
     issued = _cat(r.issued for r in ordered)
     message = _cat(np.full(len(r.start), -1) if r.message is None else r.message for r in ordered)
-    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued, message)
+    stream = _cat(np.full(len(r.start), -1) if r.stream is None else r.stream for r in ordered)
+    instance, mismatched = _instances(channel, channels, rank, step, seq, end, token, issued, stream, message)
     lonely = (channel >= 0) & (instance < 0)
     return Operations(
         tuple(r.rank for r in ordered), {r.rank: r for r in ordered}, progress, first, rank, start, end, step,
@@ -112,7 +114,7 @@ def _kernels(ranks: Sequence[RankOps]) -> I64:
 def _instances(
     channel: I64, channels: Sequence[Channel], rank: npt.NDArray[np.int32], step: npt.NDArray[np.int32],
     seq: I64, end: I64, token: npt.NDArray[np.object_], issued: I64,
-    message: I64,
+    stream: I64, message: I64,
 ) -> tuple[I64, int]:  # fmt: skip
     """(instance of every operation, how many operations were dropped because members disagree about the kind).
 
@@ -127,6 +129,8 @@ def _instances(
         sides = [rows[rank[rows] == r] for r in known.members]
         if known.p2p:  # messages match in the order in which hosts issued them, on whatever stream they ran
             sides = [s[np.argsort(issued[s], kind="stable")] for s in sides]
+        else:
+            sides = [by_issue(s, issued, stream) for s in sides]
         present = [s for s in sides if len(s)]
         if len(present) < 2:
             continue

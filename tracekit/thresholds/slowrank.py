@@ -273,3 +273,10 @@ UNSEEN_REPLAYED: Final = 1.0
 
 UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
 """Share of the step that such a replay may miss: prices lose twice as much, so that it names who costs 10 % or more."""
+
+ODD_STEP: Final = 0.2
+"""Share by which a step is longer than the usual ones, so that it is asked what it did more: less hardly moves a mean
+step, and steps whose documents differ vary by as much."""
+
+FEWEST_USUAL_STEPS: Final = 2
+"""Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""

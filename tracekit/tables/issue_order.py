@@ -1,0 +1,22 @@
+"""In which order the host issued the collectives of one group, where they ran on several streams.
+
+Every member of a group issues its collectives in one order, but from torch 2.8 some of them run on the stream of their
+caller: an all-gather and a reduce-scatter on two streams start in whatever order their inputs allow, on each rank in
+another one. Launches, where they were recorded, tell the order of issue.
+"""
+
+import numpy as np
+
+from tracekit.tables.intervals import I64
+
+
+def by_issue(rows: I64, issued: I64, stream: I64) -> I64:
+    """`rows` in the order in which the host issued them; `issued` (ns) and `stream` are by row.
+
+    A stream runs in order of issue: what has no launch of its own was issued no later than the next on its stream.
+    """
+    latest = issued[rows].copy()
+    for lane in np.unique(stream[rows]).tolist():
+        here = np.flatnonzero(stream[rows] == lane)
+        latest[here] = np.minimum.accumulate(latest[here][::-1])[::-1]
+    return rows[np.argsort(latest, kind="stable")]
