@@ -7,8 +7,9 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import suspect_work
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica
+from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, features_of, only_attention
 from tracekit.ingest import load
 
 MESH = grid(tp=2, dp=3)
@@ -97,3 +98,17 @@ def test_other_replicas_show_that_documents_are_dealt(tmp_path, documents, beyon
         i for i, r in enumerate(case.steps.ranks) if mesh.coords(r) == {"tp": 0, "cp": 0, "pp": 0, "dp": 0}
     )
     assert dealt_to_its_replica(case, first) is dealt
+
+
+@pytest.mark.parametrize(("few", "documents"), [(0.0, True), (1e6, False)])
+def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
+    """Rank 2 works as long as its peers with `few` ns of work less dealt to it; its attention is hardly longer."""
+    case = prepared(job(tmp_path, MESH), MESH)
+    row = case.steps.ranks.index(2)
+    tokens = replace(case.met.tokens, beyond=case.met.tokens.beyond.copy())
+    tokens.beyond[row] = -few
+    case = replace(case, met=replace(case.met, tokens=tokens))
+    peer = replace(features_of(case, 0), own=1e7, attention=3e6, matmul=5e6)
+    mine = replace(peer, own=peer.own + 5e4, attention=peer.attention + 6e4)
+    monkeypatch.setattr(suspect_work, "features_of", lambda case, at: mine if at == row else peer)
+    assert only_attention(case, [row]) is documents

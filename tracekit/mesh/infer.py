@@ -73,7 +73,7 @@ def _described(axes: list[Family], uses: Sequence[GroupUse], ranks: tuple[int, .
     """
     told = {d for u in uses if u.ranks == ranks for d in hinted_dims(u.descs)}
     left = told - {d for axis in axes if len(axis.hints) == 1 for d in axis.hints}
-    if len(left) != 1:
+    if len(left) != 1 or len(told) == 1:  # one name for everybody tells of no axis inside
         return axes
     return [replace(axis, hints=frozenset(left)) if not axis.hints else axis for axis in axes]
 

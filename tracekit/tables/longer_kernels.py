@@ -34,8 +34,8 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
     """
     took, usual = [np.zeros((0, 2))], [np.zeros((0, 2))]
     for name in np.unique(mine.name.astype(str)).tolist():
-        own = _by_step(mine, name)
-        beside = [found[column] for found in (_by_step(k, name) for k in peers) if column in found]
+        own = by_step(mine, name)
+        beside = [found[column] for found in (by_step(k, name) for k in peers) if column in found]
         elsewhen = [kernels for c, kernels in own.items() if c != column]
         here = [len(v) for v in (*beside, own.get(column, ()))]
         every = max(len(v) for v in (*own.values(), *beside))
@@ -55,7 +55,7 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
     return _compared(np.concatenate(took), np.concatenate(usual))
 
 
-def _by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
+def by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
     """Column of Steps → (length, part beside communication) of the kernels of that name in order; ns, share."""
     where = kernels.name == name
     part = kernels.shared / np.maximum(kernels.lasted, 1.0)
@@ -64,7 +64,7 @@ def _by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
 
 
 def _compared(took: F64, usual: F64) -> LongerKernels:
-    """How kernels `took` spread their excess over `usual`, both as of `_by_step`."""
+    """How kernels `took` spread their excess over `usual`, both as of `by_step`."""
     whole, longer = float(usual[:, 0].sum()), float((took - usual)[:, 0].sum())
     if longer <= 0 or whole <= 0:
         return LongerKernels(0.0, 0.0, 0)

@@ -273,3 +273,22 @@ UNSEEN_REPLAYED: Final = 1.0
 
 UNSEEN_ERROR: Final = 2.0 * MIN_LOST_SHARE
 """Share of the step that such a replay may miss: prices lose twice as much, so that it names who costs 10 % or more."""
+
+ODD_STEP: Final = 0.2
+"""Share by which a step is longer than the usual ones, so that it is asked what it did more: less hardly moves a mean
+step, and steps whose documents differ vary by as much."""
+
+FEWEST_USUAL_STEPS: Final = 2
+"""Steps that do the same before another one counts as odd, and must be left without it: one alone is no rule."""
+
+STEADY_LEVEL: Final = 0.03
+"""Share by which a typical rank's kernel may differ from the others' where it follows no data: clocks vary by 1–2 %."""
+
+STEADY_KERNELS: Final = 4
+"""Such kernels a step from which a slow device is told: one or two may be long for a reason of their own."""
+
+STEADY_PEERS: Final = 4
+"""Ranks that do the same from which on the others show which kernels follow no data: of three, two agree by chance."""
+
+STEADY_TIMES: Final = 3.0
+"""By how much more than on any other rank, in any step, these kernels must be longer, in every step."""

@@ -20,8 +20,10 @@ from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
+from tracekit.analysis.slowrank.odd_steps import without_odd_steps
 from tracekit.analysis.slowrank.other_recordings import strangers
 from tracekit.analysis.slowrank.picture.draw import picture_of
+from tracekit.analysis.slowrank.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
@@ -90,8 +92,9 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise _alone(run, error) from error.__cause__
-    case, answer = _judged(case)
-    return case, choice, _of_part(case, doubted(case, tempered(case, answer)))
+    case, answer = _judged(case if steps else without_odd_steps(case))
+    answer = with_hidden_rank(case, tempered(case, answer))
+    return case, choice, _of_part(case, doubted(case, answer))
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:

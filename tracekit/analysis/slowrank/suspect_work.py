@@ -41,11 +41,14 @@ def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: boo
 
 
 def only_attention(case: Case, rows: Sequence[int]) -> bool:
-    """Whether the excess of the worst suspect, `rows[0]`, is attention alone; a slow device slows products as well."""
+    """Whether the excess of the worst suspect, `rows[0]`, is attention alone; a slow device slows products as well.
+
+    What tokens and communication explain of its time is no part of the excess: few tokens may hide it.
+    """
     mine, peers = features_of(case, rows[0]), peers_of(case, rows[0], rows)
     if mine is None or not peers:
         return False
-    excess = mine.own - float(np.median([p.own for p in peers]))
+    excess = mine.own - float(np.median([p.own for p in peers])) - float(np.nanmean(case.met.told[rows[0]]))
     attention = mine.attention - float(np.median([p.attention for p in peers]))
     products = mine.matmul - float(np.median([p.matmul for p in peers]))
     usual = float(np.median([p.attention for p in peers]))

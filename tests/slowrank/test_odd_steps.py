@@ -1,0 +1,70 @@
+"""A step in which the program does something more than in the others is left out of the comparison."""
+
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US
+from tracekit.analysis.slowrank.analyse import analyse
+
+RANKS, STEPS, ODD = 4, 5, 2
+SAVED = "save"
+
+
+def reduced(lines):
+    """All ranks wait for each other."""
+    handles = [line.post(0) for line in lines]
+    end = max(h[0] for h in handles) + TRANSFER_US
+    for line, handle in zip(lines, handles, strict=True):
+        line.finish(handle, end)
+
+
+def saving(folder, *, slow=(), inside=0.0, before=0.0, extra=True):
+    """A job that saves in one step: rank 0 works `before` µs ahead of an `extra` collective, `inside` µs earlier."""
+    lines = [Timeline(r) for r in range(RANKS)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(3):
+            for line in lines:
+                noise = 1 + 0.005 * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
+                line.compute(LAYER_US * noise * (1.2 if line.rank in slow else 1))
+            if step == ODD and layer == 1 and inside:
+                lines[0].compute(inside)
+            reduced(lines)
+        if step == ODD:
+            if before:
+                lines[0].compute(before, SAVED)
+            if extra:
+                reduced(lines)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+
+
+def odd(finding):
+    """What the finding tells of steps that it left out."""
+    return [q.detail for q in finding.quality if q.kind == "odd_steps"]
+
+
+@pytest.mark.parametrize(("slow", "verdict"), [((), "healthy"), ((1,), "slow_rank")])
+def test_a_checkpoint_is_priced_into_nobody(tmp_path, slow, verdict):
+    finding = analyse(saving(tmp_path, slow=slow, before=10_000.0))
+    assert finding.verdict == verdict
+    assert [s.rank for s in finding.suspects] == list(slow)
+    assert finding.steps.analysed == (0, 1, 3, 4)
+    assert odd(finding)[0].endswith(f": {ODD}")
+    assert finding.what_if.step_ms == pytest.approx(3.15 if not slow else 3.75, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "how", [{"inside": 10_000.0}, {"before": 10_000.0, "extra": False}, {"before": 300.0}]
+)
+def test_a_step_is_odd_by_what_it_adds(tmp_path, how):
+    """The time lies elsewhere; nothing was added; it is hardly longer."""
+    finding = analyse(saving(tmp_path, **how))
+    assert finding.steps.analysed == tuple(range(STEPS))
+    assert odd(finding) == []
+
+
+def test_steps_that_the_user_names_are_kept(tmp_path):
+    finding = analyse(saving(tmp_path, before=10_000.0), steps=[(0, STEPS)])
+    assert finding.steps.analysed == tuple(range(STEPS))
