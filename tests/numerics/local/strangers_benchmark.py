@@ -1,13 +1,14 @@
-"""`python -m tests.numerics.local.strangers_benchmark [NAME...]`: the local proof's answers on `strangers`."""
+"""`python -m tests.numerics.local.strangers_benchmark [--set second] [NAME...]`: the local proof on `strangers`."""
 
-import sys
 import tempfile
+from argparse import ArgumentParser
 from functools import partial
 from pathlib import Path
 
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build
 from numerics.local.proof import prove
+from tests.numerics.local.second_strangers import llama_ddp, llama_fsdp, llama_tp
 from tests.numerics.local.strangers import context, placed_context, replicas
 from tests.ranks.pool import RankPool
 
@@ -44,22 +45,59 @@ BUGS = {
 
 BENIGN[placed_context], BUGS[placed_context] = BENIGN[context], BUGS[context]
 
-WORLDS = {replicas: 3, context: 2, placed_context: 2}
+SECOND_BENIGN = {
+    llama_ddp: ["", "attention by hand", "checkpointed", "small buckets", "clipped"],
+    llama_fsdp: ["", "kept gathered"],
+    llama_tp: ["", "gathered, then summed"],
+}
+SECOND_BUGS = {
+    llama_ddp: {
+        "RoPE base on one rank": "layers.1.attention.wo.out",
+        "mask one late on a rank": "layers.0.attention.wo.out",
+        "no decay on one rank": "words.weight",
+        "last micro-batch not scaled": "loss",
+        "no_sync a step too long": "words.weight.grad",
+        "averaged twice": "words.weight.grad",
+        "head scaled by rank": "head.weight.grad",
+        "a rank skips its update": "words.weight",
+        "reduced in BF16": "words.weight.grad",
+    },
+    llama_fsdp: {
+        "clipped by the local norm": "words.weight.grad",
+        "a shard skips its update": "words.weight",
+        "sums in BF16": "words.weight.grad",
+    },
+    llama_tp: {
+        "bias on every rank": "layers.0.mlp.down.out",
+        "input's gradient not summed": "layers.1.norm2.out.grad",
+    },
+}
+SETS = {
+    "first": (BENIGN, BUGS, "tests.numerics.local.strangers:tied"),
+    "second": (SECOND_BENIGN, SECOND_BUGS, "tests.numerics.local.second_strangers:llama"),
+}
+
+WORLDS = {replicas: 3, context: 2, placed_context: 2, llama_ddp: 3, llama_fsdp: 3, llama_tp: 3}
 
 
 def main():
     """Print a row for each case: the verdict, the first tensor and the axis beside what is due."""
+    asked = ArgumentParser()
+    asked.add_argument("--set", choices=SETS, default="first")
+    asked.add_argument("names", nargs="*")
+    given = asked.parse_args()
+    benign, planted, source = SETS[given.set]
     pool = RankPool()
-    made = [(t, n, None) for t, names in BENIGN.items() for n in names]
-    made += [(t, n, place) for t, bugs in BUGS.items() for n, place in bugs.items()]
+    made = [(t, n, None) for t, names in benign.items() for n in names]
+    made += [(t, n, place) for t, bugs in planted.items() for n, place in bugs.items()]
     print("| trainer | change | verdict | first tensor | due | axis | explanation |")
     print("|---|---|---|---|---|---|---|")
     for trainer, name, due in made:
-        if sys.argv[1:] and name not in sys.argv[1:]:
+        if given.names and name not in given.names:
             continue
         with tempfile.TemporaryDirectory() as folder:
             pool.run(trainer, WORLDS[trainer], Path(folder) / "run", name)
-            whole = build("tests.numerics.local.strangers:tied")
+            whole = build(source)
             proving = partial(prove, model=whole.model, optimizer=whole.optimizer)
             found = compare(Path(folder) / "run", None, Options(prove=proving))
         first = found.first_divergence
