@@ -150,6 +150,12 @@ ANSWER_NS: Final = 50_000
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
 
+LAUNCHED_NS: Final = 50_000
+"""A kernel that starts within this time of its launch was waited for: a launch reaches an idle device in 5 to 30 us."""
+
+QUEUED_LONGER: Final = 4.0
+"""Its peers had it in their queues this many times as long."""
+
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
 delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""

@@ -19,6 +19,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.faint import faint_answer, faint_stage_answer
 from tracekit.analysis.slowrank.inferred_steps import unequal_steps_answer
+from tracekit.analysis.slowrank.late_launch import late_launch_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
@@ -110,7 +111,7 @@ def _not_seen(case: Case) -> Answer | None:
         return contradicted_answer(case)
     if compared_little(case):
         return _one_of_several_answer(case)
-    told = lone_group_answer(case) or unequal_steps_answer(case)
+    told = lone_group_answer(case) or unequal_steps_answer(case) or late_launch_answer(case)
     if told is not None:
         return told
     apart = lopsided(case)

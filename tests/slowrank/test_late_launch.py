@@ -1,0 +1,56 @@
+"""A host that launches late makes its device no longer at work, and is no health."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import nobody as answers
+from tracekit.analysis.slowrank.late_launch import late_launch, late_launch_answer
+from tracekit.analysis.slowrank.nobody import nobody
+from tracekit.analysis.slowrank.unrecorded import Unseen
+
+LAST, SOON_US, LONG_US = 3, 10, 2000
+
+
+def launched(folder, mine, others, factor=1.1):
+    """The case of a job whose rank `LAST` comes last; kernels start so many us after their launch, or it is unknown."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(folder, mesh, slow={LAST: factor}), mesh)
+    per_rank = {}
+    for rank, ops in case.ops.per_rank.items():
+        lag = mine if rank == LAST else others
+        per_rank[rank] = replace(ops, issued=ops.start - 1000 * lag) if lag is not None else ops
+    ready = case.ops.at_start.astype(float) if mine is not None else np.full(len(case.ops.start), np.nan)
+    return replace(case, ops=replace(case.ops, per_rank=per_rank, at_ready=ready))
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "factor", "late"),
+    [
+        (SOON_US, LONG_US, 1.1, True),
+        (LONG_US, LONG_US, 1.1, False),  # it was launched long before: its device is late
+        (SOON_US, SOON_US, 1.1, False),  # all hosts are as late
+        (None, None, 1.1, False),  # no launches were recorded
+        (SOON_US, LONG_US, 1.01, False),  # the others hardly wait
+    ],
+)
+def test_launches_tell_whose_host_is_late(tmp_path, mine, others, factor, late):
+    case = launched(tmp_path, mine, others, factor)
+    found = late_launch(case)
+    assert (found is not None) is late
+    if found is not None:
+        assert case.steps.ranks[found.row] == LAST
+        assert 0.05 * case.step_ns < found.waited < 0.2 * case.step_ns
+
+
+def test_a_late_host_leaves_the_job_open(tmp_path, monkeypatch):
+    case = launched(tmp_path, SOON_US, LONG_US)
+    monkeypatch.setattr(
+        answers, "_somebody_may_cost", lambda *_: None
+    )  # its work is no longer than the others'
+    for answer in (late_launch_answer(case), nobody(case, Unseen(0.0, 0.0, ()), None, None)):
+        assert answer.verdict == "inconclusive"
+        assert [(c.rank, c.cause) for c in answer.candidates] == [(LAST, "cpu_launch")]
+        assert answer.to_decide.startswith(f"profile the host of rank {LAST}")
