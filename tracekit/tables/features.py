@@ -20,7 +20,11 @@ _LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE
 _COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
 _ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
-MATMUL = re.compile(r"gemm|cutlass|cublas|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma", re.IGNORECASE)
+MATMUL = re.compile(
+    rf"^(?!.*(?:{ATTENTION.pattern})).*(?:gemm|cutlass|cublas|nvjet|::mm\b|addmm|bmm|matmul|linear|xmma|wgmma)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Products, but not attention: its kernels name the types of the library that products are made of."""
 
 
 @dataclass(frozen=True)
