@@ -1,17 +1,30 @@
 """What every folder of tests may use."""
 
+import gc
 import os
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.ranks.pool import RankPool
 
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+
 settings.register_profile(
     "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # the same examples each time, however slow the machine
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+gc.disable()  # until all tests are imported: what modules make is there to stay
+
+
+def pytest_collection_finish():
+    """Let the collector run from here on, and pass over nothing that the imports have made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +34,21 @@ def own_cache(tmp_path_factory):
     patch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def ingested(tmp_path_factory):
+    """Function from the name of a sample to the run that it is ingested into once, for tests of what comes after."""
+    from tracekit.ingest import load
+
+    folder = tmp_path_factory.mktemp("ingested")
+
+    @cache
+    def run(name):
+        load([str(SAMPLES / name)], out=folder / name)
+        return folder / name
+
+    return run
 
 
 @pytest.fixture(scope="session")

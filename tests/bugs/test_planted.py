@@ -11,16 +11,20 @@ from tests.ranks.pool import RankPool
 
 BASE = {
     "model": {"layers": 2},
-    "data": {"batch_size": 12, "seq_len": 48, "micro_batch_size": 2},
+    "data": {"batch_size": 4, "seq_len": 48, "micro_batch_size": 2},
     "numerics": {"policy": "fp32"},
     "run": {"steps": 2},
 }
+SEQUENCES = {"dp": 12, "pp": 8}
+"""Sequences a step where replicas share them, or stages are to be filled; elsewhere two micro-batches do."""
 _clean: dict[str, list[list[Seen]]] = {}
 
 
 def configuration(case: Case, fault: str | None) -> RunConfig:
     tables: dict[str, dict[str, object]] = {"evidence": {"faults": [fault] if fault else []}}
-    for source in (BASE, case.tables):
+    axes = case.tables.get("mesh", {})
+    sequences = next((count for axis, count in SEQUENCES.items() if axis in axes), None)
+    for source in (BASE, {"data": {"batch_size": sequences} if sequences else {}}, case.tables):
         for table, values in source.items():
             tables.setdefault(table, {}).update(values)
     return load(None, tables)

@@ -37,7 +37,9 @@ def test_sums_over_four_tensor_ranks_in_fp32_round_once(ranks):
 
 def test_a_stacked_loss_changes_the_report_only(ranks):
     before, after = both(
-        ranks, {"numerics": {"policy": "fp32"}, "data": {"micro_batch_size": 1}}, {"loss_log": "stacked"}
+        ranks,
+        {"numerics": {"policy": "fp32"}, "data": {"batch_size": 12, "micro_batch_size": 1}},
+        {"loss_log": "stacked"},
     )
     assert {kind for kind, _, _ in differing(before, after)} == {"logged"}
     assert largest_change(before, after, "logged") < 1e-6

@@ -49,9 +49,10 @@ def read(markdown):
     ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("breakdown", "demo_slow_tp"),
     ("hang", "hang_host_stall"),
 ])  # fmt: skip
-def test_words_are_those_of_the_text(tracekit, arguments, tmp_path):
+def test_words_are_those_of_the_text(tracekit, ingested, arguments, tmp_path):
     command, sample = arguments
-    done = tracekit(command, f"{SAMPLES}/{sample}", "--quiet", "--markdown", tmp_path / "answer.md")
+    source = f"{SAMPLES}/{sample}" if command == "hang" else ingested(sample)
+    done = tracekit(command, source, "--quiet", "--markdown", tmp_path / "answer.md")
     assert done.code == 0, done.err
     markdown = (tmp_path / "answer.md").read_text()
     seen, labels = read(markdown), set()

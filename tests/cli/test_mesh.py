@@ -18,8 +18,8 @@ def tracekit(monkeypatch, capfd):
     return Program(monkeypatch, capfd)
 
 
-def test_a_sample_tells_its_axes(tracekit, tmp_path):
-    done = tracekit("mesh", "sample_traces/slow_compute", "--quiet", "--json", tmp_path / "mesh.json")
+def test_a_sample_tells_its_axes(tracekit, ingested, tmp_path):
+    done = tracekit("mesh", ingested("slow_compute"), "--quiet", "--json", tmp_path / "mesh.json")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0] == "MESH  tp=2, cp=2, pp=2, dp=2 (inner to outer; inferred from process groups)"
@@ -56,7 +56,7 @@ def test_groups_of_no_axis_say_so(tmp_path):
     assert mesh_document_of(found)["groups"][-1]["axes"] == []
 
 
-def test_a_contradicting_mesh_is_refused_with_the_groups(tracekit):
-    done = tracekit("mesh", "sample_traces/slow_compute", "--mesh", "tp=4,cp=1,pp=2,dp=2", "--quiet")
+def test_a_contradicting_mesh_is_refused_with_the_groups(tracekit, ingested):
+    done = tracekit("mesh", ingested("slow_compute"), "--mesh", "tp=4,cp=1,pp=2,dp=2", "--quiet")
     assert done.code == 2
     assert "the groups say --mesh tp=2,cp=2,pp=2,dp=2" in done.err

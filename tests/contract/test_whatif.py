@@ -1,7 +1,6 @@
 """`tracekit.whatif/1`: names, types and order of every field, and the relations between them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ import tracekit
 from tracekit.report.slowrank_json import dumps
 from tracekit.report.whatif_json import whatif_document
 
-SAMPLE = Path(__file__).parents[2] / "sample_traces" / "demo_slow_tp"
 TOP = {
     "schema": str, "ranks": dict, "mesh": dict, "steps": dict, "step_ms": float, "residual_ms": float,
     "answers": list, "together": dict | None, "coverage": dict, "quality": list, "notes": list,
@@ -23,9 +21,9 @@ STANDARD = ["everybody", "worst_ranks", "axis=dp", "axis=pp", "axis=tp", "stage=
 
 
 @pytest.fixture(scope="module", params=[(), ("rank=5", "axis=tp,stage=1")], ids=["standard", "fixes"])
-def told(request):
+def told(request, ingested):
     """(fixes, JSON document) of the standard questions and of three fixes."""
-    finding = tracekit.whatif(tracekit.load([str(SAMPLE)]), request.param)
+    finding = tracekit.whatif(tracekit.load(ingested("demo_slow_tp")), request.param)
     return request.param, json.loads(dumps(whatif_document(finding)))
 
 

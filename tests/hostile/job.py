@@ -1,6 +1,7 @@
 """A small slow job as JSON documents, to be damaged, and the answer to a folder of them."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +34,13 @@ def documents(seed: int = 301, kind: str = "slow_compute") -> list[Document]:
     return [json.loads(text) for _, text in texts(seed, kind)]
 
 
-def write(folder: Path, traces: list[Document | str | None]) -> Path:
+def one_parsed(seed: int = 301, kind: str = "slow_compute") -> list[Document | str]:
+    """The traces of the eight ranks, by rank: the damaged one's free to be changed, the others' as they are written."""
+    listed = enumerate(texts(seed, kind))
+    return [json.loads(text) if rank == DAMAGED else text for rank, (_, text) in listed]
+
+
+def write(folder: Path, traces: Sequence[Document | str | None]) -> Path:
     """Put traces into a folder, by rank; None leaves a rank out, text is written as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     for (name, _), trace in zip(texts(), traces, strict=True):

@@ -25,14 +25,17 @@ def tree(path: str) -> ast.Module:
 
 def functions(path: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Qualified name and definition of every function of a module, nested ones and methods too."""
-    yield from _functions(tree(path), "")
+    yield from functions_in(tree(path))
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def functions_in(
+    node: ast.AST, prefix: str = ""
+) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Qualified name and definition of every function below a node of a syntax tree."""
     for child in ast.iter_child_nodes(node):
         inner = prefix
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if not isinstance(child, ast.ClassDef):
                 yield prefix + child.name, child
             inner = f"{prefix}{child.name}."
-        yield from _functions(child, inner)
+        yield from functions_in(child, inner)

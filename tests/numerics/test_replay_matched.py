@@ -25,6 +25,8 @@ CASES = [
     ("order dp,cp,tp,pp", "fp32"),
     ("no document mask", "fp32"),
     ("uneven shards dp5", "bf16"),
+    ("tp4", "bf16"),
+    ("tp3 padded vocabulary, smoothing", "bf16_pure"),
     ("tp2·pp3·dp2 zb_h1", "bf16"),
     ("pp2 dualpipe_v", "fp32"),
     ("pp3·dp2 gems", "fp32"),
@@ -46,6 +48,8 @@ SLOW = [
     ("pp2 GPipe", "bf16"),
     ("order dp,cp,tp,pp", "fp32"),
     ("uneven shards dp5", "bf16"),
+    ("tp4", "bf16"),
+    ("tp3 padded vocabulary, smoothing", "bf16_pure"),
 ]
 """What another case has as well, in another format or on another axis."""
 

@@ -2,8 +2,6 @@
 
 import functools
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -76,17 +74,13 @@ def trainer(folder):
     return script
 
 
-def trained(folder, kind, world):
+def trained(ranks, folder, kind, world):
     """Folder that the trainer's ranks recorded into: programs of their own, as somebody else's trainer starts them."""
     out = folder / kind
-    command = [sys.executable, "-W", "ignore", str(trainer(folder)), kind, str(out)]
     places = [{"RANK": str(rank), "WORLD_SIZE": str(world)} if world > 1 else {} for rank in range(world)]
-    jobs = [
-        subprocess.Popen(command, env={**os.environ, **place}, stderr=subprocess.PIPE, text=True)
-        for place in places
-    ]
-    said = [job.communicate(timeout=240)[1][-2000:] for job in jobs]
-    assert [job.returncode for job in jobs] == [0] * world, said
+    jobs = [ranks.script(trainer(folder), kind, out, environment=place) for place in places]
+    ended = [job.wait(240) for job in jobs]
+    assert [end.returncode for end in ended] == [0] * world, [end.stderr[-2000:] for end in ended]
     return out
 
 
@@ -94,10 +88,10 @@ WORLDS = {"plain": 1, "fsdp": 3, "both": 4}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(ranks, tmp_path_factory):
     """Function from a kind of run to its folder; each is made when first asked for."""
     folder = tmp_path_factory.mktemp("watch")
-    return functools.cache(lambda kind: trained(folder, kind, WORLDS[kind]))
+    return functools.cache(lambda kind: trained(ranks, folder, kind, WORLDS[kind]))
 
 
 def rows(run: Path, rank=0):

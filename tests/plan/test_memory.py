@@ -50,7 +50,7 @@ def configure(mesh, data, numerics, pipeline):
 
 SLOW = (
     *("fp32", "bf16 long", "bf16 pure", "two sequences a micro-batch", "zero 0", "zero 1", "zero 2"),
-    *("tp", "tp without sp", "cp", "full", "selective", "pp 1f1b", "pp afab", "pp virtual"),
+    *("tp", "tp without sp", "cp", "full", "selective", "pp 1f1b", "pp afab", "pp virtual", "tp pp dp"),
 )
 """What another case has as well: a format, a length, a stage of ZeRO between two others."""
 

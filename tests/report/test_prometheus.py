@@ -20,8 +20,8 @@ def samples(text):
 
 
 @pytest.fixture(scope="module")
-def slow():
-    return tracekit.slowrank(tracekit.load("sample_traces/demo_slow_tp"))
+def slow(ingested):
+    return tracekit.slowrank(tracekit.load(ingested("demo_slow_tp")))
 
 
 def test_figures_equal_the_finding(slow):

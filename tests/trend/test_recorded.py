@@ -66,7 +66,7 @@ def test_healthy_windows_fail_no_build(program, tmp_path):
     assert max(map(len, table)) <= 110
 
 
-def test_one_short_recording_is_left_open(program):
-    done = program("trend", "sample_traces/healthy", "--fail-on", "slower", "--quiet")
+def test_one_short_recording_is_left_open(program, ingested):
+    done = program("trend", ingested("healthy"), "--fail-on", "slower", "--quiet")
     assert done.code == 4
     assert "record 5 more steps" in done.out

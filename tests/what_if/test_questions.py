@@ -1,7 +1,6 @@
 """What a step would take without something: on paper, beside `slowrank`, and beside published figures."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from tracekit.errors import UsageError
 from tracekit.ingest import load
 from tracekit.report.whatif_text import whatif_text
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 LAYERS = 3
 STEP_MS = LAYERS * (LAYER_US + TRANSFER_US) / 1000
 SLOW_MS = LAYERS * (1.3 * LAYER_US + TRANSFER_US) / 1000
@@ -107,8 +105,8 @@ def test_a_rank_without_peers_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", quick_first(1, ["demo_slow_tp", "slow_compute"]))
-def test_a_suspect_costs_what_slowrank_says(name):
-    run = load([str(SAMPLES / name)])
+def test_a_suspect_costs_what_slowrank_says(ingested, name):
+    run = load([str(ingested(name))])
     blamed = tracekit.slowrank(run)
     found = tracekit.whatif(run, [f"rank={s.rank}" for s in blamed.suspects])
     assert found.together.without_ms == pytest.approx(blamed.what_if.without_suspects_ms)

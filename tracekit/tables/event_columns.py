@@ -34,16 +34,11 @@ def present(events: pa.Table, column: str) -> Mask:
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
     """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value, and with None."""
-    values = events.column(column).combine_chunks()
-    if not pa.types.is_dictionary(values.type):
-        values = values.dictionary_encode()
-    if isinstance(values, pa.ChunkedArray):
-        values = values.unify_dictionaries().combine_chunks()
-    table = np.empty(len(values.dictionary) + 1, np.object_)  # the last entry stands for null
-    for place, value in enumerate([*values.dictionary.to_pylist(), None]):
+    texts, places = _encoded(events, column)
+    table = np.empty(len(texts) + 1, np.object_)
+    for place, value in enumerate([*texts, None]):
         table[place] = of(value)
-    index = np.asarray(pc.fill_null(values.indices, len(table) - 1).to_numpy(zero_copy_only=False), np.int64)
-    result: Values = table[index]
+    result: Values = table[places]
     return result
 
 
@@ -54,5 +49,19 @@ def filled(values: Values) -> Mask:
 
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
-    found = matches(events, column, lambda v: bool(v and pattern.search(v)))
-    return np.asarray([bool(v) for v in found.tolist()], bool)
+    texts, places = _encoded(events, column)
+    found = np.array([bool(text and pattern.search(text)) for text in texts] + [False], bool)
+    result: Mask = found[places]
+    return result
+
+
+def _encoded(events: pa.Table, column: str) -> tuple[list[str | None], I64]:
+    """Distinct texts of a dictionary column, and the place of each row among them, that of null behind the last."""
+    values = events.column(column).combine_chunks()
+    if not pa.types.is_dictionary(values.type):
+        values = values.dictionary_encode()
+    if isinstance(values, pa.ChunkedArray):
+        values = values.unify_dictionaries().combine_chunks()
+    texts: list[str | None] = values.dictionary.to_pylist()
+    places = pc.fill_null(values.indices, len(texts))
+    return texts, np.asarray(places.to_numpy(zero_copy_only=False), np.int64)

@@ -64,7 +64,7 @@ def subtract(intervals: Intervals, holes: Intervals) -> Intervals:
     """The parts of `intervals` outside `holes`."""
     if not len(intervals[0]) or not len(holes[0]):
         return intervals
-    cuts = np.unique(np.concatenate([intervals[0], intervals[1], holes[0], holes[1]]))
+    cuts = np.sort(np.concatenate([intervals[0], intervals[1], holes[0], holes[1]]))
     middle = cuts[:-1] + (cuts[1:] - cuts[:-1]) // 2
     width = cuts[1:] - cuts[:-1]
     inside = _inside(intervals, cuts[:-1], middle) & ~_inside(holes, cuts[:-1], middle) & (width > 0)
