@@ -80,7 +80,8 @@ def test_what_a_rank_did_last_survives_it(hang, kind):
     assert peer[-1]["collective_seq_id"] == mine[-1]["collective_seq_id"] + 1
     assert not peer[-1]["retired"]
     assert mine[-1]["retired"]
-    assert mine[-1]["frames"][-1]["filename"].startswith(("reftrain/", "torch/", "cli/"))
+    outermost = mine[-1]["frames"][-1]
+    assert outermost["filename"].startswith(("reftrain/", "torch/", "cli/")), outermost
     if kind == "crash":
         assert "reftrain: rank 1 (process " in said
         assert "was killed by SIGKILL; ended the other 3 ranks" in said

@@ -1,6 +1,7 @@
 """Steps that no mark told must last equally long on ranks that do the same: else they were told wrongly."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.suspects import Answer
@@ -12,14 +13,12 @@ def unequal_steps_answer(case: Case) -> Answer | None:
     """The open answer where repetitions stand for steps, and ranks of a stage disagree about how long they lasted.
 
     Such ranks end each step together, so that only a begin that was told wrongly makes one's steps shorter; its own
-    time is short by as much, and may hide that it is slow. None where the steps are marked, or agree.
+    time is short by as much, and may hide that it is slow. None where the steps are marked, or agree, or where the
+    longer ones only wait longer: a rank whose profiler took long to start comes late to its first operation.
     """
     if all(q.kind != "no_step_marks" for q in case.run.quality):
         return None
-    apart = 0.0
-    for rows in case.stages:
-        lasted = np.nanmean(case.steps.wall[rows], axis=1)
-        apart = max(apart, float(np.nanmax(lasted) - np.nanmin(lasted)))
+    apart = max((_apart_ns(case.steps.wall[rows], case.steps.own[rows]) for rows in case.stages), default=0.0)
     if apart < MIN_LOST_SHARE * case.step_ns:
         return None
     reason = (
@@ -29,3 +28,23 @@ def unequal_steps_answer(case: Case) -> Answer | None:
     )
     decide = "record again with the steps marked: call the profiler's step() at the end of each"
     return Answer("inconclusive", "unknown", reason, to_decide=decide)
+
+
+def _apart_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
+    """How much longer the steps of a stage last on some ranks, as far as these ranks work longer: ns, mean of steps.
+
+    `wall` and `own` are [rank, step] in ns.
+    """
+    known = ~np.isnan(wall) & ~np.isnan(own)
+    apart = [_begun_early_ns(w[k], o[k]) for w, o, k in zip(wall.T, own.T, known.T, strict=True) if k.any()]
+    return float(np.mean(apart)) if apart else 0.0
+
+
+def _begun_early_ns(wall: NDArray[np.float64], own: NDArray[np.float64]) -> float:
+    """The lesser of how much longer one step lasts, and how much more work it holds, on ranks that began it early."""
+    short, long = wall.min(), wall.max()
+    early = wall > (short + long) / 2
+    if early.all() or not early.any():
+        return 0.0
+    longer = float(np.median(own[early]) - np.median(own[~early]))
+    return min(float(long - short), max(longer, 0.0))
