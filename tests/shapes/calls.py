@@ -80,6 +80,25 @@ class MessagesCall(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class SpinCall(Call):
+    """A call of a kernel that communicates through memory of its peers: no library of collectives knows it."""
+
+    op: str
+    name: str
+    enter: int
+    leave: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCall(Call):
+    """A call that launches a CUDA graph: nodes with the names of their kernels, on one stream."""
+
+    nodes: tuple[tuple[int, str], ...]
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class SyncCall(Call):
     """A call that waits for the device; it begins when the node `begin` has ended."""
 
@@ -102,3 +121,4 @@ class Span:
     thread: int
     first: int
     last: int
+    category: str = "user_annotation"
