@@ -19,7 +19,7 @@ from .output import about
 from .packed import Decorator, packed
 from .progress import comparing, reading
 
-_PARALLEL_FROM = 64_000_000
+_PARALLEL_FROM = 2_000_000
 """Bytes of local input from which the time to start further processes pays."""
 
 

@@ -4,8 +4,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import fsspec
-
 from tracekit.errors import InputError
 from tracekit.files.discover import Found, Wanted, discover
 from tracekit.thresholds.dumps import MAX_DUMP_BYTES
@@ -27,6 +25,8 @@ def read_bytes(path: str) -> bytes:
     Raises InputError where it is larger than any dump, and OSError or a backend's own error where it cannot be read.
     """
     if "://" in path:
+        import fsspec  # what reads local files need not wait for it
+
         with fsspec.open(path, "rb") as file:
             data: bytes = file.read(MAX_DUMP_BYTES + 1)
     else:

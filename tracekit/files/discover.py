@@ -12,9 +12,6 @@ from glob import glob, has_magic
 from os import PathLike, fspath
 from pathlib import Path
 
-import fsspec
-from fsspec.registry import known_implementations
-
 from tracekit.errors import InputError, UsageError
 from tracekit.files.recorded_run import RecordedRun, recorded_run
 from tracekit.files.source import Source
@@ -118,6 +115,9 @@ class _Search:
 
     def url(self, url: str) -> None:
         """Take a file behind an fsspec URL, a folder there, or the matches of a glob there."""
+        import fsspec  # what reads local files need not wait for it
+        from fsspec.registry import known_implementations
+
         try:
             fs, path = fsspec.core.url_to_fs(url)
             named = False

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import fsspec
 import zstandard
 from isal import isal_zlib
 
-from tracekit.thresholds.ingest import BLOCK, HEAD, MAX_WINDOW, READ, SIP
+from tracekit.thresholds.ingest import BLOCK, HEAD, JSON_PER_GZIP, MAX_WINDOW, READ, SIP
 
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSIONS = {GZIP_MAGIC: "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -41,9 +40,17 @@ class Source:
         parts = self.uri.replace("\\", "/").rsplit("/", 2)
         return parts[-2] if len(parts) > 2 else ""
 
+    @property
+    def json_size(self) -> int:
+        """About how many bytes of JSON it holds, told by its name and size."""
+        packed = self.name.lower().endswith((".gz", ".zst", ".zstd"))
+        return self.size * (JSON_PER_GZIP if packed else 1)
+
     def open(self) -> BinaryIO:
         """Open for reading bytes; OSError and whatever the fsspec backend raises pass through."""
         if "://" in self.uri:
+            import fsspec  # what reads local files need not wait for it
+
             return cast("BinaryIO", fsspec.open(self.uri, "rb").open())
         return Path(self.uri).open("rb")
 

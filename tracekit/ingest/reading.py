@@ -17,7 +17,6 @@ from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kineto.compiled.scanner_code import prepare
 from tracekit.ingest.readers import read_file
 from tracekit.thresholds.ingest import (
-    JSON_PER_GZIP,
     LOOK_SECONDS,
     READER_BYTES,
     READER_SECONDS,
@@ -70,7 +69,7 @@ def read_files(
     processes are spawned.
     """
     told = _Told(sources, progress)
-    expected = sum(_json_bytes(source) for source in sources)
+    expected = sum(s.json_size for s in sources if s.json_size >= WORTH_SCANNING)
     alone = threading.active_count() == 1
     if engine is None:
         prepare(expected, told.note)
@@ -101,13 +100,6 @@ def _placed(result: FileResult, folder: Path) -> FileResult:
     return replace(
         result, tables=tuple(replace(t, path=str(folder / Path(t.path).name)) for t in result.tables)
     )
-
-
-def _json_bytes(source: Source) -> int:
-    """About how much JSON a file holds, as far as it may be read by the compiled scanner."""
-    if source.size < WORTH_SCANNING:
-        return 0
-    return source.size * (JSON_PER_GZIP if source.name.lower().endswith((".gz", ".zst", ".zstd")) else 1)
 
 
 class _FileReader:

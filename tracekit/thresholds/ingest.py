@@ -222,7 +222,7 @@ WORTH_COMPILING: Final = 1 << 27
 """Bytes of JSON, 128 MiB, from which compiling, 5 s once a machine, is won back by the second reading."""
 
 WORTH_SCANNING: Final = 1 << 19
-"""Bytes of one file, as it is on disk, from which the compiled scanner's memory is worth setting up."""
+"""Bytes of JSON in one file, 512 KiB, from which the compiled scanner's memory is worth setting up."""
 
 JSON_PER_GZIP: Final = 10
 """Bytes of JSON in a byte of a compressed trace: 12 to 20 in recorded ones."""

@@ -61,7 +61,7 @@ def compiled_reader(source: Source) -> Reader | None:
     The reader raises Unrecognised, and leaves nothing, where `read_kineto` must read the file from its start.
     """
     scan = scanner()
-    if scan is None or source.size < WORTH_SCANNING:
+    if scan is None or source.json_size < WORTH_SCANNING:
         return None
     return partial(read_kineto, events_of=partial(CompiledEvents, scan=scan))
 

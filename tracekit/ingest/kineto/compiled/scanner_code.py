@@ -38,14 +38,15 @@ def prepare(size: int, tell: Callable[[str], None] = lambda _: None, *, may_comp
     if _loaded or size < WORTH_LOADING or not sys.executable or not _installed("llvmlite"):
         return
     folder = code_store.folder()
-    if folder is None:
+    compiles = may_compile and size >= WORTH_COMPILING
+    if folder is None or not (compiles or any(folder.glob("scanner-*.o"))):
         return
     try:
         from tracekit.ingest.kineto.compiled import machine
 
         path = folder / f"scanner-{_version(machine.processor())}.o"
         code = code_store.read(path)
-        if code is None and may_compile and size >= WORTH_COMPILING and _installed("numba"):
+        if code is None and compiles and _installed("numba"):
             tell(SAID)
             code = _compiled()
             code_store.write(path, code)
