@@ -81,9 +81,8 @@ class MessagesCall(Call):
 
 @dataclass(frozen=True, slots=True)
 class SpinCall(Call):
-    """A call of a kernel that communicates through memory of its peers: no library of collectives knows it."""
+    """A call of a kernel that communicates through memory of its peers: neither torch nor NCCL records it."""
 
-    op: str
     name: str
     enter: int
     leave: int

@@ -13,6 +13,10 @@ PUSH = -8
 """What counts messages through a peer's memory."""
 LEAST_US = 1.4
 """How long such a kernel takes that finds everything there."""
+QUICKER = 0.8
+"""How long a kernel of its own takes beside NCCL's."""
+COPY_US = 4.0
+"""How long a copy of nothing takes."""
 COPIED = 0.8
 """The part of NVLINK that a copy engine reaches."""
 
@@ -25,44 +29,46 @@ def entered(rank: Rank, stream: str, host_us: float) -> tuple[int, int]:
     return host, enter
 
 
-def left(rank: Rank, stream: str, told: tuple[str, str], nodes: tuple[int, int, int]) -> int:
-    """The node at which a kernel ends, told as a call: its operator and name; host, enter, what it waits for."""
+def left(rank: Rank, stream: str, name: str, nodes: tuple[int, int, int]) -> int:
+    """The node at which a kernel ends, told as a call; nodes are host, enter, what it waits for."""
     host, enter, together = nodes
     jitter = rank.graph.add(HOST, rank.number, rank.chance.random() * 1.5, [together])
     least = rank.graph.add(HOST, rank.number, LEAST_US, [enter])
     leave = rank.graph.add(LEAVE, rank.number, 0.0, [least, jitter])
     rank.tails[stream] = leave
     rank.launched.append(leave)
-    rank.calls.append(SpinCall(host, rank.thread, *told, enter, leave, stream))
+    rank.calls.append(SpinCall(host, rank.thread, name, enter, leave, stream))
     return leave
 
 
-def together(rank: Rank, group: Group, told: tuple[str, str], size: int, stream: str = COMPUTE) -> int:
+def together(rank: Rank, group: Group, name: str, size: int, stream: str = COMPUTE) -> int:
     """The node at which a rank leaves a kernel that all members of a group leave together, `size` bytes moved."""
     host, enter = entered(rank, stream, rank.setting.host_us * 1.3)
     key = (group.number, SPIN, rank.count(group.number, SPIN))
 
     def lasting() -> float:
-        us = collective_us(group.ranks, "_allgather_base", size, rank.setting.per_host) * 0.8
-        return rank.slow_link(us * chance(rank.setting.seed * 31, key, 0.03), group.ranks, key)
+        least = collective_us(group.ranks, "_allgather_base", 0, rank.setting.per_host) * QUICKER
+        us = collective_us(group.ranks, "_allgather_base", size, rank.setting.per_host) * QUICKER
+        us *= chance(rank.setting.seed * 31, key, 0.03)
+        return rank.slow_link(us, group.ranks, key, least)
 
     moved = rank.transfer(key, lasting)
     rank.graph.follow(enter, moved)
-    return left(rank, stream, told, (host, enter, moved))
+    return left(rank, stream, name, (host, enter, moved))
 
 
-def push(rank: Rank, group: Group, told: tuple[str, str], peer: int, size: int, stream: str) -> int:
+def push(rank: Rank, group: Group, name: str, peer: int, size: int, stream: str) -> int:
     """The node at which a rank has written `size` bytes to a peer; it waits for nobody."""
     host, enter = entered(rank, stream, rank.setting.host_us * 1.1)
     moved = pushed(rank, group, (rank.number, peer), size)
     rank.graph.follow(enter, moved)
-    return left(rank, stream, told, (host, enter, moved))
+    return left(rank, stream, name, (host, enter, moved))
 
 
-def pull(rank: Rank, group: Group, told: tuple[str, str], peer: int, size: int, stream: str) -> int:
+def pull(rank: Rank, group: Group, name: str, peer: int, size: int, stream: str) -> int:
     """The node at which a rank has seen what its peer writes; it spins until then."""
     host, enter = entered(rank, stream, rank.setting.host_us * 1.1)
-    return left(rank, stream, told, (host, enter, pushed(rank, group, (peer, rank.number), size)))
+    return left(rank, stream, name, (host, enter, pushed(rank, group, (peer, rank.number), size)))
 
 
 def pushed(rank: Rank, group: Group, ends: tuple[int, int], size: int) -> int:
@@ -72,7 +78,8 @@ def pushed(rank: Rank, group: Group, ends: tuple[int, int], size: int) -> int:
 
     def lasting() -> float:
         us = message_us(*ends, size, rank.setting.per_host) * chance(rank.setting.seed * 37, key, 0.04)
-        return rank.slow_link(us, ends, key, message=True)
+        least = message_us(*ends, 0, rank.setting.per_host)
+        return rank.slow_link(us, ends, key, least, message=True)
 
     return rank.transfer(key, lasting)
 
@@ -80,7 +87,8 @@ def pushed(rank: Rank, group: Group, ends: tuple[int, int], size: int) -> int:
 def peer_copy(rank: Rank, peer: int, size: int, stream: str) -> int:
     """The node of a copy from a peer's memory."""
     key = (SPIN, rank.number, peer, rank.count(SPIN, peer))
-    us = rank.slow_link(4.0 + size / (NVLINK * COPIED), (peer, rank.number), key, message=True)
+    us = COPY_US + size / (NVLINK * COPIED)
+    us = rank.slow_link(us, (peer, rank.number), key, COPY_US, message=True)
     name = "Memcpy PtoP (Device -> Device)"
     return rank.kernel(
         name, us, "link", stream=stream, op="aten::copy_", launch="cudaMemcpyAsync", copied=size

@@ -190,14 +190,12 @@ class Writer(Sheet):
         enter, leave, end = self.begin[call.enter], self.begin[call.leave], self.end[call.host]
         if not seen and not self.inside(enter):
             return
-        correlation, external = self.correlated(self.chance.randrange(1, 4)), None
+        correlation = self.correlated(self.chance.randrange(1, 4))
         if seen:
-            begin = self.begin[call.host]
-            external = self.operator(call.op, call.thread, begin + 0.6, end - 0.3)
-            launched = (end - min(4.4, (end - begin) * 0.5), end - 0.4)
-            self.runtime("cudaLaunchKernelExC", call.thread, launched, correlation, external)
+            launched = (end - min(4.4, (end - self.begin[call.host]) * 0.5), end - 0.4)
+            self.runtime("cudaLaunchKernelExC", call.thread, launched, correlation)
         if self.inside(enter) and self.end[call.leave] <= self.last_us + LATE_US:
-            self.kernel(call.name, call.stream, (enter, leave), correlation, external, blocks=RING)
+            self.kernel(call.name, call.stream, (enter, leave), correlation, None, blocks=RING)
 
     def graph_call(self, call: GraphCall, *, seen: bool) -> None:
         """The launch of a graph, and all its kernels with the launch's correlation."""

@@ -67,12 +67,13 @@ def slowed(
     message: bool = False,
     per_host: int = PER_HOST,
     luck: float = 1.0,
+    least: float = 0.0,
 ) -> float:
     """The time of a transfer among `ranks` when links are slow: a card slows what leaves its host, NVLink a pair.
 
     A ring is as slow as its slowest link; a message passes a pair's link only where the pair are its two ends. A card
-    that sends slowly (`nic_out`) slows messages of its own alone, a port all that stays within its host. A card that
-    drops packets (`retry`) delays those transfers whose `luck`, from 0 to 1, is bad.
+    that sends slowly (`nic_out`) slows messages of its own alone, a port all that stays within its host: bytes, not the
+    `least` time of a transfer of none. A card that drops packets (`retry`) delays those of bad `luck`, from 0 to 1.
     """
     leaves = across(ranks, per_host)
     for part in fault.parts if fault else ():
@@ -80,9 +81,9 @@ def slowed(
         if part.applies("nic", step) and leaves and pair & set(ranks):
             us *= part.amount
         if part.applies("nic_out", step) and leaves and pair & set(ranks[:1] if message else ranks):
-            us *= part.amount
+            us += (us - least) * (part.amount - 1)
         if part.applies("port", step) and not leaves and pair & set(ranks):
-            us *= part.amount
+            us += (us - least) * (part.amount - 1)
         if part.applies("retry", step) and leaves and pair & set(ranks) and luck < RETRIED:
             us += part.amount
         if part.applies("nvlink", step) and (pair == set(ranks) if message else pair <= set(ranks)):

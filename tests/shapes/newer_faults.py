@@ -49,6 +49,8 @@ def chosen(
     hosts = world > per_host
     usual = [kind for kind in ALWAYS if hosts or kind not in WHOLE_HOST] + list(ACROSS if hosts else ())
     kind = drawn.choice(kinds) if kinds and own < SPECIAL else drawn.choice(usual)
+    if kind == "late_host" and loading <= per_host:
+        kind = "power_cap"  # no other host loads, so that no loader could be compared
     if luck < INNOCENT or (kind in ACROSS and not hosts):
         return None
     victim, first = drawn.randrange(world), per_host * drawn.randrange(max(1, world // per_host))

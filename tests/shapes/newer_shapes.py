@@ -31,6 +31,7 @@ class Made:
     kinds: tuple[str, ...] = ()
     """Faults that this shape can have beside those of all."""
     uneven: bool = False
+    """Whether data, or stages by design, are uneven, so that an imbalance is true."""
     per_host: int = 8
     background: Fault | None = None
     amd: bool = False
@@ -122,7 +123,7 @@ def overlapped(drawn: random.Random, unit: float) -> Made:
         batched=drawn.random() < 0.3,
         buckets=drawn.choice([1, 2, 3]),
     )
-    return Made(shape, tp * pp * dp, loading=tp * dp)
+    return Made(shape, tp * pp * dp, uneven=True, loading=tp * dp)
 
 
 def megatron(
@@ -179,7 +180,7 @@ def zero_bubble(drawn: random.Random, unit: float) -> Made:
         batched=True,
         log=drawn.choice([1, 5]),
     )
-    return Made(shape, pp * dp, loading=dp)
+    return Made(shape, pp * dp, uneven=True, loading=dp)
 
 
 def tower(drawn: random.Random, unit: float) -> Made:
@@ -187,8 +188,7 @@ def tower(drawn: random.Random, unit: float) -> Made:
     shape = megatron(drawn, unit, Tower, [(1, 4), (2, 4), (2, 4), (1, 2)])
     pictures = drawn.choice([(1.0, 1.0), (0.8, 1.2), (0.4, 1.6)])
     shape = replace(shape, depth=drawn.choice([3, 6]), pictures=pictures)
-    uneven = pictures[0] < pictures[1]
-    return meshed(shape, shape.tp * shape.pp * drawn.choice([1, 2]), uneven=uneven)
+    return meshed(shape, shape.tp * shape.pp * drawn.choice([1, 2]), uneven=True)
 
 
 def small_hosts(drawn: random.Random, unit: float) -> Made:

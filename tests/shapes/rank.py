@@ -206,23 +206,22 @@ class Rank:
 
         def lasting() -> float:
             us = collective_us(group.ranks, op, size, self.setting.per_host)
-            return self.slow_link(us * chance(self.setting.seed * 31, key, 0.03), group.ranks, key)
+            us *= chance(self.setting.seed * 31, key, 0.03)
+            least = collective_us(group.ranks, op, 0, self.setting.per_host)
+            return self.slow_link(us, group.ranks, key, least)
 
         return self.transfer(key, lasting)
 
     def slow_link(
-        self, us: float, ranks: Sequence[int], key: tuple[int, ...], *, message: bool = False
+        self, us: float, ranks: Sequence[int], key: tuple[int, ...], least: float, *, message: bool = False
     ) -> float:
-        """The time of a transfer with the fault of this job."""
+        """The time of a transfer, which is `least` without bytes, with the fault of this job."""
         fault = None if self.setting.clean else self.setting.fault
+        if fault is None:
+            return us
+        near, luck = self.setting.per_host, random.Random(self.setting.seed * 41 + hash(key) % 99989).random()
         return slowed(
-            us,
-            fault,
-            ranks,
-            self.step_number,
-            message=message,
-            per_host=self.setting.per_host,
-            luck=random.Random(self.setting.seed * 41 + hash(key) % 99989).random() if fault else 1.0,
+            us, fault, ranks, self.step_number, message=message, per_host=near, luck=luck, least=least
         )
 
     def wait(self, *nodes: int) -> None:
@@ -270,7 +269,9 @@ class Rank:
 
         def lasting() -> float:
             us = message_us(*ends, size, self.setting.per_host)
-            return self.slow_link(us * chance(self.setting.seed * 37, key, 0.04), ends, key, message=True)
+            us *= chance(self.setting.seed * 37, key, 0.04)
+            least = message_us(*ends, 0, self.setting.per_host)
+            return self.slow_link(us, ends, key, least, message=True)
 
         together = self.transfer(key, lasting)
         self.graph.follow(enter, together)

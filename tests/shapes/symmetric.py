@@ -55,9 +55,30 @@ class DeepExperts(Experts):
 class DeepExpert(Expert):
     """One rank in one step."""
 
-    def spin(self, op: str, name: str, size: int) -> int:
+    def spin(self, name: str, size: int) -> int:
         """One of DeepEP's kernels, on its stream."""
-        return together(self.rank, self.block, (op, name), size, COMM)
+        return together(self.rank, self.block, name, size, COMM)
+
+    def dispatch(self, size: int) -> None:
+        """Send tokens to their experts."""
+        with self.rank.span("FusedDispatch", "cpu_op"):
+            self.rank.wait_stream(COMM, COMPUTE)
+            self.rank.kernel(LAYOUT, 6, "memory", stream=COMM, op="FusedDispatch")
+            poll(self.rank, self.spin(NOTIFY, 4096))
+            self.rank.wait(self.spin(DISPATCH, size))
+
+    def dispatch_again(self, size: int) -> None:
+        """Send gradients the same way, in numbers that are known."""
+        with self.rank.span("FusedCombineBackward", "cpu_op"):
+            self.rank.wait_stream(COMM, COMPUTE)
+            self.rank.wait(self.spin(DISPATCH, size))
+
+    def combine(self, size: int, name: str) -> None:
+        """Send tokens, or their gradients, back."""
+        with self.rank.span(name, "cpu_op"):
+            self.rank.wait_stream(COMM, COMPUTE)
+            self.spin(CACHED, 4096)
+            self.rank.wait(self.spin(COMBINE, size))
 
     def route(self) -> None:
         """Choose experts; DeepEP tells how many tokens come."""
@@ -69,22 +90,15 @@ class DeepExpert(Expert):
         shares = self.tokens[rank.number // config.ep, place, micro]
         share, work = shares[rank.number % config.ep], config.unit * scale(backward=backward)
         moved = int(config.activations * BYTES * max(shares))
-        rank.wait_stream(COMM, COMPUTE)
         if backward:
-            self.spin("deep_ep::combine", CACHED, 4096)
-            sent = self.spin("deep_ep::combine", COMBINE, moved)
+            self.dispatch_again(moved)
         else:
-            rank.kernel(LAYOUT, 6, "memory", stream=COMM, op="deep_ep::get_dispatch_layout")
-            poll(rank, self.spin("deep_ep::dispatch", NOTIFY, 4096))
-            sent = self.spin("deep_ep::dispatch", DISPATCH, moved)
-        rank.wait(sent)
+            self.dispatch(moved)
         rank.kernel(POINTWISE, work * 0.1 * share, "memory", op="aten::index_select")
         rank.kernel(GEMM, work * 1.1 * share, op="GroupedGemm")
         rank.kernel(POINTWISE, work * 0.2 * share, "memory", op="aten::silu")
         rank.kernel(GEMM_OUT, work * 0.9 * share, op="GroupedGemm")
-        rank.wait_stream(COMM, COMPUTE)
-        name = DISPATCH if backward else COMBINE
-        rank.wait(self.spin("deep_ep::dispatch" if backward else "deep_ep::combine", name, moved))
+        self.combine(moved, "FusedDispatchBackward" if backward else "FusedCombine")
 
 
 @dataclass(frozen=True)
@@ -110,8 +124,8 @@ class BufferStage(Stage):
         for turn in range(tp):
             came = None
             if turn < tp - 1:
-                push(rank, group, ("CommOverlapP2P", SEND), following, size, "ub send")
-                came = pull(rank, group, ("CommOverlapP2P", RECEIVE), before, size, "ub receive")
+                push(rank, group, SEND, following, size, "ub send")
+                came = pull(rank, group, RECEIVE, before, size, "ub receive")
             rank.kernel(name, us / tp, stream=streams[turn], op="tex::gemm")
             if came is not None:
                 rank.wait_stream(streams[turn + 1], node=came)
@@ -194,7 +208,7 @@ class AsyncMember(Member):
             return
         tp, size = len(group.ranks), self.config.activations * BYTES // len(group.ranks)
         with rank.span(op, "cpu_op"):
-            together(rank, group, (op, BARRIER), 64)
+            together(rank, group, BARRIER, 64)
             rank.wait_stream("symm", COMPUTE)
             rank.kernel(name, us / tp, op="aten::mm")
             for turn in range(1, tp):
@@ -202,4 +216,4 @@ class AsyncMember(Member):
                 peer_copy(rank, group.beside(rank.number, turn), size, stream)
                 rank.kernel(name, us / tp, stream=stream, op="aten::mm")
             rank.wait_stream(COMPUTE, "symm")
-            together(rank, group, (op, BARRIER), 64)
+            together(rank, group, BARRIER, 64)

@@ -18,7 +18,7 @@ from tests.shapes.setting import Setting
 from tests.shapes.stages import FORWARD, INPUT, WEIGHT, halves
 
 HOST_US, SPAN = 10.0, 0.8
-TOLD = ("op", "kernel")
+TOLD = "kernel"
 
 
 @pytest.fixture(autouse=True)
