@@ -40,9 +40,9 @@ class Made:
     """How many ranks load data, the first ones; 0 is all."""
 
 
-def sizes(drawn: random.Random, *sizes: int) -> int:
+def sizes(drawn: random.Random, *sizes: int, large: tuple[int, int] = (32, 64)) -> int:
     """One of some numbers of ranks; one job in eight is larger."""
-    return drawn.choice([32, 64]) if drawn.random() < 0.12 else drawn.choice(sizes)
+    return drawn.choice(large) if drawn.random() < 0.12 else drawn.choice(sizes)
 
 
 def fsdp1(drawn: random.Random, unit: float) -> Made:
@@ -217,14 +217,14 @@ def deep_experts(drawn: random.Random, unit: float) -> Made:
 def adapters(drawn: random.Random, unit: float) -> Made:
     """LoRA."""
     shape = Adapters(drawn.choice([4, 8]), unit, drawn.choice([1, 2, 4]), drawn.choice([1, 4]) * MILLION)
-    return Made(shape, sizes(drawn, 8, 16))
+    return Made(shape, sizes(drawn, 8, 16, large=(64, 128)))
 
 
 def unused(drawn: random.Random, unit: float) -> Made:
     """DDP that finds unused parameters."""
     dropped = drawn.choice([0.0, 0.0, 0.1])
     shape = Unused(drawn.choice([6, 10]), unit, drawn.choice([5, 15]) * MILLION, dropped)
-    return Made(shape, sizes(drawn, 8, 16), uneven=dropped > 0)
+    return Made(shape, sizes(drawn, 8, 16, large=(64, 128)), uneven=dropped > 0)
 
 
 def synchronised(drawn: random.Random, _: float) -> Made:
