@@ -80,6 +80,24 @@ class MessagesCall(Call):
 
 
 @dataclass(frozen=True, slots=True)
+class SpinCall(Call):
+    """A call of a kernel that communicates through memory of its peers: neither torch nor NCCL records it."""
+
+    name: str
+    enter: int
+    leave: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCall(Call):
+    """A call that launches a CUDA graph: nodes with the names of their kernels, on one stream."""
+
+    nodes: tuple[tuple[int, str], ...]
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class SyncCall(Call):
     """A call that waits for the device; it begins when the node `begin` has ended."""
 
@@ -102,3 +120,4 @@ class Span:
     thread: int
     first: int
     last: int
+    category: str = "user_annotation"

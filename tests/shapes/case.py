@@ -10,7 +10,7 @@ from typing import Protocol
 from tests.shapes.fault import Fault
 from tests.shapes.job import Job
 from tests.shapes.kineto import write
-from tests.shapes.network import host_of
+from tests.shapes.network import PER_HOST, host_of
 from tests.shapes.setting import Habits, Setting
 from tests.shapes.sheet import Recording
 
@@ -43,6 +43,15 @@ class Case:
     recorded: tuple[int, ...]
     subset: str = "all"
     uneven: bool = False
+    per_host: int = PER_HOST
+    background: Fault | None = None
+    cycles: tuple[tuple[int, ...], ...] = ()
+    """Steps of each capture, where the profiler recorded several times: a file for each."""
+
+    @property
+    def captures(self) -> tuple[tuple[int, ...], ...]:
+        """Steps of each file of a rank."""
+        return self.cycles or (self.steps,)
 
     @property
     def kind(self) -> str:
@@ -88,6 +97,8 @@ def run(case: Case, *, clean: bool = False) -> Job:
             contention=case.contention,
             fault=case.fault,
             clean=clean,
+            per_host=case.per_host,
+            background=case.background,
         )
     )
     case.shape.program(job, range(case.steps[0] - WARM, case.steps[-1] + 1))
@@ -110,14 +121,16 @@ def save(made: Made, folder: Path) -> None:
     began_us = 1712000000000000 + drawn.randrange(10**12)
     hosts: dict[int, tuple[float, float, str]] = {}
     for rank in case.recorded:
-        host = host_of(rank)
+        host = host_of(rank, case.per_host)
         if host not in hosts:
             offset, drift = drawn.uniform(-4000, 4000), drawn.uniform(-8e-6, 8e-6)
             hosts[host] = offset, drift, f"node{host:02}-{drawn.choice('abcdef')}"
         offset, drift, name = hosts[host]
         process = 3000 + drawn.randrange(90000)
-        path = folder / file_name(case, rank, name, process, began_us // 1000, drawn)
-        write(Recording(made.job, rank, case.steps, case.habits, began_us, (offset, drift), process), path)
+        for number, steps in enumerate(case.captures):
+            named = file_name(case, rank, name, process, began_us // 1000 + number * 9000, drawn)
+            recording = Recording(made.job, rank, steps, case.habits, began_us, (offset, drift), process)
+            write(recording, folder / named)
     (folder.parent / "truth.json").write_text(json.dumps(truth(made), indent=1))
 
 
@@ -143,6 +156,7 @@ def truth(made: Made) -> dict[str, object]:
         "fault": case.kind,
         "culprits": case.culprits,
         "slowdown": made.slowdown,
+        "per_host": case.per_host,
         "step_ms": made.step_us / 1e3,
         "parts": [vars(part) for part in case.fault.parts] if case.fault else [],
     }

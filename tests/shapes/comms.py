@@ -8,13 +8,28 @@ CALLS = {
     "allreduce": ("c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum"),
     "_allgather_base": ("c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather"),
     "_reduce_scatter_base": ("c10d::_reduce_scatter_base_", "nccl:_reduce_scatter_base", "ReduceScatter_Sum"),
+    "allgather_into_tensor_coalesced": (
+        "c10d::allgather_into_tensor_coalesced_",
+        "nccl:all_gather_into_tensor_coalesced",
+        "AllGather",
+    ),
+    "reduce_scatter_tensor_coalesced": (
+        "c10d::reduce_scatter_tensor_coalesced_",
+        "nccl:reduce_scatter_tensor_coalesced",
+        "ReduceScatter_Sum",
+    ),
     "broadcast": ("c10d::broadcast_", "nccl:broadcast", "Broadcast"),
     "all_to_allv": ("c10d::alltoall_base_", "nccl:all_to_all", "SendRecv"),
     "all_to_all": ("c10d::alltoall_base_", "nccl:all_to_all", "SendRecv"),
 }
 """By operation: the operator, the title, NCCL's name of the kernel."""
 SEND_RECEIVE = "SendRecv"
-TYPES = {"BFloat16": ("bf16", "__nv_bfloat16"), "Float": ("f32", "float"), "Long": ("i64", "int64_t")}
+TYPES = {
+    "BFloat16": ("bf16", "__nv_bfloat16"),
+    "Float": ("f32", "float"),
+    "Long": ("i64", "int64_t"),
+    "Int": ("u32", "uint32_t"),
+}
 """By dtype: NCCL's short name, and the older one."""
 SHOWN_RANKS = 30
 """Ranks of a group that a call lists."""

@@ -3,7 +3,6 @@
 import json
 
 from tests.shapes.comms import SIZE_SINCE, SPLITS_SINCE
-from tests.shapes.network import PER_HOST
 from tests.shapes.sheet import Recording, Sheet
 
 DEVICE = {
@@ -22,12 +21,29 @@ DEVICE = {
     "sharedMemPerMultiprocessor": 233472,
 }
 
+AMD_DEVICE = {
+    "name": "AMD Instinct MI300X",
+    "totalGlobalMem": 206141652992,
+    "computeMajor": 9,
+    "computeMinor": 4,
+    "maxThreadsPerBlock": 1024,
+    "maxThreadsPerMultiprocessor": 2048,
+    "regsPerBlock": 65536,
+    "warpSize": 64,
+    "sharedMemPerBlock": 65536,
+    "numSms": 304,
+    "maxSharedMemoryPerMultiProcessor": 65536,
+}
+
 
 def head(recording: Recording) -> str:
     """The file up to its events."""
-    devices = ",\n".join("    " + json.dumps({"id": number, **DEVICE}) for number in range(PER_HOST))
+    device = AMD_DEVICE if recording.habits.amd else DEVICE
+    numbers = range(recording.job.setting.per_host)
+    devices = ",\n".join("    " + json.dumps({"id": number, **device}) for number in numbers)
     text = f'\n{{\n  "schemaVersion": 1,\n  "deviceProperties": [\n{devices}\n  ],\n'
-    text += '  "cupti_version": 24,\n  "cuda_runtime_version": 12040,\n'
+    if not recording.habits.amd:
+        text += '  "cupti_version": 24,\n  "cuda_runtime_version": 12040,\n'
     text += '  "record_shapes": 1,\n' if recording.habits.shapes else ""
     text += '  "with_stack": 1,\n' if recording.habits.stack else ""
     return text + f'  "distributedInfo": {json.dumps(ranks_and_groups(recording))},\n'

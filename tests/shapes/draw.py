@@ -1,9 +1,14 @@
 """Which case a seed is."""
 
-from tests.shapes import broad, pipelines, targets
+from tests.shapes import broad, newer, pipelines, targets
 from tests.shapes.case import Case
 
-FAMILIES = ((targets.FIRST, targets.targets), (pipelines.FIRST, pipelines.pipelines), (0, broad.broad))
+FAMILIES = (
+    (newer.FIRST, newer.newer),
+    (targets.FIRST, targets.targets),
+    (pipelines.FIRST, pipelines.pipelines),
+    (0, broad.broad),
+)
 """From which seed on who draws."""
 MEASURED = (*range(105), *range(pipelines.FIRST, 1060), *range(targets.FIRST, 2084))
 """Seeds of the first figures in docs/localise_benchmark.md."""

@@ -59,10 +59,14 @@ class Experts:
             for rank in job.ranks:
                 groups = (block[rank.number], job.world, replicas.get(rank.number))
                 with rank.step(number):
-                    Expert(self, rank, groups, tokens).work()
+                    self.member(rank, groups, tokens).work()
                     rank.kernel(POINTWISE, self.unit * 0.3, "memory", op="aten::norm")
                     logged(rank, job.world, 1, number)
                     update(rank, self.unit * 1.5)
+
+    def member(self, rank: Rank, groups: tuple[Group, Group, Group | None], tokens: Tokens) -> "Expert":
+        """One rank in one step."""
+        return Expert(self, rank, groups, tokens)
 
     def loads(self, drawn: random.Random) -> dict[tuple[int, int], float]:
         """By layer and expert, its tokens beside an even share."""

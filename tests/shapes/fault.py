@@ -16,13 +16,31 @@ CAUSES = {
     "intermittent": "gpu_compute",
 }
 """The cause that an answer should tell, by kind of fault."""
-LINKS = ("slow_nic", "slow_nvlink")
-STALLS = ("pauses", "late_data")
+NEWER = {
+    "throttling": "gpu_compute",
+    "power_cap": "gpu_compute",
+    "slow_pcie": "gpu_compute",
+    "busy_host": "cpu_launch",
+    "allocations": "memory",
+    "logging": "host_stall",
+    "compiling": "host_stall",
+    "late_host": "dataloader",
+    "nic_out": "network",
+    "flaky_nic": "network",
+    "slow_port": "network",
+}
+"""The same for kinds that seeds from 3000 have beside those."""
+LINKS = ("slow_nic", "slow_nvlink", "nic_out", "flaky_nic", "slow_port")
+STALLS = ("pauses", "late_data", "allocations", "logging", "compiling", "late_host")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that is slow: `gpu`, `gemm`, `memory`, `host`, `nic`, `nvlink` by a factor, `pause`, `data` by µs."""
+    """One thing that is slow.
+
+    By a factor: `gpu`, `gemm`, `memory`, `copy` (over PCIe), `host`, `nic`, `nic_out`, `port`, `nvlink`; by µs: `retry`
+    of a card, `pause`, `data`, `log` of a step, `allocate`, `compile`.
+    """
 
     what: str
     ranks: tuple[int, ...]
@@ -36,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of one kind (a key of CAUSES)."""
+    """A fault of one kind (a key of CAUSES or NEWER)."""
 
     kind: str
     parts: tuple[Part, ...]

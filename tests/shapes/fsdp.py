@@ -62,11 +62,15 @@ class Sharded:
                 for micro in range(self.micro)
             }
             for rank in job.ranks:
-                told = Member(self, meshes, rank)
+                told = self.member(meshes, rank)
                 with rank.step(number):
                     for micro in range(self.micro):
                         told.micro_batch(lengths[rank.number // self.tp, micro])
                     told.end(number)
+
+    def member(self, meshes: "Meshes", rank: Rank) -> "Member":
+        """One rank in one step."""
+        return Member(self, meshes, rank)
 
 
 class Meshes:

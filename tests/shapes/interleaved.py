@@ -64,11 +64,14 @@ class Interleaved:
                 for micro in range(self.micro)
             }
             for rank in job.ranks:
-                told = Stage(self, meshes, rank, lengths)
+                told = self.member(meshes, rank, lengths)
                 with rank.step(number):
-                    for action in order(told.stage, self.pp, self.chunks, self.micro):
-                        told.act(action)
+                    told.schedule()
                     told.end(job.world, number)
+
+    def member(self, meshes: "Meshes", rank: Rank, lengths: dict[tuple[int, int], float]) -> "Stage":
+        """One rank in one step."""
+        return Stage(self, meshes, rank, lengths)
 
 
 class Meshes:
@@ -123,6 +126,11 @@ class Stage:
         self.done = [0] * config.chunks
         self.reduced: list[int] = []
 
+    def schedule(self) -> None:
+        """All actions."""
+        for action in order(self.stage, self.config.pp, self.config.chunks, self.config.micro):
+            self.act(action)
+
     def act(self, action: Action) -> None:
         """One action with its messages."""
         ends = self.last and action.chunk == self.config.chunks - 1
@@ -154,7 +162,7 @@ class Stage:
             else:
                 self.talk(self.before, send=False)
             if action.micro == 0:
-                self.unshard()
+                self.unshard(action.chunk)
             for _ in range(config.layers):
                 self.attention(self.lengths[self.replica, action.micro], backward=False)
                 self.mlp(backward=False)
@@ -172,7 +180,7 @@ class Stage:
             self.rank.collective(self.tp, "broadcast", 4097, 4097, "Long")
         self.rank.kernel(POINTWISE, self.config.unit * 0.3, "memory", op="aten::embedding")
 
-    def unshard(self) -> None:
+    def unshard(self, _chunk: int) -> None:
         """Gather a chunk's parameters, under FSDP2."""
         if self.config.titan and self.dp is not None:
             whole = self.config.parameters
@@ -271,9 +279,12 @@ class Stage:
         else:
             logged(rank, world, 1, number)
         update(rank, config.unit * 1.2)
-        if not config.titan and self.dp is not None:
-            whole = config.parameters * config.chunks // config.tp
-            cut = whole // len(self.dp.ranks)
-            rank.collective(self.dp, "_allgather_base", cut, whole)
         if config.titan:
             logged(rank, world, config.log, number)
+        elif self.dp is not None:
+            self.gather_updated(self.dp)
+
+    def gather_updated(self, group: Group) -> None:
+        """All parameters to all replicas, once they are updated."""
+        whole = self.config.parameters * self.config.chunks // self.config.tp
+        self.rank.collective(group, "_allgather_base", whole // len(group.ranks), whole)

@@ -4,7 +4,17 @@ import gzip
 import json
 from pathlib import Path
 
-from tests.shapes.calls import Call, CollectiveCall, KernelCall, Message, MessagesCall, RuntimeCall, SyncCall
+from tests.shapes.calls import (
+    Call,
+    CollectiveCall,
+    GraphCall,
+    KernelCall,
+    Message,
+    MessagesCall,
+    RuntimeCall,
+    SpinCall,
+    SyncCall,
+)
 from tests.shapes.comms import (
     CALLS,
     NAME_SINCE,
@@ -19,6 +29,7 @@ from tests.shapes.comms import (
 )
 from tests.shapes.document import head, label
 from tests.shapes.events import BASE_NS
+from tests.shapes.rocm import amd_launch
 from tests.shapes.sheet import Recording, Sheet
 
 COALESCED_ENDS_SINCE = (2, 9)
@@ -48,6 +59,10 @@ class Writer(Sheet):
                 self.collective_call(call, seen=seen)
             elif isinstance(call, MessagesCall):
                 self.messages_call(call, seen=seen)
+            elif isinstance(call, SpinCall):
+                self.spin_call(call, seen=seen)
+            elif isinstance(call, GraphCall):
+                self.graph_call(call, seen=seen)
             elif seen:
                 self.runtime_call(call)
         self.spans()
@@ -72,7 +87,8 @@ class Writer(Sheet):
                 self.operator(name, call.thread, begin + 0.3, end - 0.1, more)
             external = self.operator(call.op, call.thread, begin + 0.6, end - 0.3)
             launched = (end - min(4.4, (end - begin) * 0.5), end - 0.4)
-            self.runtime(call.launch, call.thread, launched, correlation, external)
+            launch = amd_launch(call.launch, call.name) if self.habits.amd else call.launch
+            self.runtime(launch, call.thread, launched, correlation, external)
         if not self.inside(graph_begin):
             return
         times = (graph_begin, self.end[call.node])
@@ -169,6 +185,32 @@ class Writer(Sheet):
                 self.annotation(named, call.thread, begin + 0.5, end - 0.3)
         return external
 
+    def spin_call(self, call: SpinCall, *, seen: bool) -> None:
+        """A kernel that waits for its peers, of which no record tells anything."""
+        enter, leave, end = self.begin[call.enter], self.begin[call.leave], self.end[call.host]
+        if not seen and not self.inside(enter):
+            return
+        correlation = self.correlated(self.chance.randrange(1, 4))
+        if seen:
+            launched = (end - min(4.4, (end - self.begin[call.host]) * 0.5), end - 0.4)
+            self.runtime("cudaLaunchKernelExC", call.thread, launched, correlation)
+        if self.inside(enter) and self.end[call.leave] <= self.last_us + LATE_US:
+            self.kernel(call.name, call.stream, (enter, leave), correlation, None, blocks=RING)
+
+    def graph_call(self, call: GraphCall, *, seen: bool) -> None:
+        """The launch of a graph, and all its kernels with the launch's correlation."""
+        inside = [(node, name) for node, name in call.nodes if self.inside(self.begin[node])]
+        if not seen and not inside:
+            return
+        correlation = self.correlated(self.chance.randrange(1, 4))
+        if seen:
+            launched = (self.begin[call.host] + 0.5, self.end[call.host] - 0.5)
+            self.runtime("cudaGraphLaunch", call.thread, launched, correlation)
+        number = 7 + call.stream.count("graph")
+        for place, (node, name) in enumerate(inside):
+            args: Args = {"graph id": number, "graph node id": (number << 32) + place}
+            self.kernel(name, call.stream, (self.begin[node], self.end[node]), correlation, None, args)
+
     def runtime_call(self, call: Call) -> None:
         """A call that waits for the device, or lets a stream wait."""
         begin, end = self.begin[call.host], self.end[call.host]
@@ -183,7 +225,7 @@ class Writer(Sheet):
         times = [(span, self.begin[span.first], self.end[span.last]) for span in self.rank.spans]
         shown = [found for found in times if self.inside(found[1]) and self.inside(found[2])]
         for span, begin, end in shown:
-            self.annotation(span.name, span.thread, begin, end)
+            self.annotation(span.name, span.thread, begin, end, span.category)
         if self.habits.stack and self.habits.host:
             for number, (span, begin, end) in enumerate(shown, 1):
                 name = f"train.py({100 + number % 7}): train_step"

@@ -1,7 +1,7 @@
 """Work that all frameworks share: parts of a transformer, batches, the update, pauses."""
 
-from tests.shapes.calls import Group
-from tests.shapes.rank import Rank
+from tests.shapes.calls import Group, SyncCall
+from tests.shapes.rank import COMPUTE, Rank
 
 GEMM = (
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize2x1x1_execute_segment_k_off"
@@ -101,9 +101,20 @@ def load(rank: Rank, us: float = 120.0) -> None:
 
 def pause(rank: Rank) -> None:
     """Where the fault `pause` stalls the host, as garbage collection does."""
-    us, luck = rank.stall_us("pause"), rank.chance.random()
+    rank.stall("pause", rank.chance.random())
+    retried(rank)
+
+
+def retried(rank: Rank) -> None:
+    """Where the fault `allocate` lets the allocator free blocks, which waits for the device, and ask for new ones."""
+    us = rank.stall_us("allocate")
     if us:
-        rank.host(0 if rank.setting.clean else us * (0.6 + 0.8 * luck), exact=True)
+        wait: list[int | None] = [] if rank.setting.clean else [rank.tails.get(COMPUTE)]
+        for name, share in (("cudaFree", 0.3), ("cudaFree", 0.2), ("cudaMalloc", 0.5)):
+            begin = rank.host(0.5, exact=True)
+            end = rank.host(0 if rank.setting.clean else us * share, wait, exact=True)
+            if not rank.setting.clean:
+                rank.calls.append(SyncCall(end, rank.thread, name, begin))
 
 
 def one_number(rank: Rank, group: Group | None) -> None:

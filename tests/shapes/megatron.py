@@ -56,10 +56,14 @@ class Megatron:
                 for micro in range(self.micro)
             }
             for rank in job.ranks:
-                told = Stage(self, meshes, rank, lengths)
+                told = self.member(meshes, rank, lengths)
                 with rank.step(number):
                     told.schedule()
                     told.end(job.world, number)
+
+    def member(self, meshes: "Meshes", rank: Rank, lengths: dict[tuple[int, int], float]) -> "Stage":
+        """One rank in one step."""
+        return Stage(self, meshes, rank, lengths)
 
 
 class Meshes:

@@ -63,14 +63,25 @@ class Rank:
     def factor(self, what: str) -> float:
         """By how much the fault slows this rank's work now."""
         fault = self.setting.fault
+        around = self.setting.background
+        by = 1.0 if around is None else around.factor(what, self.number, self.step_number)
         if fault is None or self.setting.clean:
-            return 1.0
-        return fault.factor(what, self.number, self.step_number)
+            return by
+        return by * fault.factor(what, self.number, self.step_number)
 
     def stall_us(self, what: str) -> float:
         """How long the fault stalls this rank's host now; a clean job asks too, for it draws the same chances."""
         fault = self.setting.fault
         return fault.stall_us(what, self.number, self.step_number) if fault else 0.0
+
+    def stall(self, what: str, luck: float = 0.5) -> None:
+        """Stall the host as the fault says, and as happens without it."""
+        us, around = self.stall_us(what), self.setting.background
+        if us:
+            self.host(0 if self.setting.clean else us * (0.6 + 0.8 * luck), exact=True)
+        always = around.stall_us(what, self.number, self.step_number) if around else 0.0
+        if always:
+            self.host(always * (0.6 + 0.8 * luck), exact=True)
 
     def host(self, us: float, after: Sequence[int | None] = (), *, exact: bool = False) -> int:
         """The node of a host call; `exact` is neither slowed nor subject to chance."""
@@ -81,11 +92,11 @@ class Rank:
         return self.last
 
     @contextmanager
-    def span(self, name: str) -> Iterator[int]:
-        """An annotation around calls; gives its first node."""
+    def span(self, name: str, category: str = "user_annotation") -> Iterator[int]:
+        """An annotation (or an operator) around calls; gives its first node."""
         thread, first = self.thread, self.host(0.8, exact=True)
         yield first
-        self.spans.append(Span(name, thread, first, self.host(0.8, exact=True)))
+        self.spans.append(Span(name, thread, first, self.host(0.8, exact=True), category))
 
     @contextmanager
     def autograd(self) -> Iterator[None]:
@@ -102,6 +113,7 @@ class Rank:
             self.step_begins[number] = first
             self.chance.random()  # for its place in the order of draws alone, by which seeds keep their jobs
             yield
+            self.stall("log")
             self.updated.append(self.tails[COMPUTE])
 
     def after(self, stream: str) -> list[int | None]:
@@ -121,8 +133,7 @@ class Rank:
     ) -> int:
         """The node of a kernel (`kind`: `gemm` or `memory`), or of a copy of so many bytes."""
         us = us * self.noise() * self.gpu_pace * self.factor("gpu")
-        if not copied:
-            us *= self.factor(kind)
+        us *= self.factor("copy" if copied and kind == "gemm" else kind)
         full = self.launched[-QUEUE] if len(self.launched) >= QUEUE else None
         host = self.host(self.setting.host_us, [full])
         waits = [host, *self.after(stream)]
@@ -194,15 +205,24 @@ class Rank:
         key = (group.number, number)
 
         def lasting() -> float:
-            us = collective_us(group.ranks, op, size) * chance(self.setting.seed * 31, key, 0.03)
-            return self.slow_link(us, group.ranks)
+            us = collective_us(group.ranks, op, size, self.setting.per_host)
+            us *= chance(self.setting.seed * 31, key, 0.03)
+            least = collective_us(group.ranks, op, 0, self.setting.per_host)
+            return self.slow_link(us, group.ranks, key, least)
 
         return self.transfer(key, lasting)
 
-    def slow_link(self, us: float, ranks: Sequence[int], *, message: bool = False) -> float:
-        """The time of a transfer with the fault of this job."""
+    def slow_link(
+        self, us: float, ranks: Sequence[int], key: tuple[int, ...], least: float, *, message: bool = False
+    ) -> float:
+        """The time of a transfer, which is `least` without bytes, with the fault of this job."""
         fault = None if self.setting.clean else self.setting.fault
-        return slowed(us, fault, ranks, self.step_number, message=message)
+        if fault is None:
+            return us
+        near, luck = self.setting.per_host, random.Random(self.setting.seed * 41 + hash(key) % 99989).random()
+        return slowed(
+            us, fault, ranks, self.step_number, message=message, per_host=near, luck=luck, least=least
+        )
 
     def wait(self, *nodes: int) -> None:
         """Let the stream of compute wait for each node."""
@@ -248,12 +268,14 @@ class Rank:
         size = message.elements * SIZES["BFloat16"]
 
         def lasting() -> float:
-            us = message_us(*ends, size) * chance(self.setting.seed * 37, key, 0.04)
-            return self.slow_link(us, ends, message=True)
+            us = message_us(*ends, size, self.setting.per_host)
+            us *= chance(self.setting.seed * 37, key, 0.04)
+            least = message_us(*ends, 0, self.setting.per_host)
+            return self.slow_link(us, ends, key, least, message=True)
 
         together = self.transfer(key, lasting)
         self.graph.follow(enter, together)
-        if message.send and eager(*ends, size):
+        if message.send and eager(*ends, size, self.setting.per_host):
             together = self.graph.add(HOST, self.number, self.graph.duration[together], [enter])
         self.graph.follow(together, leave)
 

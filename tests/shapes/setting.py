@@ -17,6 +17,9 @@ class Setting:
     contention: float = 1.07
     fault: Fault | None = None
     clean: bool = False
+    per_host: int = 8
+    background: Fault | None = None
+    """What happens without being anybody's fault: it is in the clean job too."""
 
 
 @dataclass(frozen=True)
@@ -29,3 +32,5 @@ class Habits:
     packed: bool
     device_spans: bool
     names: str
+    amd: bool = False
+    """Whether the devices are AMD's: calls of HIP, kernels of RCCL."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tests.shapes.comms import NAME_SINCE, Args
 from tests.shapes.events import Clock, Events
 from tests.shapes.job import Job
-from tests.shapes.network import PER_HOST
 from tests.shapes.rank import COMPUTE
+from tests.shapes.rocm import AMD_COPIES, HIP, amd_name
 from tests.shapes.setting import Habits
 
 CALLBACKS = {
@@ -18,6 +18,11 @@ CALLBACKS = {
     "cudaStreamSynchronize": 131,
     "cudaStreamWaitEvent": 147,
     "cudaEventRecord": 135,
+    "cudaEventSynchronize": 137,
+    "cudaMalloc": 20,
+    "cudaFree": 22,
+    "cudaGraphLaunch": 311,
+    "cuLaunchKernel": 307,
 }
 """CUPTI's numbers of runtime calls."""
 INPUTS: Args = {
@@ -59,8 +64,8 @@ class Sheet:
         )
         self.chance = random.Random(self.job.setting.seed * 17 + recording.rank)
         self.threads = (recording.process + TRAINED, recording.process + AUTOGRAD)
-        self.device = recording.rank % PER_HOST
-        self.numbers = {COMPUTE: 7}
+        self.device = recording.rank % self.job.setting.per_host
+        self.numbers = {COMPUTE: 0 if self.habits.amd else 7}
         self.streams: set[int] = set()
         self.external = self.event_number = 0
         self.correlation = 1000 + self.chance.randrange(500)
@@ -88,12 +93,14 @@ class Sheet:
             self.numbered("cpu_op", name, thread, (begin, end), args)
         return self.external
 
-    def annotation(self, name: str, thread: int, begin: float, end: float) -> None:
+    def annotation(
+        self, name: str, thread: int, begin: float, end: float, category: str = "user_annotation"
+    ) -> None:
         """An annotation of the host."""
         self.external += 1
         if self.habits.host:
             args: Args = {"External id": self.external, "Record function id": self.external}
-            self.numbered("user_annotation", name, thread, (begin, end), args)
+            self.numbered(category, name, thread, (begin, end), args)
 
     def numbered(self, category: str, name: str, thread: int, times: tuple[float, float], args: Args) -> None:
         """An event of the host, which has a number."""
@@ -114,14 +121,20 @@ class Sheet:
         """A call of the CUDA runtime."""
         place = (self.recording.process, self.threads[thread])
         args: Args = {"External id": external} if external and self.habits.host else {}
-        args |= {"cbid": CALLBACKS[name], "correlation": correlation}
-        self.events.complete("cuda_runtime", name, place, *times, args)
+        category = "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
+        if self.habits.amd:
+            name, number = HIP[name]
+            args |= {"cid": number, "correlation": correlation}
+        else:
+            args |= {"cbid": CALLBACKS[name], "correlation": correlation}
+        self.events.complete(category, name, place, *times, args)
         if arrow:
             self.events.flow(correlation, place, times[0], ends=False)
 
     def stream(self, name: str) -> int:
         """The number of a stream."""
-        number = self.numbers.setdefault(name, 16 + 4 * len(self.numbers))
+        further = len(self.numbers) if self.habits.amd else 16 + 4 * len(self.numbers)
+        number = self.numbers.setdefault(name, further)
         self.streams.add(number)
         return number
 
@@ -138,6 +151,9 @@ class Sheet:
     ) -> None:
         """A kernel; communication has its own number of `blocks`."""
         place = (self.device, self.stream(stream))
+        if self.habits.amd:
+            self.dispatch(name, place, times, correlation, external, args)
+            return
         grid = blocks or PROCESSORS * (1 + int((times[1] - times[0]) / 40) % 7)
         told: Args = self.id_of(external, correlation)
         told |= {
@@ -159,6 +175,22 @@ class Sheet:
         self.events.complete("kernel", name, place, *times, {**told, **(args or {})})
         self.events.flow(correlation, place, times[0], ends=True)
 
+    def dispatch(
+        self,
+        name: str,
+        place: tuple[int, int],
+        times: tuple[float, float],
+        correlation: int,
+        external: int | None,
+        args: Args | None,
+    ) -> None:
+        """A kernel of an AMD device, which tells less of itself."""
+        told = self.id_of(external, correlation)
+        told |= {"device": self.device, "stream": place[1], "correlation": correlation}
+        told |= {"kind": "Dispatch Kernel"}
+        self.events.complete("kernel", amd_name(name), place, *times, {**told, **(args or {})})
+        self.events.flow(correlation, place, times[0], ends=True)
+
     def id_of(self, external: int | None, correlation: int) -> Args:
         """The operator's id that a kernel carries."""
         if external and self.habits.host:
@@ -177,6 +209,12 @@ class Sheet:
         """A copy of `size` bytes."""
         place = (self.device, self.stream(stream))
         told = self.id_of(external, correlation)
+        if self.habits.amd:
+            name, kind = AMD_COPIES[name]
+            told |= {"device": self.device, "stream": place[1], "correlation": correlation, "kind": kind}
+            self.events.complete("gpu_memcpy", name, place, *times, told)
+            self.events.flow(correlation, place, times[0], ends=True)
+            return
         told |= {"device": self.device, "context": 1, "stream": place[1], "correlation": correlation}
         bandwidth = round(size / max(1e-3, (times[1] - times[0]) * 1e3), 6)
         told |= {"bytes": size, "memory bandwidth (GB/s)": bandwidth}

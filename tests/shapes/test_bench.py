@@ -50,6 +50,7 @@ def test_case_is_answered(seed: int, tmp_path: Path) -> None:
         (replace(OPEN, once=True, candidates=(1, 3)), "open"),
         (LINK, "false healthy"),
         (replace(LINK, sole_group=True), "nothing to compare with"),
+        (replace(LINK, sole_group=True, fault="flaky_nic"), "false healthy"),
         (replace(LINK, sole_group=True, verdict="slow_link", suspects=(2, 6)), "right"),
         (replace(LINK, sole_group=True, verdict="slow_link", suspects=(5, 6)), "wrong rank"),
         (replace(SLOW, refused=True, error="no ranks"), "refused"),

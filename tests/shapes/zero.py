@@ -83,6 +83,25 @@ class Stage3:
 
 
 @dataclass(frozen=True)
+class Small(Stage3):
+    """Stage 3 of a layer in `pieces`, each gathered by a call of its own, with what Python does around it."""
+
+    pieces: int = 9
+
+    def fetch(self, job: Job, rank: Rank, place: int, ahead: dict[int, int]) -> None:
+        """Gather a layer's pieces unless they are on their way."""
+        if 0 <= place < self.layers and place not in ahead:
+            cut = self.parameters // self.pieces // job.setting.world
+            whole = cut * job.setting.world
+            with rank.span("DeepSpeedZeRoOffload.fetch_sub_module"):
+                for _ in range(self.pieces):
+                    rank.host(35)
+                    ahead[place] = rank.collective(
+                        job.world, "_allgather_base", cut, whole, waited=False, caller=GATHER
+                    )
+
+
+@dataclass(frozen=True)
 class Stage1:
     """The optimizer's state is cut over all ranks."""
 
