@@ -32,10 +32,12 @@ def job(
     layers: int = 3,
     jitter: float = 0.005,
     descs: str = "mesh_{}",
+    sized: Mapping[str, object] = {},
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
-    one extra kernel before the first layer, in every step where the step is None."""
+    one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
+    tell."""
     axes = [d for d in mesh.order if mesh.sizes[d] > 1]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -56,7 +58,7 @@ def job(
                     if axis == d:
                         end = max(handles[r][0] for r in group) + TRANSFER_US * link.get(group, 1)
                         for r in group:
-                            lines[r].finish(handles[r], end)
+                            lines[r].finish(handles[r], end, **sized)
         for line, begin in zip(lines, begins, strict=True):
             line.step(step, begin)
     kept = [line for line in lines if line.rank not in lost]

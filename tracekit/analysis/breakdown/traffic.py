@@ -17,12 +17,11 @@ from tracekit.tables.buffered_sends import Mask, bytes_of
 from tracekit.tables.exposed_pieces import exposed_pieces
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import MESSAGES, ROOTED
+from tracekit.tables.ring import ring_share
 from tracekit.tables.steps import F64
 
 MESSAGE: Final = "message"
 """A send or a receive."""
-_RING: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""How often a ring sends (N−1)/N of the buffer; other operations send it once."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,6 @@ class Calls:
         number = {key: i for i, key in enumerate(distinct)}
         code = np.array([number[key] for key in keys], np.int64)
         return {key: self.of(code == i) for i, key in enumerate(distinct)}
-
-
-def ring_share(op: str, members: int) -> float:
-    """The share of a call's size that each of its `members` sends in a ring."""
-    times = _RING.get(op, 0)
-    return times * (members - 1) / members if times and members else 1.0
 
 
 def calls_of(case: Case) -> Calls:

@@ -19,8 +19,9 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class LoneGroup:
-    """The only recorded group along `axes`; ns a step that its ranks spend in transfers, and the ranks of a peer."""
+    """The only recorded group along `axes`: its channel, ns a step spent in transfers, and the ranks of a peer."""
 
+    channel: int
     ranks: tuple[int, ...]
     axes: tuple[str, ...]
     spent: float
@@ -39,18 +40,22 @@ def lone_group(case: Case) -> LoneGroup | None:
 
 def sole_group_note(case: Case) -> str | None:
     """What the transfers of groups that have no peers in the job leave unseen; None where they are short."""
-    found = [
-        LoneGroup(channel.members, axes, _spent(case, channel), ())
-        for channel, axes in _alone(case)
-        if _lone(case, channel, axes) is None
-    ]
-    most = _dearest(case, found)
+    most = _dearest(case, sole_groups(case))
     if most is None:
         return None
     return (
         f"transfers of the only group along {'_'.join(most.axes)} take {ms(most.spent):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step and have no peers in this job: a slow link in it would not show"
     )
+
+
+def sole_groups(case: Case) -> list[LoneGroup]:
+    """The groups that have no peers in the job."""
+    return [
+        LoneGroup(channel.number, channel.members, axes, _spent(case, channel), ())
+        for channel, axes in _alone(case)
+        if _lone(case, channel, axes) is None
+    ]
 
 
 def _alone(case: Case) -> list[tuple[Channel, tuple[str, ...]]]:
@@ -76,7 +81,11 @@ def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | No
     others = [r for r in sorted(case.mesh.coordinates) if r not in channel.members]
     lines = (case.mesh.line(r, axes) for r in others if r not in case.steps.ranks)
     peers = next((line for line in lines if not set(line) & set(channel.members)), None)
-    return None if peers is None else LoneGroup(channel.members, axes, _spent(case, channel), tuple(peers))
+    return (
+        None
+        if peers is None
+        else LoneGroup(channel.number, channel.members, axes, _spent(case, channel), tuple(peers))
+    )
 
 
 def _spent(case: Case, channel: Channel) -> float:

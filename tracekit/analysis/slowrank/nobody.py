@@ -38,6 +38,7 @@ from tracekit.analysis.slowrank.open_answers import (
 )
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
+from tracekit.analysis.slowrank.sole_groups import sole_group_answer
 from tracekit.analysis.slowrank.stage_answers import (
     idle_stage_answer,
     open_stage_answer,
@@ -119,7 +120,9 @@ def _not_seen(case: Case) -> Answer | None:
         return lopsided_answer(case, apart)
     if case.residual_ns >= MIN_LOST_SHARE * case.step_ns:
         return _unexplained_answer(case)
-    return unread_answer(case) if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)) else None
+    if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)):
+        return unread_answer(case)
+    return sole_group_answer(case)
 
 
 def _one_of_several_answer(case: Case) -> Answer:

@@ -1,0 +1,9 @@
+"""Bounds of `slowrank` for links that nothing in the job can be compared with, each with its reason."""
+
+from typing import Final
+
+FAST_BUS_GB_S: Final = 100.0
+"""Bus bandwidth that only sound links reach: 145 to 370 GB/s within a node of NVLink, as much over a card a GPU."""
+
+SOLE_GROUP_SHARE: Final = 0.15
+"""Share of a step that the only group could save at `FAST_BUS_GB_S`, from which nobody calls a job healthy unseen."""
