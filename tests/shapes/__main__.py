@@ -1,7 +1,7 @@
 """`python -m tests.shapes`: makes jobs of real shapes, asks tracekit and the vote, and prints who was right.
 
 python -m tests.shapes --jobs 2 --json out.json             the 249 seeds of the first figures
-python -m tests.shapes --cases 100 --seed 200               others; 1000: pipelines, 2000: hard ones, 3000: newer
+python -m tests.shapes --cases 100 --seed 200               others; see tests.shapes.draw for what seeds hold
 python -m tests.shapes --only 2031 --keep /tmp/case2031     one case again, its traces and its truth kept
 """
 

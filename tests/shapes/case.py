@@ -99,6 +99,7 @@ def run(case: Case, *, clean: bool = False) -> Job:
             clean=clean,
             per_host=case.per_host,
             background=case.background,
+            saved=tuple(steps[-1] for steps in case.cycles),
         )
     )
     case.shape.program(job, range(case.steps[0] - WARM, case.steps[-1] + 1))

@@ -1,9 +1,10 @@
 """Which case a seed is."""
 
-from tests.shapes import broad, newer, pipelines, targets
+from tests.shapes import broad, newer, partly, pipelines, targets
 from tests.shapes.case import Case
 
 FAMILIES = (
+    (partly.FIRST, partly.partly),
     (newer.FIRST, newer.newer),
     (targets.FIRST, targets.targets),
     (pipelines.FIRST, pipelines.pipelines),

@@ -92,14 +92,11 @@ def background(world: int, steps: Steps, drawn: random.Random) -> Fault | None:
     if luck < 0.25:
         parts = tuple(Part("host", (rank,), slow[rank], steps[:1]) for rank in range(world))
         return Fault("first_step", parts)
-    return collecting(world, steps, drawn) if luck < 0.35 else None
+    return collecting(world, drawn) if luck < 0.35 else None
 
 
-def collecting(world: int, steps: Steps, drawn: random.Random) -> Fault:
-    """Garbage collections of all ranks, each of which pauses in about half of the steps."""
+def collecting(world: int, drawn: random.Random) -> Fault:
+    """Garbage collections of all ranks, each of which pauses once a step, at a micro-batch of its own."""
     us = drawn.choice([3000.0, 8000.0])
-    parts = []
-    for rank in range(world):
-        when = tuple(step for step in steps if drawn.random() < 0.5)
-        parts.append(Part("pause", (rank,), us * drawn.uniform(0.8, 1.2), when))
-    return Fault("collecting", tuple(parts))
+    parts = tuple(Part("pause", (rank,), us * drawn.uniform(0.9, 1.1)) for rank in range(world))
+    return Fault("collecting", parts)

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tests.shapes.afflicted import Afflicted
 from tests.shapes.calls import (
     Call,
     CollectiveCall,
@@ -26,7 +27,7 @@ CALLERS_STREAM = (2, 8)
 """Since this torch, a collective that is waited for at once runs on its caller's stream."""
 
 
-class Rank:
+class Rank(Afflicted):
     """The program of one rank."""
 
     def __init__(
@@ -37,11 +38,11 @@ class Rank:
         number: int,
         shared: random.Random,
     ) -> None:
-        self.setting, self.graph, self.transfers, self.number = setting, graph, transfers, number
+        super().__init__(setting, number)
+        self.graph, self.transfers = graph, transfers
         self.chance = random.Random(setting.seed * 100003 + number)
         self.gpu_pace = 1 + shared.gauss(0, 0.004)
         self.host_pace = 1 + abs(shared.gauss(0, 0.04))
-        self.step_number = -1
         self.thread = 0
         self.last: int | None = None
         self.window_end: int | None = None
@@ -60,27 +61,12 @@ class Rank:
         rare, more = self.chance.random(), self.chance.random()
         return max(0.5, 1 + near) + (0.3 * more if rare < 0.004 else 0)
 
-    def factor(self, what: str) -> float:
-        """By how much the fault slows this rank's work now."""
-        fault = self.setting.fault
-        around = self.setting.background
-        by = 1.0 if around is None else around.factor(what, self.number, self.step_number)
-        if fault is None or self.setting.clean:
-            return by
-        return by * fault.factor(what, self.number, self.step_number)
-
-    def stall_us(self, what: str) -> float:
-        """How long the fault stalls this rank's host now; a clean job asks too, for it draws the same chances."""
-        fault = self.setting.fault
-        return fault.stall_us(what, self.number, self.step_number) if fault else 0.0
-
     def stall(self, what: str, luck: float = 0.5) -> None:
         """Stall the host as the fault says, and as happens without it."""
-        us, around = self.stall_us(what), self.setting.background
+        us, always = self.stall_us(what), self.always_us(what)
         if us:
             self.host(0 if self.setting.clean else us * (0.6 + 0.8 * luck), exact=True)
-        always = around.stall_us(what, self.number, self.step_number) if around else 0.0
-        if always:
+        if always and self.turn():
             self.host(always * (0.6 + 0.8 * luck), exact=True)
 
     def host(self, us: float, after: Sequence[int | None] = (), *, exact: bool = False) -> int:
@@ -115,6 +101,9 @@ class Rank:
             yield
             self.stall("log")
             self.updated.append(self.tails[COMPUTE])
+        self.ended()
+        if number in self.setting.saved:
+            self.sync()
 
     def after(self, stream: str) -> list[int | None]:
         """What work on a stream waits for: the work before it, and what the stream was told to wait for."""

@@ -47,6 +47,8 @@ class Outcome:
     once: bool = False
     """Whether the fault is a stall in one step alone."""
     sole_group: bool = False
+    unrecorded: bool = False
+    """Whether none of the culprits was recorded, so that an open answer is all that one can give."""
     uneven: bool = False
     verdict: str = ""
     cause: str | None = None
@@ -109,6 +111,7 @@ def begun(made: Made) -> Outcome:
         culprits=case.culprits,
         once=case.fault is not None and case.fault.once,
         sole_group=made.groups == 1,
+        unrecorded=not set(case.culprits) & set(case.recorded) and bool(case.culprits),
         uneven=case.uneven,
     )
 
@@ -119,7 +122,8 @@ def judged(outcome: Outcome) -> str:
         return "refused" if outcome.refused else "error"
     if outcome.verdict == "inconclusive":
         led = outcome.once and set(outcome.candidates[:1]) & set(outcome.culprits)
-        return RIGHT if led else OPEN
+        unknowable = outcome.unrecorded and outcome.slowdown >= NO_EFFECT
+        return RIGHT if led or unknowable else OPEN
     if not outcome.culprits or outcome.slowdown < NO_EFFECT:
         return judged_innocent(outcome)
     if outcome.verdict == "healthy":

@@ -20,6 +20,8 @@ class Setting:
     per_host: int = 8
     background: Fault | None = None
     """What happens without being anybody's fault: it is in the clean job too."""
+    saved: tuple[int, ...] = ()
+    """Steps after which the profiler saves what it recorded, for which it waits for the device."""
 
 
 @dataclass(frozen=True)

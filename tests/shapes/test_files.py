@@ -14,6 +14,7 @@ from tests.shapes.case import make, save
 from tests.shapes.draw import MEASURED, drawn_case
 from tests.shapes.fault import CAUSES, NEWER
 from tests.shapes.newer_shapes import SHAPES
+from tests.shapes.partly import SUBSETS
 from tests.shapes.rocm import COLLECTIVE
 from tests.shapes.vote import vote
 
@@ -140,6 +141,15 @@ def test_newer_seeds_have_every_shape_and_fault() -> None:
     assert {case.kind for case in cases} >= {*NEWER, "none"}
     assert {around.kind for case in cases if (around := case.background)} == {"first_step", "collecting"}
     assert all(set(case.culprits) <= set(range(case.world)) for case in cases)
+
+
+def test_seeds_from_4000_record_some_ranks() -> None:
+    cases = [drawn_case(seed) for seed in range(4000, 4060)]
+    assert {case.subset for case in cases} == set(SUBSETS)
+    assert all(case.recorded and set(case.recorded) <= set(range(case.world)) for case in cases)
+    missing = [case for case in cases if case.subset == "without the culprit" and case.fault]
+    assert missing
+    assert not any(set(case.culprits) & set(case.recorded) for case in missing)
 
 
 def test_two_captures_are_two_files(tmp_path: Path) -> None:
