@@ -21,7 +21,7 @@ from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.odd_steps import without_odd_steps
-from tracekit.analysis.slowrank.other_recordings import strangers
+from tracekit.analysis.slowrank.other_recordings import named_by_traces, strangers
 from tracekit.analysis.slowrank.picture.draw import picture_of
 from tracekit.analysis.slowrank.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.suspects import Answer
@@ -220,7 +220,7 @@ def _matched(
     run: Run, ranks: list[RankOps], mesh: dict[str, int] | None, order: Sequence[str] | None
 ) -> tuple[Run, Operations, MeshChoice]:
     """`run` without other recordings and with the groups that its operations tell, these operations, and the mesh."""
-    named = run.groups
+    named, told = run.groups, named_by_traces(ranks)
     marked = any((r.step != NO_STEP).any() for r in ranks)
     ranks = with_repeating_steps(ranks, None) or ranks
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
@@ -229,7 +229,7 @@ def _matched(
         run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    if (run.groups == named or run.job is not None) and (others := strangers(ops, run.job)):
+    if (run.groups == named or run.job is not None) and (others := strangers(ops, told, run.job)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )

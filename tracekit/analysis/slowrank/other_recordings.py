@@ -6,7 +6,7 @@ clocks say; they are told apart without trusting any clock, and never compared.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import InputError, UsageError
 from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
-from tracekit.tables.match import Operations
+from tracekit.tables.match import Mask, Operations
+from tracekit.tables.operations import RankOps
 from tracekit.thresholds.slowrank import (
     ENDS_DRIFT,
     ENDS_ELSEWHEN_NS,
@@ -29,13 +30,19 @@ from tracekit.thresholds.slowrank import (
 )
 
 
-def strangers(ops: Operations, job: int | None = None) -> tuple[int, ...]:
+def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
+    """Rank → which of its operations have a group before anything is inferred from streams, or had one told of them."""
+    return {r.rank: (r.group >= 0) | (False if r.hint is None else r.hint >= 0) for r in ranks}
+
+
+def strangers(ops: Operations, named: Mapping[int, Mask], job: int | None = None) -> tuple[int, ...]:
     """Ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
 
+    `named` is what `named_by_traces` gives: where a group was inferred, ends that do not meet show a wrong one.
     Recordings are numbered from 1, the one of most ranks first; without a number that is the one that is answered.
     Raises InputError where it does not hold most ranks, UsageError where there is no such recording.
     """
-    recordings = _recordings(ops)
+    recordings = _recordings(ops, named)
     why = "collectives that they share do not end together"
     if not recordings:
         recordings, why = _elsewhen(ops), "they share no operation and no time"
@@ -58,9 +65,9 @@ def _numbered(recordings: Sequence[Sequence[int]]) -> str:
     return "; ".join(f"{number}: {_shown(ranks)}" for number, ranks in enumerate(shown, 1))
 
 
-def _recordings(ops: Operations) -> list[list[int]]:
+def _recordings(ops: Operations, named: Mapping[int, Mask]) -> list[list[int]]:
     """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none."""
-    apart, together = _judged(ops)
+    apart, together = _judged(ops, named)
     if not apart:
         return []
     linked = DisjointSets(ops.ranks)
@@ -108,7 +115,9 @@ def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
     return min(int(ops.start[m].min()) for m in mine), max(int(ops.end[m].max()) for m in mine)
 
 
-def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _judged(
+    ops: Operations, named: Mapping[int, Mask]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Pairs of ranks whose common ends fit no line, and pairs whose ends fit one or are too few to tell.
 
     Only collectives whose group the traces name count: elsewhere the matching itself is a guess.
@@ -116,8 +125,9 @@ def _judged(ops: Operations) -> tuple[list[tuple[int, int]], list[tuple[int, int
     apart: list[tuple[int, int]] = []
     together: list[tuple[int, int]] = []
     both = common_collectives(ops)
-    named = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
-    both = both[named[ops.channel[both[:, 0]]]]
+    grouped = np.array([c.group >= 0 and not c.p2p for c in ops.channels] or [False])
+    told = np.concatenate([named[r] for r in ops.ranks]) if ops.ranks else np.zeros(0, bool)
+    both = both[grouped[ops.channel[both[:, 0]]] & told[both].all(axis=1)]
     pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
     order = np.argsort(place.reshape(-1), kind="stable")
     bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
