@@ -148,13 +148,13 @@ def judged_guilty(outcome: Outcome) -> str:
     """
     culprits = set(outcome.culprits)
     small = outcome.slowdown < REAL
+    if outcome.verdict == "imbalance" and outcome.uneven and small:
+        return RIGHT
     if outcome.fault in LINKS:
         return RIGHT if culprits & set(outcome.suspects) else WRONG_RANK
     if culprits & set(outcome.suspects[:1]):
         blurred = outcome.verdict == "imbalance" and set(outcome.suspects) - culprits
         return WRONG_VERDICT if blurred and not small else RIGHT
-    if outcome.verdict == "imbalance" and outcome.uneven and small:
-        return RIGHT
     if small:
         return FALSE_ALARM
     return WRONG_VERDICT if outcome.verdict in OTHER_KINDS else WRONG_RANK

@@ -40,6 +40,8 @@ def test_case_is_answered(seed: int, tmp_path: Path) -> None:
         (replace(SLOW, verdict="imbalance", suspects=(3, 2), slowdown=0.02), "right"),
         (replace(SLOW, verdict="imbalance", suspects=(), uneven=True, slowdown=0.02), "right"),
         (replace(SLOW, verdict="imbalance", suspects=(), slowdown=0.02), "false alarm"),
+        (replace(LINK, verdict="imbalance", suspects=(6, 7), slowdown=0.02), "wrong rank"),
+        (replace(LINK, verdict="imbalance", suspects=(6, 7), slowdown=0.02, uneven=True), "right"),
         (replace(SLOW, verdict="slow_link", suspects=(4,)), "wrong verdict"),
         (replace(SLOW, verdict="healthy", suspects=()), "false healthy"),
         (replace(SLOW, verdict="healthy", suspects=(), slowdown=0.02), "right"),
