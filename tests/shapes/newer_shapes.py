@@ -149,7 +149,7 @@ def megatron(
 
 def meshed(made: Megatron, world: int, **more: object) -> Made:
     """A shape of Megatron with so many ranks, of which the first stage's load data."""
-    return replace(Made(made, world, loading=world // made.pp), **more)  # type: ignore[arg-type]
+    return replace(Made(made, world, uneven=made.pp > 1, loading=world // made.pp), **more)  # type: ignore[arg-type]
 
 
 def userbuffers(drawn: random.Random, unit: float) -> Made:

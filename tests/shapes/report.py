@@ -32,7 +32,9 @@ def summary(title: str, outcomes: Sequence[Outcome]) -> str:
         lines.append(f"  open with a culprit: {len(undecided)}, first among the candidates in {first}")
     stalled = sum(o.result == RIGHT and o.verdict == "inconclusive" for o in outcomes)
     if stalled:
-        lines.append(f"  right although open, a stall in one step with its culprit first: {stalled}")
+        lines.append(
+            f"  right although open: one stall, its culprit first, or no culprit recorded: {stalled}"
+        )
     if others := sum(map(names_others, outcomes)):
         lines.append(f"  right, and an innocent rank is named as well: {others}")
     causes = [o.cause_right for o in outcomes if o.cause_right is not None]

@@ -142,15 +142,19 @@ def judged_innocent(outcome: Outcome) -> str:
 
 
 def judged_guilty(outcome: Outcome) -> str:
-    """The word where somebody is to blame and the answer blames: the first suspect counts, of a link any."""
+    """The word where somebody is to blame and the answer blames: the first suspect counts, of a link any.
+
+    An imbalance that lists innocent ranks of the stage beside the culprit blames the model, not the culprit.
+    """
     culprits = set(outcome.culprits)
     small = outcome.slowdown < REAL
+    if outcome.verdict == "imbalance" and outcome.uneven and small:
+        return RIGHT
     if outcome.fault in LINKS:
         return RIGHT if culprits & set(outcome.suspects) else WRONG_RANK
     if culprits & set(outcome.suspects[:1]):
-        return RIGHT
-    if outcome.verdict == "imbalance" and outcome.uneven and small:
-        return RIGHT
+        blurred = outcome.verdict == "imbalance" and set(outcome.suspects) - culprits
+        return WRONG_VERDICT if blurred and not small else RIGHT
     if small:
         return FALSE_ALARM
     return WRONG_VERDICT if outcome.verdict in OTHER_KINDS else WRONG_RANK
