@@ -166,9 +166,10 @@ def bounded(
     return Bounded(value, total.expand(value.shape), dtype)
 
 
-def known(value: torch.Tensor) -> Bounded:
-    """Return a recorded tensor: it is what the run held, so nothing is in doubt."""
-    return Bounded(value.double(), torch.zeros_like(value, dtype=torch.float64), value.dtype)
+def known(value: torch.Tensor, error: torch.Tensor | None = None) -> Bounded:
+    """Return a recorded tensor: it is what the run held, within `error` where the run put it together unseen."""
+    none = torch.zeros_like(value, dtype=torch.float64)
+    return Bounded(value.double(), none if error is None else error, value.dtype)
 
 
 def format_of(func: Any, args: Any, named: Any) -> torch.dtype:

@@ -5,7 +5,7 @@ gradients are judged and replaced in the same way on the way back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,16 +88,15 @@ class ForcedPass:
                 return None
             call = self._calls[tensor]
             self._calls[tensor] += 1
-            judged, recorded = judge(
-                computed, self._activation(tensor, call, call + 1, tuple(computed.shape))
-            )
+            readings = self._activation(tensor, call, call + 1, tuple(computed.shape))
+            judged, recorded = judge(computed, readings)
             self.checks.append(Check(tensor, name, "forward", judged))
             if not computed.is_floating_point():
                 return None if recorded is None else replaced(output, computed, recorded)
             value = (
                 computed.detach()
                 if recorded is None or recorded.shape != computed.shape
-                else self._as(recorded)
+                else self._as(recorded, readings)
             )
 
             def back(grad: torch.Tensor) -> torch.Tensor:
@@ -113,8 +112,10 @@ class ForcedPass:
 
         return hook
 
-    def _as(self, recorded: torch.Tensor) -> torch.Tensor:
-        return known(recorded) if self._bounds else recorded
+    def _as(self, recorded: torch.Tensor, readings: Sequence[Reading] = ()) -> torch.Tensor:
+        if not self._bounds:
+            return recorded
+        return known(recorded, next((r.error for r in readings if r.tensor is recorded), None))
 
     def run(self, model: nn.Module, state: Mapping[str, torch.Tensor], args: Any, kwargs: Any) -> None:
         """Run forward with the recorded parameters `state`, and backward from the recorded gradient of the output.

@@ -42,7 +42,8 @@ def check_added(
         if judged.standing != Standing.EQUAL and not judged.lone:
             judged, recorded = judge(grad, readings)
         held = readings[0].tensor if recorded is None else recorded
-        total.add(place, held, known(held))
+        own = next((r.error for r in readings if r.tensor is held), None)
+        total.add(place, held, known(held, own))
         if judged.standing == Standing.BEYOND and not judged.lone and name in plain:
             judged = replace(judged, relation=relation(held, plain[name]))
         judged = replace(judged, pair=None)

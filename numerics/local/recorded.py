@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from numerics.columns import Columns
+from numerics.local.bounded import unit
 from numerics.schema import Box, parse_boxes
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
@@ -22,10 +23,21 @@ _UNPLACED: Final = "rank="
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read recorded parts as a whole: the tensor, and in words how it was put together."""
+    """One way to read recorded parts as a whole: the tensor, and in words how it was put together.
+
+    `error` is by how much a run's own sum of the same addends may miss this one; None where nothing was added.
+    """
 
     tensor: torch.Tensor
     how: str = ""
+    error: torch.Tensor | None = None
+
+
+def summed(addends: Sequence[torch.Tensor], how: str) -> Reading:
+    """Return the sum of addends; a run adds them in its own order, and rounds after each, however little is left."""
+    wide = torch.stack([v.double() for v in addends])
+    error = (len(addends) - 1) * unit(addends[0].dtype) * wide.abs().sum(0)
+    return Reading(wide.sum(0).to(addends[0].dtype), how, error)
 
 
 class RecordedRun:
@@ -126,8 +138,7 @@ class RecordedRun:
         values = list(addends.values())
         if len(values) <= 1:
             return [Reading(v) for v in values]
-        total = torch.stack([v.double() for v in values]).sum(0).to(values[0].dtype)
-        return [Reading(total, f"the sum of {', '.join(addends)}")]
+        return [summed(values, f"the sum of {', '.join(addends)}")]
 
     def _pasted(self, rows: Sequence[int], *, batch: bool) -> torch.Tensor | None:
         """Return the tensor that the rows' boxes cover; None where values are missing or boxes leave gaps."""
@@ -178,8 +189,7 @@ class RecordedRun:
             copies = [Reading(parts[0], "copies")]
             if len(parts) == 1 or all(same_bits(p, parts[0]) for p in parts):
                 return copies
-            total = torch.stack([p.double() for p in parts]).sum(0).to(parts[0].dtype)
-            return [Reading(total, ADDENDS), *copies]
+            return [summed(parts, ADDENDS), *copies]
         return [
             Reading(torch.cat(parts, d), f"parts along dimension {d}")
             for d in range(len(whole))

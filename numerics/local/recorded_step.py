@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
-from numerics.local.recorded import Reading, RecordedRun
+from numerics.local.recorded import Reading, RecordedRun, summed
 from numerics.schema import AUTOCAST, RANDOM, parse_boxes
 from tracekit.errors import InputError
 
@@ -31,6 +31,7 @@ class RecordedStep:
         self.before = state_before(recorded, step)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
+        self._ties = _ties_of(model)
 
     def parameter(
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
@@ -136,6 +137,13 @@ class RecordedStep:
         """Return the readings of what a place's backward added to a parameter's gradient."""
         if self.of_expert(name):
             return []
+        each = [self._added(place, one, shape) for one in (name, *self._ties.get(name, ()))]
+        found = [readings for readings in each if readings]
+        if len(found) <= 1:
+            return found[0] if found else []
+        return [summed([readings[0].tensor for readings in found], "the sum of the ends of a pipeline")]
+
+    def _added(self, place: Place, name: str, shape: tuple[int, ...]) -> list[Reading]:
         rows = self.recorded.rows(self.step, "backward", "param_grad_local", name)
         return self.recorded.whole(self.recorded.of_place(rows, place), shape, batch=False)
 
@@ -252,6 +260,16 @@ class RecordedStep:
             )
         args = [by_name[n] for n in sorted((n for n in by_name if n.isdigit()), key=int)]
         return args, {n: value for n, value in by_name.items() if not n.isdigit()}
+
+
+def _ties_of(model: nn.Module) -> dict[str, list[str]]:
+    """Return the other names of tied parameters' gradients, under which stages of a pipeline hold copies of them."""
+    first = {p: name for name, p in model.named_parameters()}
+    found: dict[str, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if first[p] != name:
+            found.setdefault(f"{first[p]}.grad", []).append(f"{name}.grad")
+    return found
 
 
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:

@@ -43,6 +43,12 @@ def check_update(
         return repeat_step(state.model, optimizer, before, gradient, after, rates, states)
 
     done = stepped(state.parameter)
+    first = state.step == state.recorded.steps[0]
+    if not first and not states and any(name not in dict(state.model.named_parameters()) for name, _ in done):
+        unseen.add(
+            "the optimiser's step: it keeps moments, and none were recorded (a sharded optimiser's own)"
+        )
+        return []
     words = other_count(state.parameter, after, stepped, done)
     return [
         LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))

@@ -47,10 +47,19 @@ def placed(tensor: torch.Tensor) -> Placed:
             replica = replica * size + at
         elif placement.is_partial():
             addend.append(f"{names[dim]}={at}")
+            local = _own_rows(placement, local)
         else:
             cut = _cut_dimension(placement, len(shape))
             kept[cut] = _chunk(kept[cut], size, at, int(getattr(placement, "split_factor", 1)))
     return Placed(local, shape, boxes_of(kept), replica, ",".join(addend) or None)
+
+
+def _own_rows(placement: Any, local: torch.Tensor) -> torch.Tensor:
+    """Return a rank's addend of an embedding: zero where a word is another rank's, as the sum will have it."""
+    mask = getattr(getattr(placement, "mask_buffer", None), "data", None)
+    if mask is None or mask.shape != local.shape[: mask.dim()]:
+        return local
+    return local.masked_fill(mask.reshape(*mask.shape, *[1] * (local.dim() - mask.dim())), 0)
 
 
 def _cut_dimension(placement: Any, dims: int) -> int:

@@ -1,4 +1,4 @@
-"""`python -m tests.numerics.local.strangers_benchmark [--set second] [NAME...]`: the local proof on `strangers`."""
+"""`python -m tests.numerics.local.strangers_benchmark [--set SET] [NAME...]`: the local proof on `strangers`."""
 
 import tempfile
 from argparse import ArgumentParser
@@ -10,6 +10,14 @@ from numerics.local.model_source import build
 from numerics.local.proof import prove
 from tests.numerics.local.second_strangers import llama_ddp, llama_fsdp, llama_tp
 from tests.numerics.local.strangers import context, placed_context, replicas
+from tests.numerics.local.third_strangers import (
+    gathered_context,
+    pipeline_ends,
+    recomputed,
+    sequence_parallel,
+    sharded_optimizer,
+    uneven_tokens,
+)
 from tests.ranks.pool import RankPool
 
 BENIGN = {
@@ -72,12 +80,36 @@ SECOND_BUGS = {
         "input's gradient not summed": "layers.1.norm2.out.grad",
     },
 }
+THIRD_BENIGN = {
+    sequence_parallel: ["", "norms by hand"],
+    gathered_context: [""],
+    sharded_optimizer: [""],
+    uneven_tokens: [""],
+    pipeline_ends: [""],
+    recomputed: [""],
+}
+THIRD_BUGS = {
+    sequence_parallel: {"norm's gradient not summed": "feeds.0.norm.weight.grad"},
+    gathered_context: {
+        "mask of the rank before": "layers.1.o.out",
+        "keys' gradients not summed": "layers.1.v.out.grad",
+    },
+    sharded_optimizer: {"shard not gathered": "words.weight"},
+    uneven_tokens: {"averaged by ranks": "loss", "padding counted": "loss", "padding seen": "layers.0.o.out"},
+    pipeline_ends: {"tied gradient not summed": "words.weight.grad"},
+    recomputed: {"RNG not restored": "layers.1.down.out.grad", "one mask for all steps": "random"},
+}
 SETS = {
     "first": (BENIGN, BUGS, "tests.numerics.local.strangers:tied"),
     "second": (SECOND_BENIGN, SECOND_BUGS, "tests.numerics.local.second_strangers:llama"),
+    "third": (THIRD_BENIGN, THIRD_BUGS, "tests.numerics.local.third_strangers:plain"),
 }
 
-WORLDS = {replicas: 3, context: 2, placed_context: 2, llama_ddp: 3, llama_fsdp: 3, llama_tp: 3}
+MODELS = {sequence_parallel: "stack", pipeline_ends: "tied_ends", recomputed: "dropping"}
+"""The functions of the third set that build another model than `plain`."""
+
+WORLDS = {context: 2, placed_context: 2, pipeline_ends: 4}
+"""How many ranks a trainer has, where not 3."""
 
 
 def main():
@@ -96,8 +128,9 @@ def main():
         if given.names and name not in given.names:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            pool.run(trainer, WORLDS[trainer], Path(folder) / "run", name)
-            whole = build(source)
+            pool.run(trainer, WORLDS.get(trainer, 3), Path(folder) / "run", name)
+            module, _, function = source.partition(":")
+            whole = build(f"{module}:{MODELS.get(trainer, function)}")
             proving = partial(prove, model=whole.model, optimizer=whole.optimizer)
             found = compare(Path(folder) / "run", None, Options(prove=proving))
         first = found.first_divergence

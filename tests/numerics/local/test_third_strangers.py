@@ -1,0 +1,58 @@
+"""Trainers of three ranks or more: sound ones are not accused, and their bugs are called where they stand."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from numerics.comparison.compare import Options, compare
+from numerics.local.model_source import build
+from numerics.local.proof import prove
+from numerics.local.recorded import summed
+from tests.numerics.local import third_strangers
+from tests.numerics.local.strangers_benchmark import MODELS, THIRD_BENIGN, THIRD_BUGS, WORLDS
+
+NEVER_SEEN = {"padding counted", "padding seen", "one mask for all steps"}
+OPEN = {"averaged by ranks"}
+
+
+def answered(ranks, folder, trainer, change):
+    ranks.run(trainer, WORLDS.get(trainer, 3), folder / "run", change)
+    whole = build(f"{third_strangers.__name__}:{MODELS.get(trainer, 'plain')}")
+    return compare(
+        folder / "run", None, Options(prove=partial(prove, model=whole.model, optimizer=whole.optimizer))
+    )
+
+
+def test_a_sum_is_as_sure_as_its_addends():
+    addends = [torch.tensor([1e4]), torch.tensor([-1e4]), torch.tensor([1e-5])]
+    own = torch.tensor([1e4]) + torch.tensor([1e-5]) + torch.tensor([-1e4])
+    made = summed(addends, "")
+    assert own.item() == 0.0
+    assert abs(float(own.double() - made.tensor.double())) <= float(made.error)
+    assert float(made.error) == pytest.approx(2 * 2**-24 * 2e4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer", "change"), [(trainer, name) for trainer, names in THIRD_BENIGN.items() for name in names]
+)
+def test_sound_trainers_are_not_accused(ranks, tmp_path, trainer, change):
+    found = answered(ranks, tmp_path, trainer, change)
+    assert found.verdict in {"identical", "rounding"}, found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trainer", "change", "place"),
+    [
+        (trainer, name, place)
+        for trainer, bugs in THIRD_BUGS.items()
+        for name, place in bugs.items()
+        if name not in NEVER_SEEN | OPEN
+    ],
+)
+def test_bugs_are_called_in_their_place(ranks, tmp_path, trainer, change, place):
+    found = answered(ranks, tmp_path, trainer, change)
+    assert found.verdict == "bug"
+    assert found.first_divergence.tensor == place
