@@ -43,8 +43,7 @@ def check_update(
         return repeat_step(state.model, optimizer, before, gradient, after, rates, states)
 
     done = stepped(state.parameter)
-    first = state.step == state.recorded.steps[0]
-    if not first and not states and any(name not in dict(state.model.named_parameters()) for name, _ in done):
+    if not states and _hides_moments(state, [name for name, _ in done]):
         unseen.add(
             "the optimiser's step: it keeps moments, and none were recorded (a sharded optimiser's own)"
         )
@@ -54,6 +53,12 @@ def check_update(
         LocalCheck(state.step, None, Check(n, n.rpartition(".")[0], "step", replace(judged, relation=words)))
         for n, judged in done
     ]
+
+
+def _hides_moments(state: RecordedStep, judged: Sequence[str]) -> bool:
+    """Return whether the optimiser's step makes more than parameters, after a first one that left none recorded."""
+    names = dict(state.model.named_parameters())
+    return state.step != state.recorded.steps[0] and any(name not in names for name in judged)
 
 
 def _goes_on(state: RecordedStep, states: Mapping[str, Sequence[str]]) -> bool:

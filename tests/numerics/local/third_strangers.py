@@ -3,11 +3,12 @@
 Each is plain torch with `numerics.watch` in three lines, and each has bugs as they happen.
 """
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -205,6 +206,11 @@ def gathered_context(rank, world, store, out, bug=""):
 
 def sharded_optimizer(rank, world, store, out, bug=""):
     """DDP with torch's ZeroRedundancyOptimizer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # torch compiles its functional optimisers on import
+        from torch.distributed.optim import ZeroRedundancyOptimizer
     started(rank, world, store)
     model, _ = plain()
     wrapped = nn.parallel.DistributedDataParallel(model)
@@ -269,6 +275,22 @@ class Last(nn.Module):
         return self.head(self.last(self.layers["1"](x)))
 
 
+def passed(module, rank, ids):
+    """One micro-batch forth and back, between a rank and the other stage of its pipeline."""
+    if rank % 2 == 0:
+        x = module(ids[:, :-1])
+        dist.send(x.detach(), rank + 1)
+        grad = torch.empty_like(x)
+        dist.recv(grad, rank + 1)
+        x.backward(grad)
+    else:
+        x = torch.empty(3, LENGTH, WIDTH)
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+        (mean_of(module(x), ids[:, 1:]) / 2).backward()
+        dist.send(x.grad, rank - 1)
+
+
 def pipeline_ends(rank, world, store, out, bug=""):
     """A pipeline of two stages by hand for each of two replicas, whose ends hold copies of the embeddings."""
     started(rank, world, store)
@@ -283,19 +305,7 @@ def pipeline_ends(rank, world, store, out, bug=""):
     watcher = watch(module, optimizer, micro_batches=2, out=out, level="tensors", **told)
     for step in range(2):
         for number in range(2):
-            ids = drawn(step, replica, number)
-            if not stage:
-                x = module(ids[:, :-1])
-                dist.send(x.detach(), rank + 1)
-                grad = torch.empty_like(x)
-                dist.recv(grad, rank + 1)
-                x.backward(grad)
-            else:
-                x = torch.empty(3, LENGTH, WIDTH)
-                dist.recv(x, rank - 1)
-                x.requires_grad_()
-                (mean_of(module(x), ids[:, 1:]) / 2).backward()
-                dist.send(x.grad, rank - 1)
+            passed(module, rank, drawn(step, replica, number))
         for p in module.parameters():
             dist.all_reduce(p.grad, group=alike[stage])
             p.grad /= 2
