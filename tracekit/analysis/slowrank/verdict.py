@@ -46,7 +46,7 @@ from tracekit.analysis.slowrank.stage_answers import (
     open_stage_answer,
 )
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, stands, suspect_of
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -156,7 +156,7 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
 def _proven(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless levelling the work would save more, or too little was matched to tell."""
     uneven = uneven_data(case)
-    if uneven > LEVELLING_GAIN * found.gain:
+    if uneven > LEVELLING_GAIN * found.gain and not in_gaps(case, found.rows):
         return uneven_answer(case, uneven)
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
