@@ -39,8 +39,13 @@ def late_posts(case: Case) -> LatePosts | None:
         return None
     next_ = max((v for r, v in usual.items() if r != row), default=0.0)
     often = float((waited[row] >= MAJORITY * usual[row]).mean()) > MAJORITY
+    told = (
+        float(np.nanmean(case.met.told[row])) >= MAJORITY * usual[row]
+    )  # communication or tokens explain as much
     longer = row in significant_rows(case, MIN_LOST_SHARE)
-    return None if longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+    return (
+        None if told or longer or not often or next_ > MAJORITY * usual[row] else LatePosts(row, usual[row])
+    )
 
 
 def _waits(case: Case) -> dict[int, np.ndarray]:
@@ -74,11 +79,12 @@ def _instances(case: Case) -> Iterator[tuple[int, I64]]:
             yield last, members
 
 
-def late_posts_answer(case: Case) -> Answer | None:
-    """The answer that a rank comes late, and nothing tells what that costs; None where no rank does."""
-    found = late_posts(case)
+def with_late_posts(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that names who posts late, where nobody is blamed for that: it is no health."""
+    blameless = answer.verdict == "healthy" or answer.cause == "data_imbalance"
+    found = late_posts(case) if blameless and len(case.steps.numbers) > 1 else None
     if found is None:
-        return None
+        return answer
     rank = case.steps.ranks[found.row]
     candidate = suspect_of(case, found.row, 0.0, 0.0, "unknown", ())
     reason = (

@@ -20,7 +20,6 @@ from tracekit.analysis.slowrank.evidence_gaps import (
 from tracekit.analysis.slowrank.faint import faint_answer, faint_stage_answer
 from tracekit.analysis.slowrank.inferred_steps import unequal_steps_answer
 from tracekit.analysis.slowrank.late_launch import late_launch_answer
-from tracekit.analysis.slowrank.late_posts import late_posts_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
@@ -62,9 +61,6 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     beyond = chance or alone is not None or undecided(case) is not None  # more than tokens explain
     if dealt and not beyond:
         return uneven_tokens_answer(case, dealt)
-    late = late_posts_answer(case)
-    if late is not None:
-        return late
     uneven = 0.0 if dealt else uneven_data(case)
     if uneven and (
         alone is None or only_attention(case, alone.rows)
