@@ -11,6 +11,7 @@ from tests.generator.forms import FORMS
 from tests.house.source import ROOT
 from tests.localise.test_forms import FORMS as DRAWN
 from tests.property.taken_away import TAKEN
+from tests.shapes.newer_shapes import SHAPES
 
 LINES = [
     line for line in (ROOT / "docs" / "forms.md").read_text(encoding="utf-8").splitlines() if "::" in line
@@ -22,6 +23,7 @@ WRITERS = {
     "generator": set(FORMS),
     "erasure": {*ERASURES, "two_captures"},
     "localise": set(DRAWN),
+    "shapes": set(SHAPES),
     "reach": {name.replace("`", "") for name in TAKEN},
 }
 """By program, what it can write."""

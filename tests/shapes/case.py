@@ -44,6 +44,7 @@ class Case:
     subset: str = "all"
     uneven: bool = False
     per_host: int = PER_HOST
+    serial: bool = False
     background: Fault | None = None
     cycles: tuple[tuple[int, ...], ...] = ()
     """Steps of each capture, where the profiler recorded several times: a file for each."""
@@ -98,6 +99,7 @@ def run(case: Case, *, clean: bool = False) -> Job:
             fault=case.fault,
             clean=clean,
             per_host=case.per_host,
+            serial=case.serial,
             background=case.background,
             saved=tuple(steps[-1] for steps in case.cycles),
         )

@@ -44,6 +44,7 @@ def newer(seed: int) -> Case:
         recorded=tuple(range(made.world)),
         uneven=made.uneven,
         per_host=made.per_host,
+        serial=True,
         background=around,
         cycles=cycles,
     )

@@ -48,6 +48,7 @@ class Rank(Afflicted):
         self.window_end: int | None = None
         self.tails: dict[str, int] = {}
         self.waits: dict[str, list[int]] = {}
+        self.last_of: dict[int, int] = {}
         self.launched: list[int] = []
         self.counts: dict[tuple[int, ...], int] = {}
         self.calls: list[Call] = []
@@ -168,7 +169,7 @@ class Rank(Afflicted):
         in_place = self.setting.torch >= CALLERS_STREAM and waited
         stream = caller if in_place else f"nccl {group.number}"
         host = self.host(self.setting.host_us * 3.2)
-        waits = [host, *self.after(stream)]
+        waits = [host, *self.after(stream), self.last_of.get(group.number)]
         self.waits.pop(stream, None)
         enter = self.graph.add(ENTER, self.number, 0.0, waits if in_place else waits + self.after(caller))
         size = max(elements_in, elements_out) * SIZES[dtype] if moved is None else moved
@@ -178,6 +179,8 @@ class Rank(Afflicted):
         jitter = self.graph.add(HOST, self.number, self.chance.random() * 1.5, [together])
         self.graph.follow(jitter, leave)
         self.tails[stream] = leave
+        if self.setting.serial:
+            self.last_of[group.number] = leave
         self.launched.append(leave)
         sizes = (elements_in, elements_out)
         self.calls.append(

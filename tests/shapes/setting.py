@@ -18,6 +18,8 @@ class Setting:
     fault: Fault | None = None
     clean: bool = False
     per_host: int = 8
+    serial: bool = False
+    """Whether collectives of one group follow each other on whatever streams, as NCCL lets them."""
     background: Fault | None = None
     """What happens without being anybody's fault: it is in the clean job too."""
     saved: tuple[int, ...] = ()

@@ -121,6 +121,21 @@ def test_compute_is_slower_beside_communication() -> None:
     assert end - begin == pytest.approx(150)
 
 
+@pytest.mark.parametrize("serial", [True, False])
+def test_one_group_works_on_one_call_at_a_time(serial: bool) -> None:
+    job = Job(Setting(0, 2, (2, 8), 0.0, HOST_US, 1.0, serial=serial))
+    for rank in job.ranks:
+        rank.gpu_pace = rank.host_pace = 1.0
+    with told(job) as times:
+        for rank in job.ranks:
+            with rank.step(1):
+                rank.kernel("gemm", 1)
+                for stream in ("gather", "reduce"):
+                    rank.collective(job.world, "allreduce", 10**8, 10**8, caller=stream)
+    _, first, second = times(0)
+    assert (second[0] >= first[1]) is serial
+
+
 def test_host_waits_for_its_device() -> None:
     job = job_of(1)
     with told(job) as times, job.ranks[0].step(1):

@@ -35,6 +35,11 @@ class Timeline:
         more = {"collective": "broadcast", "group": group, "seq": seq, "stream": 20}
         self._row(self.at, us, "kernel", "ncclDevKernel_Broadcast", **more)
 
+    def silent(self, name, end):
+        """A kernel on a stream of its own, for which the rank waits, and of which nothing else tells."""
+        self._row(self.at, end - self.at, "kernel", name, stream=30)
+        self.at = end
+
     def step(self, number, begin):
         self._row(begin, self.at - begin, "user_annotation", f"ProfilerStep#{number}")
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import comm, gemm, recorded, row
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.store import Group, InferredGroup
 from tracekit.tables.match import match
@@ -167,3 +169,29 @@ def test_a_stream_of_several_groups_is_told_apart(tmp_path):
     ops = match([recorded(r, *lines[r], groups=run.groups) for r in range(4)], run.groups)
     _, ops = with_rare_groups(run, ops, grid(tp=2, dp=2))
     assert (ops.instance >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["void deep_ep::intranode::dispatch<8>(int4*, int*)", "gemm"])
+def test_kernels_of_other_libraries_wait_for_the_slow(tmp_path, name):
+    """Of eight ranks 5 is slow, and its half waits for it in kernels that no record tells of.
+
+    Where their name says nothing, their waits are work that takes as long on four ranks: a false culprit or none.
+    """
+    lines = [Timeline(rank) for rank in range(8)]
+    rng = np.random.default_rng(2)
+    for step in range(5):
+        begins = [line.at for line in lines]
+        for _ in range(8):
+            for line in lines:
+                line.compute(300 * (1.4 if line.rank == 5 else 1) + rng.uniform(0, 3), "nvjet")
+            for half in (lines[:4], lines[4:]):
+                end = max(line.at for line in half) + 40
+                for line in half:
+                    line.silent(name, end + rng.uniform(0, 1))
+        handles = [line.post(0) for line in lines]
+        end = max(h[0] for h in handles) + 100
+        for line, handle, begin in zip(lines, handles, begins, strict=True):
+            line.finish(handle, end)
+            line.step(step, begin)
+    found = analyse(write_run(tmp_path, lines, {0: tuple(range(8))}, {0: "dp"}, 8))
+    assert ([s.rank for s in found.suspects] == [5]) == (name != "gemm")

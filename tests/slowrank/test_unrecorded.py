@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import unrecorded, verdict
+from tracekit.analysis.slowrank import quickest, unrecorded, verdict
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.unrecorded import Unseen, waited_for_missing
@@ -110,9 +111,33 @@ def test_a_network_bounds_transfers_of_known_size(tmp_path):
 @pytest.mark.parametrize(("slow", "named"), [({1: 1.9, 2: 1.2}, []), ({2: 1.2}, [2])])
 def test_one_message_takes_one_network_equally_long(tmp_path, monkeypatch, slow, named):
     """Transfers of 50 µs last 0.7 ms in some steps, as on no network: there ranks may wait for rank 1, unseen."""
-    monkeypatch.setattr(unrecorded, "bytes_of", lambda _: 1000)
+    for module in (unrecorded, quickest):
+        monkeypatch.setattr(module, "bytes_of", lambda _: 1000)
     found = analyse(job(tmp_path, grid(dp=4), slow=slow, slow_steps={0, 2, 4}, lost={1}))
     assert [s.rank for s in found.suspects] == named
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(1000, "inconclusive"), (0, "slow_rank")])
+def test_operations_of_one_group_move_bytes_alike(tmp_path, late, verdict):
+    """Of two collectives of one size only the first waits for rank 1, unseen: it lasts longer than the other."""
+    lines = [Timeline(rank) for rank in range(4)]
+    sized = {"dtype": "BFloat16", "in_nelems": 1 << 24, "out_nelems": 1 << 24}
+    for step in range(4):
+        begins = [line.at for line in lines]
+        for op in ("reduce_scatter", "all_gather"):
+            handles = []
+            for line in lines:
+                line.compute(1000 + (300 if line.rank == 2 else 0) + line.rank + step)
+                line.compute(late if line.rank == 1 and op == "reduce_scatter" else 1)
+                handles.append(line.post(0, op))
+            end = max(h[0] for h in handles) + 200
+            for line, handle in zip(lines, handles, strict=True):
+                line.finish(handle, end, **sized)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    kept = [line for line in lines if line.rank != 1]
+    found = analyse(write_run(tmp_path, kept, {0: (0, 1, 2, 3)}, {0: "dp"}, 4))
+    assert (found.verdict, [s.rank for s in found.suspects or found.candidates][:1]) == (verdict, [2])
 
 
 @pytest.mark.parametrize(("awaited", "said"), [(0.005, "imbalance"), (0.017, "inconclusive")])

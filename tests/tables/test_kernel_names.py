@@ -1,8 +1,10 @@
-"""Names of kernels tell attention from products; attention names the types of the library of products."""
+"""Names of kernels tell attention from products, and communication from compute, whoever wrote it."""
 
 import pytest
 
+from tracekit.tables.compute import COMM_KERNEL
 from tracekit.tables.features import ATTENTION, MATMUL
+from tracekit.tables.operation_names import canonical_op
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,28 @@ from tracekit.tables.features import ATTENTION, MATMUL
 )  # fmt: skip
 def test_attention_is_no_product(name, attention, matmul):
     assert (ATTENTION.search(name) is not None, MATMUL.search(name) is not None) == (attention, matmul)
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*, int*)", "all_to_all"),
+        ("void deep_ep::internode_ll::combine<4, 7168, 9>(void*, void*, int*)", "all_to_all"),
+        ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)", None),
+        ("kuserbuffers_pushsend(int*, int*, int4*, int4*, int)", "send"),
+        ("kuserbuffers_pushrecv(int, int, int, int, int*, int*, int, unsigned long)", "recv"),
+        ("userbuffers_fp16_sum_inplace_gpu_rr<8>(int, int, int, void*)", "other"),
+        (
+            "void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**, int)",
+            "barrier",
+        ),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", "all_reduce"),
+        (
+            "void tensorrt_llm::kernels::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport",
+            "all_reduce",
+        ),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp)", None),
+    ],
+)
+def test_communication_has_many_names(name, op):
+    assert (canonical_op(name) if COMM_KERNEL.search(name) else None) == op

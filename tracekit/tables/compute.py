@@ -14,7 +14,9 @@ from tracekit.tables.intervals import I64, Intervals, empty, subtract, union
 from tracekit.thresholds.tables import RESULT_COPY_SHARE
 
 COMM_KERNEL = re.compile(
-    r"nccl|rccl|cross_device_reduce|multimem_all|one_shot_all_reduce|two_shot_all_reduce", re.IGNORECASE
+    r"nccl|rccl|cross_device_reduce|multimem_|one_shot_all_reduce|two_shot_all_reduce|all_?reduce_fusion|trtllm_all_?reduce"
+    r"|deep_ep::(?!layout)|userbuffers|symmetric_memory::|nvshmem|mscclpp",
+    re.IGNORECASE,
 )
 _RECORD = re.compile(r"^record_param_comms$")
 _GLOO = re.compile(r"^gloo:")

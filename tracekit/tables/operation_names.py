@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 _OPS = (
-    ("all_to_all", r"all_?to_?all|a2a"),
+    ("all_to_all", r"all_?to_?all|a2a|deep_ep::"),
     ("reduce_scatter", r"reduce_?scatter"),
     ("all_gather", r"all_?gather"),
     ("all_reduce", r"all_?reduce|cross_device_reduce"),

@@ -10,3 +10,8 @@ def ring_share(op: str, members: int) -> float:
     """The share of a call's size that each of its `members` sends in a ring."""
     times = _RING.get(op, 0)
     return times * (members - 1) / members if times and members else 1.0
+
+
+def is_ring(op: str) -> bool:
+    """Whether all members of an operation send and receive alike."""
+    return op in _RING

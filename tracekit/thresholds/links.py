@@ -7,3 +7,9 @@ FAST_BUS_GB_S: Final = 100.0
 
 SOLE_GROUP_SHARE: Final = 0.15
 """Share of a step that the only group could save at `FAST_BUS_GB_S`, from which nobody calls a job healthy unseen."""
+
+LIKE_RATIO: Final = 2.5
+"""A collective may take this many times as long as another that moves as much: NVLS and tuning make up to twice."""
+
+AS_LARGE: Final = 2.0
+"""An operation of up to this many times the bytes shows what a network does with fewer; larger ones are quicker."""

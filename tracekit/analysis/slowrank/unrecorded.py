@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.quickest import beyond_likes, beyond_quickest
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.tables.buffered_sends import bytes_of
 from tracekit.tables.channels import Channel
@@ -79,8 +80,9 @@ def waited_for_missing(case: Case) -> Unseen:
         compared = compared or _beside_complete(group, usual.get(_any_stage(kind)))
         over.update(compared or {})
         undecided.update({p.row: p.spent for p in group} if compared is None else {})
-        longer.update(_beyond_quickest(case, kind, group) if compared is None else {})
-    awaited = max(beyond_network(case, undecided), _worst(case, longer))
+        longer.update(beyond_quickest(case, [p.row for p in group]) if compared is None else {})
+    shortest = {row: float(case.waits.transfer[case.ops.instance[row]]) for row in longer}
+    awaited = max(beyond_network(case, undecided), _worst(case, longer), beyond_others(case, shortest))
     known, named = _worst(case, over), _behind(case, over, missing)
     if not named:  # one rank waits longer, but nobody makes all of its groups wait
         known, named = 0.0, _behind(case, undecided, missing)
@@ -111,6 +113,11 @@ def partial_rows(case: Case, missing: frozenset[int]) -> list[int]:
 def beyond_network(case: Case, spent: Mapping[int, float]) -> float:
     """Return the most that a rank spends (by operation, ns) beyond what the slowest network would need, ns a step."""
     return _worst(case, _beyond_network(case, spent))
+
+
+def beyond_others(case: Case, lasted: Mapping[int, float]) -> float:
+    """Return the most that a rank spends beyond what other operations of the group would need, as `beyond_likes`."""
+    return _worst(case, beyond_likes(case, lasted))
 
 
 def _partial(case: Case, missing: frozenset[int]) -> list[_Partial]:
@@ -182,21 +189,6 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
         size = max(bytes_of(str(ops.token[row])), 0)
         beyond[row] = max(lasted - SLOWEST_START_NS - ROUND_TRIP * size / SLOWEST_BYTES_PER_NS, 0.0)
     return beyond
-
-
-def _beyond_quickest(case: Case, kind: Kind, group: list[_Partial]) -> dict[int, float]:
-    """By collective of a device the exposed time beyond the quickest transfer of the same message, ns.
-
-    One message takes one network about as long at every place of a step; an unseen rank that works slowly is late by
-    more where there was more to do. Nothing of messages of unknown size, and of those between two ranks.
-    """
-    ops, waits = case.ops, case.waits
-    rows = [p.row for p in group if ops.instance[p.row] >= 0 and ops.per_rank[int(ops.rank[p.row])].on_gpu]
-    if not rows or kind[0].partition("/")[0] in MESSAGES or bytes_of(kind[0]) <= 0:
-        return {}
-    lasted = waits.transfer[ops.instance[rows]]
-    beyond = np.minimum(lasted - lasted.min(), ops.exposed[rows])
-    return dict(zip(rows, beyond.tolist(), strict=True))
 
 
 def _crosses_replicas(kind: Kind) -> bool:

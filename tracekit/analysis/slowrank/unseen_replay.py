@@ -10,7 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.unrecorded import Unseen, beyond_network, partial_rows, waited_for_missing
+from tracekit.analysis.slowrank.unrecorded import (
+    Unseen,
+    beyond_network,
+    beyond_others,
+    partial_rows,
+    waited_for_missing,
+)
 from tracekit.analysis.slowrank.unseen_ranks import with_unseen
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, UNSEEN_ERROR
@@ -39,7 +45,8 @@ def waited_for_unseen(case: Case) -> Unseen:
     if case.seen is None:
         return unseen
     left = _left(case)
-    awaited = max(left, beyond_network(case, _transfers(case)))
+    transfers = _transfers(case)
+    awaited = max(left, beyond_network(case, transfers), beyond_others(case, transfers))
     return replace(unseen, known=min(unseen.known, left), awaited=min(unseen.awaited, awaited))
 
 
