@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from numerics.local.bounded import Bounded, carrying, known
+from numerics.local.common_factor import CommonFactor
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT, Check
 from numerics.local.judgement import Judged, Standing, judge, ratio, within
 from numerics.local.local_check import LocalCheck
@@ -27,12 +28,13 @@ LOSS = "loss"
 
 @dataclass
 class LossChecks:
-    """What was checked of the loss, and in words what was not, the factors by step, and else the positions' weights."""
+    """What was checked of the loss, what was not, factors by step, else weights; and a factor of all gradients."""
 
     checks: list[LocalCheck] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
     factors: dict[int, float] = field(default_factory=dict)
     weights: LossWeights = field(default_factory=LossWeights)
+    common: CommonFactor = field(default_factory=CommonFactor)
 
 
 @dataclass(frozen=True)

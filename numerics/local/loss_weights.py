@@ -26,13 +26,21 @@ class LossWeights:
     doubts: list[Doubt] = field(default_factory=list)
 
 
-def read_weights(state: RecordedStep, scale: Scale | None, into: LossWeights) -> None:
+def weights_by_place(state: RecordedStep) -> dict[Place, Weights]:
+    """Return what positions count in the loss by place, where that is a cross entropy of the output."""
+    places = state.recorded.places(state.step)
+    return {place: one for place in places if (one := _of_place(state, place)) is not None}
+
+
+def read_weights(
+    state: RecordedStep, scale: Scale | None, read: dict[Place, Weights], into: LossWeights
+) -> None:
     """Add what the positions of a step count in its loss, where that is a cross entropy of the model's output.
 
-    `scale` is the factor from the sums of gradients to those that the optimiser saw; None where it is not known.
+    `read` are their weights by place, `scale` is the factor from the sums of gradients to those that the optimiser
+    saw; None where it is not known.
     """
     places = state.recorded.places(state.step)
-    read = {place: one for place in places if (one := _of_place(state, place)) is not None}
     counted = {place: one for place, one in read.items() if one.count}
     if not counted or len(read) < len(places):
         return

@@ -23,7 +23,7 @@ from numerics.local.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
-from numerics.local.loss_weights import read_weights
+from numerics.local.loss_weights import read_weights, weights_by_place
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
@@ -108,7 +108,7 @@ def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks) -> Loca
         proof,
         checks=(*rates.checks, *proof.checks),
         unseen=tuple(sorted({*proof.unseen, *losses.unseen, *rates.unseen})),
-        doubts=(*losses.weights.doubts, *rates.doubts),
+        doubts=(*losses.weights.doubts, *losses.common.doubts, *rates.doubts),
         told=(*losses.weights.told, *(f"learning rates: {text}" for text in rates.told)),
     )
 
@@ -126,8 +126,10 @@ def _computed(
     if loss is not None:
         check_loss(state, loss, losses)
     found += check_gradients(state, sums, scales, unseen, learned)
+    scale, weights = scales.get(state.step), weights_by_place(state)
+    losses.common.add(state, scale, weights)
     if state.step not in losses.factors:
-        read_weights(state, scales.get(state.step), losses.weights)
+        read_weights(state, scale, weights, losses.weights)
     return found
 
 

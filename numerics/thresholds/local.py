@@ -95,3 +95,10 @@ WEIGHT_ULPS: Final = 8
 
 ROWS_AT_ONCE: Final = 1 << 22
 """Logits that are turned to FP64 at once: 32 MiB."""
+
+FACTOR_STEADY: Final = 1e-5
+"""Relative distance within which the factors of all gradients are one in all steps: FP32 sums tell them to 1e-6, while
+clipping follows the norm, which another batch moves by percents."""
+
+LEAST_STEADY: Final = 2
+"""Steps from which a factor that stays is told: of one step alone, it may be that of clipping."""
