@@ -40,6 +40,7 @@ from tracekit.analysis.slowrank.open_answers import (
     unseen_answer,
 )
 from tracekit.analysis.slowrank.recurrence import costs_in_others
+from tracekit.analysis.slowrank.slow_launch import launched_late
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.stage_answers import (
     lonely_stage_answer,
@@ -170,7 +171,7 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
         return open_answer(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
-    return _rank_answer(case, found)
+    return launched_late(case, _rank_answer(case, found))
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:
