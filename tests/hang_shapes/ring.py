@@ -12,7 +12,9 @@ from tests.hang_shapes.mesh import Group
 POLL_US = 100_000.0
 """The watchdog looks this often."""
 MESSAGED = {"PIPELINE_MODEL_PARALLEL_GROUP", "CONTEXT_PARALLEL_GROUP"}
-"""Groups whose members send as many messages as their place asks for."""
+"""Groups that send messages."""
+UNEVEN = {"PIPELINE_MODEL_PARALLEL_GROUP"}
+"""Those whose members send as many as their place asks for."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,12 @@ class Ring:
             before = own = 0
             if not self.recorder.began:
                 before = Random(f"{self.recorder.seed}{self.past[group.name]}").randrange(200, 40000)
-                stage = Random(f"{self.recorder.seed}{group.ranks.index(self.host.program.rank)}")
-                own = stage.randrange(200, 20000) if group.desc in MESSAGED else 0
+                stage = group.ranks.index(self.host.program.rank) if group.desc in UNEVEN else 0
+                own = (
+                    Random(f"{self.recorder.seed}{stage}").randrange(200, 20000)
+                    if group.desc in MESSAGED
+                    else 0
+                )
             self.counts[group.name] = Count(before + own * self.recorder.bumped, own, before + own)
         return self.counts[group.name]
 

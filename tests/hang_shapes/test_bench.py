@@ -94,3 +94,17 @@ def test_stalled_host_enqueues_less_than_its_group(tmp_path: Path) -> None:
 
 def test_seeds_take_turns_among_causes() -> None:
     assert {drawn_case(seed).cause for seed in range(len(CAUSES))} == set(CAUSES)
+
+
+def test_members_count_collectives_alike(tmp_path: Path) -> None:
+    """Messages move the counters of a pipeline's group alone, each of its stages by its own number."""
+    save(make(drawn_case(14)), tmp_path / "dumps")
+    told: dict[str, list[set[int]]] = {}
+    for path in (tmp_path / "dumps").iterdir():
+        rows = json.loads(path.read_text())["entries"]
+        done = [row for row in rows if row["state"] == "completed" and not row["is_p2p"]]
+        for name in {row["process_group"][0] for row in done}:
+            numbers = {row["collective_seq_id"] for row in done if row["process_group"][0] == name}
+            told.setdefault(name, []).append(numbers)
+    assert told
+    assert all(set.intersection(*numbers) for numbers in told.values())
