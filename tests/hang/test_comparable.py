@@ -60,6 +60,14 @@ def test_devices_of_most_members_are_not_blamed(tmp_path, behind, named):
         assert "1 of 4 members" in found.reason
 
 
+def test_a_lost_dump_may_have_finished(tmp_path):
+    rows = [[("0", s, s < 5 or rank < 2) for s in range(1, 6)] for rank in range(4)]
+    assert finding(tmp_path, rows, {"0": range(4)}).verdict == "hang"
+    (tmp_path / "nccl_trace_rank_0").unlink()
+    found = analyse(load_dumps([str(tmp_path)]))
+    assert {c.rank: c.kind for c in found.culprits} == {2: "device_stalled", 3: "device_stalled"}
+
+
 @pytest.mark.parametrize("first", [10, 400])
 def test_replicas_may_count_calls_otherwise(tmp_path, first):
     """One pair's dead link keeps it from the call of all ranks, however that pair counts; nobody left a call out."""

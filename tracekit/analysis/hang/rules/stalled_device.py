@@ -37,8 +37,8 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
 
 
 def _most_wait(call: PendingCall) -> bool:
-    """Whether more members wait in a call than have done it."""
-    return len(call.waiting) > len(call.done)
+    """Whether more members wait in a call than may have done it; one without a dump may have."""
+    return len(call.waiting) > len(call.done) + len(call.missing)
 
 
 def _doubt(scene: Scene, call: PendingCall) -> str:
