@@ -41,8 +41,8 @@ demo: $(STAMP)
 	@$(BIN)/tracekit slowrank demo_run
 
 # At least one test of every behaviour; three parts of about one length at once, seven minutes on two cores.
-PART_1 := tests/advice tests/bugs tests/numerics tests/plan
-PART_2 := tests/accuracy tests/demo tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/schedule tests/simulate tests/slowrank tests/what_if
+PART_1 := tests/advice tests/bugs tests/house tests/numerics tests/plan tests/schedule tests/simulate tests/trend
+PART_2 := tests/accuracy tests/demo tests/generator tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/slowrank tests/what_if
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-1 test-2 test-3
