@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-hang-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-hang-shapes sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -41,8 +41,8 @@ demo: $(STAMP)
 	@$(BIN)/tracekit slowrank demo_run
 
 # At least one test of every behaviour; three parts of about one length at once, seven minutes on two cores.
-PART_1 := tests/advice tests/bugs tests/numerics tests/plan
-PART_2 := tests/accuracy tests/demo tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/schedule tests/simulate tests/slowrank tests/what_if
+PART_1 := tests/advice tests/bugs tests/house tests/numerics tests/plan tests/schedule tests/simulate tests/trend
+PART_2 := tests/accuracy tests/demo tests/generator tests/gpu tests/hang tests/property tests/ranks tests/record tests/reftrain tests/slowrank tests/what_if
 PYTEST := $(BIN)/python -m pytest -p no:cacheprovider
 test: $(STAMP)
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-1 test-2 test-3
@@ -110,8 +110,13 @@ SHAPES ?= --jobs 2
 bench-shapes: $(STAMP)
 	@$(BIN)/python -m tests.shapes --json bench_shapes.json $(SHAPES)
 
+# Whom hang names on dumps of hung jobs in the shapes of Megatron, torchtitan, HSDP and DDP; HANG_SHAPES="--cases 42".
+HANG_SHAPES ?= --jobs 2
+bench-hang-shapes: $(STAMP)
+	@$(BIN)/python -m tests.hang_shapes --json bench_hang_shapes.json $(HANG_SHAPES)
+
 bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json bench_shapes.json fuzz_found build dist *.egg-info
+	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json bench_shapes.json bench_hang_shapes.json fuzz_found build dist *.egg-info

@@ -9,10 +9,11 @@ from numerics.precision.ladder import LadderFinding, climb
 from numerics.precision.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
+from numerics.report.ladder_html import ladder_html
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, emit
+from .output import JSON, emit, to_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -32,6 +33,9 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",
 )
 @JSON
+@click.option(
+    "--html", "html_to", metavar="FILE", callback=to_file, help="Write the answer as one HTML page."
+)
 @click.option("--verbose", is_flag=True, help="All tensors.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def ladder(
@@ -40,6 +44,7 @@ def ladder(
     out: Path | None,
     pairs: Sequence[tuple[Path, Path]],
     json_to: str | None,
+    html_to: str | None,
     verbose: bool,
     quiet: bool,
 ) -> int:
@@ -50,12 +55,14 @@ def ladder(
 
     \b
     numerics ladder --parallel run_a --baseline run_b
+    numerics ladder --parallel run_a --baseline run_b --html ladder.html
     numerics ladder --pair a_bf16 b_bf16 --pair a_fp32 b_fp32 --pair a_fp64 b_fp64
 
     Exit codes: 0 identical, drift; 1 bug; 3 unreadable; 4 undecided.
     """
     finding = _climbed(parallel, baseline, out, pairs, quiet=quiet)
-    emit(ladder_text(finding, verbose=verbose), lambda: dumps(ladder_document(finding)), json_to)
+    text = ladder_text(finding, verbose=verbose)
+    emit(text, lambda: dumps(ladder_document(finding)), json_to, (lambda: ladder_html(finding), html_to))
     return exit_codes.of_comparison(finding.verdict)
 
 

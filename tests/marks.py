@@ -27,3 +27,11 @@ def quick_but(slow: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     if strange := [case for case in slow if case not in cases]:
         raise ValueError(f"no such cases: {strange}")
     return quick_if(lambda case: case not in slow, cases)
+
+
+def quick_nth(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Cases for `parametrize`, all but the first of every `step` marked slow; a tuple is one argument."""
+    return [
+        case if place % step == 0 else pytest.param(case, marks=pytest.mark.slow)
+        for place, case in enumerate(cases)
+    ]

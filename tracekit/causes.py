@@ -167,6 +167,12 @@ _ENTRIES = (
                 lambda rank: rank.explains("gap"),
                 _LONGEST,
             ),
+            Sign(
+                Order.VERDICT,
+                "its host needs longer between launches, and the step would be shorter if it issued as its peers do",
+                "analysis.slowrank.slow_launch:slow_launch",
+                (Row("time between two launches of the host"),),
+            ),
         ),
         on_host=True,
     ),

@@ -1,7 +1,8 @@
 """Worker processes that read files of strangers under a bound on memory and time, and survive one that breaks them.
 
 A file that makes its worker die (memory, time, a crash in C) is refused with that reason; the worker is replaced and
-the rest goes on. Results come as they finish; the caller puts them in order. A worker whose parent is gone ends.
+the rest goes on. A worker that was killed from outside says nothing of its file, which gets a second try. Results come
+as they finish; the caller puts them in order. A worker whose parent is gone ends.
 """
 
 import contextlib
@@ -141,12 +142,13 @@ def do_all(
     chunks = [list(range(i, min(i + chunk, count))) for i in range(0, count, chunk)]
     chunks.reverse()
     workers: list[_Worker] = []
+    killed: set[int] = set()
     try:
         while chunks or workers:
             while chunks and len(workers) < max(1, jobs):
                 workers.append(_start(job))
                 workers[-1].give(chunks)
-            yield from _answers(workers, chunks, limits)
+            yield from _answers(workers, chunks, limits, killed)
             if idle is not None:
                 idle()
     finally:
@@ -179,8 +181,13 @@ def deaths(
     return {place: str(death) for place, death in found if isinstance(death, Exception)}
 
 
-def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) -> Iterator[tuple[int, Any]]:
-    """Yield the results that are ready; give workers more to do, and remove those that end or have died."""
+def _answers(
+    workers: list[_Worker], chunks: list[list[int]], limits: Limits, killed: set[int]
+) -> Iterator[tuple[int, Any]]:
+    """Yield the results that are ready; give workers more to do, and remove those that end or have died.
+
+    killed: tasks whose worker was killed from outside once, which proves nothing of the file; a second time does.
+    """
     for pipe in wait([w.pipe for w in workers], IDLE_SECONDS):
         worker = next(w for w in workers if w.pipe is pipe)
         try:
@@ -191,6 +198,12 @@ def _answers(workers: list[_Worker], chunks: list[list[int]], limits: Limits) ->
             # a file may leave damage behind that kills later: only a fresh worker's death is that file's, or lost time
             slow = worker.process.exitcode == -signal.SIGALRM
             if slow or (worker.process.exitcode != _SPENT and worker.handled == 0):
+                if worker.process.exitcode == -signal.SIGKILL and worker.todo[0] not in killed:
+                    killed.add(
+                        worker.todo[0]
+                    )  # a machine short of memory kills any process; a parser sends no SIGKILL
+                    chunks.append(worker.todo)
+                    continue
                 yield worker.todo.pop(0), _death(worker.process, limits)
             if worker.todo:
                 chunks.append(worker.todo)

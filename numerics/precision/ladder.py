@@ -47,6 +47,7 @@ class Rung:
     distances: tuple[float, ...]
     slope: float
     shape: Shape
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,13 @@ class LadderFinding:
 
 @dataclass(frozen=True)
 class _Pair:
-    """The pair of one policy: distance, sum of squares and order of every tensor by (step, phase, kind, tensor)."""
+    """One policy's pair: distance, sum of squares, order and module of tensors by (step, phase, kind, tensor)."""
 
     policy: str
     distances: dict[tuple[int, str, str, str], float]
     sizes: dict[tuple[int, str, str, str], float]
     orders: dict[tuple[int, str, str, str], int]
+    modules: dict[tuple[int, str, str, str], str]
 
 
 def policy_of(capture: Capture) -> str:
@@ -150,7 +152,7 @@ def _pair(left: Path, right: Path) -> _Pair:
     names = Names()
     a, b = read_columns(captures[0], names), read_columns(captures[1], names)
     table = by_tensor(a, b)
-    pair = _Pair(policies[0], {}, _sizes(b), {})
+    pair = _Pair(policies[0], {}, _sizes(b), {}, {})
     for entry in range(len(table.status)):
         row, other = int(table.left[entry]), int(table.right[entry])
         if row < 0 or other < 0 or table.shapes_differ[entry] or table.status[entry] == Status.UNMATCHED:
@@ -158,6 +160,7 @@ def _pair(left: Path, right: Path) -> _Pair:
         if a.name("kind", row) not in KINDS or a.name("dtype", row).startswith(("int", "bool")):
             continue
         key = _key(a, row)
+        pair.modules.setdefault(key, a.name("module", row))
         equal = table.status[entry] in {Status.EQUAL, Status.SIGNED_ZERO}
         distance = 0.0 if equal else float(table.relative[entry])
         pair.distances[key] = float(np.maximum(distance, pair.distances.get(key, 0.0)))  # keeps NaN
@@ -211,7 +214,8 @@ def _rung(key: tuple[int, str, str, str], pairs: Sequence[_Pair], units: Sequenc
     else:
         shape = "plateau"
     step, phase, kind, tensor = key
-    return Rung(step, phase, kind, tensor, pairs[-1].orders[key], distances, slope, shape)
+    order, module = pairs[-1].orders[key], pairs[-1].modules[key]
+    return Rung(step, phase, kind, tensor, order, distances, slope, shape, module)
 
 
 def _judge(rungs: tuple[Rung, ...], policies: tuple[str, ...]) -> LadderFinding:

@@ -29,7 +29,7 @@ def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
         f"{finding.count(shape)} {word}" for shape, word in _SHAPES.items() if finding.count(shape)
     )
     lines.append(f"{len(finding.rungs)} tensors: {counts}")
-    shown = finding.rungs if verbose else _telling(finding)
+    shown = finding.rungs if verbose else telling(finding)
     if shown:
         head = "".join(f"{policy:>11}" for policy in finding.policies)
         lines.append(f"{'tensor':<52}{'step':>5}{head}{'slope':>8}  shape")
@@ -38,7 +38,7 @@ def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
     return "".join(plain(line, "?") + "\n" for line in lines)
 
 
-def _telling(finding: LadderFinding) -> list[Rung]:
+def telling(finding: LadderFinding) -> list[Rung]:
     """Return the first plateaus; without any, the tensors that are farthest apart on the finest rung."""
     plateaus = [rung for rung in finding.rungs if rung.shape == "plateau"]
     if plateaus:

@@ -11,6 +11,9 @@ MODULES_DRAWN: Final = 120
 STEPS_DRAWN: Final = 60
 """Steps in the picture: more do not fit on a page."""
 
+DECADES_DRAWN: Final = 16
+"""Powers of ten over which the pictures of a ladder's rungs fade: FP64 rounds at 1e-16."""
+
 INVARIANTS_LISTED: Final = 20
 """Broken invariants listed: one bug breaks hundreds."""
 

@@ -91,6 +91,7 @@ def test_parts_agree(answered):
     )
 
 
+@pytest.mark.slow
 def test_changes_agree(answered):
     told, texts, drawn = answered("diff", HEALTHY, SLOW)
     shown(told["verdict"].upper(), {k: v for k, v in texts.items() if k != "page"})

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.cli.program import Program
+from tests.marks import quick_nth
 from tracekit.report.markdown import escaped, fenced_markdown, indented_markdown, labelled_markdown
 from tracekit.thresholds.report import MARKDOWN_CHARACTERS
 
@@ -45,10 +46,10 @@ def read(markdown):
     return "".join("".join(shown).replace("\u200b", "").split())
 
 
-@pytest.mark.parametrize("arguments", [
+@pytest.mark.parametrize("arguments", quick_nth(2, [
     ("slowrank", "slow_compute"), ("slowrank", "healthy"), ("whatif", "slow_compute"), ("breakdown", "demo_slow_tp"),
     ("hang", "hang_host_stall"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_words_are_those_of_the_text(tracekit, ingested, arguments, tmp_path):
     command, sample = arguments
     source = f"{SAMPLES}/{sample}" if command == "hang" else ingested(sample)

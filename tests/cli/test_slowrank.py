@@ -88,6 +88,7 @@ def test_an_ingested_run_and_raw_files_give_equal_bytes(tracekit, slow, tmp_path
     assert text_kept.out == text_raw.out
 
 
+@pytest.mark.slow
 def test_files_globs_folders_and_urls_name_the_same_input(tracekit, slow):
     folder = slow[0]
     expected = json.loads(tracekit("slowrank", folder, "--json", "-").out)

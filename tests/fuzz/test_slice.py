@@ -5,8 +5,8 @@ import pytest
 from tests.fuzz.__main__ import FINE, READERS, play
 from tests.marks import quick_first
 
-INPUTS = {"job": 2, "capture": 6, "trace": 12, "dumps": 12, "run.json": 8, "operation table": 12}
-MOST = 25
+INPUTS = {"job": 1, "capture": 4, "trace": 6, "dumps": 6, "run.json": 4, "operation table": 6}
+MOST = 10
 UNNAMED = "nameless"
 """An answer about all files at once names none of them."""
 

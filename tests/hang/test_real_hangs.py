@@ -17,7 +17,7 @@ SMALL = {"step": 1}
 @pytest.mark.parametrize(
     ("kind", "axis", "rank", "mesh"),
     quick_first(
-        2,
+        1,
         [
             ("host_stall", "tp", 3, "tp=2,pp=2"),
             ("wrong_size", "pp", 0, "pp=2,dp=2"),

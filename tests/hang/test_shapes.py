@@ -6,7 +6,7 @@ import pytest
 
 from tests.hang import simulate
 from tests.hang.simulate import AXES, Case, Rank, make, plant, program, run
-from tests.marks import quick_first, quick_if
+from tests.marks import quick_first, quick_if, quick_nth
 
 MESH = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
 KINDS = {
@@ -53,7 +53,7 @@ def coalesced(case):
 
 
 @pytest.mark.parametrize("axis", quick_if(lambda axis: axis in {"tp", "pp"}, AXES))
-@pytest.mark.parametrize("fault", ["host_stall", "skip", "device_unseen", "wrong_size"])
+@pytest.mark.parametrize("fault", quick_nth(2, ["host_stall", "skip", "device_unseen", "wrong_size"]))
 def test_coalesced_calls(judge, fault, axis):
     for seed in range(2):
         case = make(seed, fault, axis, MESH, timed=False)
@@ -89,7 +89,7 @@ def test_hosts_may_run_ahead_by_hundreds_of_calls(judge, fault, window):
     assert finding.culprits[0].group.dim == "tp"
 
 
-@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("axis", quick_nth(2, AXES))
 def test_clocks_do_not_change_the_call_named(judge, axis):
     for seed in range(6):
         case = make(seed, "host_stall", axis, MESH)

@@ -34,7 +34,7 @@ def with_older(case, rank, calls, open_=0):
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp", "dp"])
-@pytest.mark.parametrize("calls", quick_first(2, [2, 30, 1, 5, 12]))
+@pytest.mark.parametrize("calls", quick_first(1, [2, 30, 1, 5, 12]))
 def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
     named = 0
     for seed in range(4):
@@ -47,7 +47,7 @@ def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
     assert named >= 3
 
 
-@pytest.mark.parametrize("seed", quick_first(8, range(24)))
+@pytest.mark.parametrize("seed", quick_first(4, range(24)))
 def test_a_victim_whose_dump_is_older_is_never_blamed(judge, seed):
     rng = random.Random(seed)
     case = make(seed, rng.choice(["host_stall", "skip", "wrong_op", "crash", "device_unseen"]))

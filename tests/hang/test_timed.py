@@ -47,6 +47,7 @@ def test_the_slow_rank_is_named_without_a_cause(recorded, tmp_path):
     assert finding.what_if.slowdown == pytest.approx(truth.slowdown, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick_first(1, ["slow_link", "healthy", "long_stage", "intermittent"]))
 def test_kinds_that_exact_times_tell(kind):
     truth, outcome, said, finding = mark(101, kind, poll_ns=0)
@@ -54,6 +55,7 @@ def test_kinds_that_exact_times_tell(kind):
     assert truth.verdict == finding.verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", quick_first(1, [102, 105]))
 @pytest.mark.parametrize("kind", quick_first(1, ["healthy", "slow_compute", "slow_link", "long_stage"]))
 def test_polled_times_blame_no_innocent(kind, seed):

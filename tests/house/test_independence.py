@@ -21,7 +21,7 @@ def imported(path):
             yield "." * node.level + (node.module or "")
 
 
-@pytest.mark.parametrize("room", ["localise", "shapes"])
+@pytest.mark.parametrize("room", ["localise", "shapes", "hang_shapes"])
 def test_a_generator_imports_itself_alone(room):
     names = {(path, name) for path in modules(f"tests/{room}") for name in imported(path)}
     strange = {

@@ -117,6 +117,7 @@ def test_wheel_holds_exactly_the_modules_and_data_files(wheel, sdist):
         assert names == {installed(name) for name in shipped()}
 
 
+@pytest.mark.slow
 def test_every_module_imports_from_the_wheel(target, tmp_path):
     modules = sorted(
         installed(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")

@@ -54,6 +54,7 @@ def test_resident_memory_does_not_grow_with_file_length(tmp_path):
     assert large < small + 60  # ten times the file, some 170 MB more of JSON
 
 
+@pytest.mark.slow
 def test_what_unpacks_to_gigabytes_of_nothing_stays_small(tmp_path):
     for name, head, block in (
         ("a", b'{"x": "', b"0" * (1 << 20)),

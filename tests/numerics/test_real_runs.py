@@ -31,7 +31,7 @@ def baseline(ranks, tmp_path_factory):
 @pytest.mark.parametrize(
     ("tables", "first"),
     [
-        ({"mesh": {"tp": 2}}, "layers.0.attention.out"),
+        pytest.param({"mesh": {"tp": 2}}, "layers.0.attention.out", marks=pytest.mark.slow),
         pytest.param({"mesh": {"dp": 3}}, "grad", marks=pytest.mark.slow),
         pytest.param({"mesh": {"cp": 2}}, ".grad", marks=pytest.mark.slow),
         ({"mesh": {"cp": 2}, "numerics": {"cp_method": "ring"}}, "layers.0.attention"),

@@ -4,6 +4,8 @@ import functools
 import subprocess
 import sys
 
+import pytest
+
 CODE = """
 import sys
 import reftrain.replay.command, reftrain.replay.declared_plan, reftrain.replay.engine, reftrain.replay.capture_writer
@@ -26,6 +28,7 @@ def loaded_by(code):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_no_module_of_the_trainer_is_loaded():
     loaded = loaded_by(CODE)
     assert "reftrain.replay.engine" in loaded

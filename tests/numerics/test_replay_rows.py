@@ -41,6 +41,7 @@ RUNS = {
     "name",
     quick_but(
         [
+            "ring",
             "virtual stages",
             "padded vocabulary",
             "recomputed",
@@ -63,6 +64,7 @@ def test_every_row_of_a_run_is_in_its_replay(ranks, tmp_path, name):
     assert len(recorded.reductions) == len(declared.reductions)
 
 
+@pytest.mark.slow
 def test_what_is_captured(ranks, tmp_path):
     """Each kind of tensor the capture promises is there, on the axes that there are."""
     run = tmp_path / "run"

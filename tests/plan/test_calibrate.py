@@ -40,6 +40,7 @@ def test_an_operation_that_does_not_follow_the_model_shows():
     assert all(fit.ratios[op] > 1.1 for op in COLLECTIVES)
 
 
+@pytest.mark.slow
 def test_real_processes_are_measured():
     samples = measure_links(2)
     assert {(s.op, s.nbytes) for s in samples} == {(op, n) for op in ("message", *COLLECTIVES) for n in SIZES}

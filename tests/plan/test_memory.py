@@ -50,7 +50,18 @@ def configure(mesh, data, numerics, pipeline):
 
 SLOW = (
     *("fp32", "bf16 long", "bf16 pure", "two sequences a micro-batch", "zero 0", "zero 1", "zero 2"),
-    *("tp", "tp without sp", "cp", "full", "selective", "pp 1f1b", "pp afab", "pp virtual", "tp pp dp"),
+    *(
+        "tp",
+        "tp without sp",
+        "cp",
+        "ring",
+        "full",
+        "selective",
+        "pp 1f1b",
+        "pp afab",
+        "pp virtual",
+        "tp pp dp",
+    ),
 )
 """What another case has as well: a format, a length, a stage of ZeRO between two others."""
 
@@ -66,6 +77,7 @@ def test_the_peak_is_the_trackers_within_ten_percent(ranks, name):
         assert predicted == pytest.approx(real, rel=0.10), f"rank {rank}"
 
 
+@pytest.mark.slow
 def test_fsdps_own_tracker_agrees(ranks):
     config = configure({"dp": 2}, {"batch_size": 2, "seq_len": 1024}, {}, {})
     (rank,) = MemoryModel(job_of_run(config)).ranks()

@@ -16,6 +16,7 @@ def test_the_hardware_file_holds_the_one_row_fit():
     assert fit_matmul(H100) == pytest.approx(H100.efficiency.matmul, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_fit_finds_the_constant_from_elsewhere_too():
     other = H100.with_constant("efficiency.matmul", 0.4)
     assert fit_matmul(other) == pytest.approx(H100.efficiency.matmul, rel=2e-3)

@@ -40,6 +40,7 @@ def test_the_decision_is_the_planners(taken, how):
     assert taken[how].behind == pytest.approx(times[plan.taken.mesh] / times[fastest] - 1, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_where_a_choice_turns(taken):
     """At the factor that is named the planner decides otherwise, a step nearer to 1 it does not yet."""
     chosen = taken[UNMOVED].mesh

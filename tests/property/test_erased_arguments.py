@@ -22,7 +22,7 @@ PIPED = (
 )
 OPEN = ("graphs", "step marks")
 """What an answer may be left open without."""
-QUICK = ("seq", "lists", "arguments of some")
+QUICK = ("seq", "arguments of some")
 """Erasures that change the way of reading most."""
 
 

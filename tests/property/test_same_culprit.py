@@ -16,7 +16,7 @@ from tests.generator.variants import (
     shuffle_events,
     split_steps,
 )
-from tests.marks import quick_first
+from tests.marks import quick_first, quick_nth
 from tracekit.errors import MeshError
 
 CASES = (
@@ -36,7 +36,7 @@ def recorded(seed: int, kind: str) -> Case:
 
 
 @pytest.fixture(
-    params=[*CASES[:3], *(pytest.param(case, marks=pytest.mark.slow) for case in CASES[3:])],
+    params=quick_nth(2, CASES),
     ids=lambda c: f"{c[1]}-{c[0]}",
 )
 def case(request):

@@ -13,6 +13,7 @@ from tests.property.taken_away import TAKEN
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", quick_first(1, ("demo_slow_tp", "slow_compute", "healthy", "data_imbalance"))
 )

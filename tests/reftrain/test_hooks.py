@@ -22,6 +22,7 @@ def notes(ranks):
     return ranks.run(workers.diary, 16, config)
 
 
+@pytest.mark.slow
 def test_calls_nest(notes):
     for of_rank in notes:
         stack = []

@@ -190,6 +190,7 @@ def test_stalls_and_crashes(monkeypatch, clock):
     assert done[2:] == [("sleep", 0)], "once"
 
 
+@pytest.mark.slow
 def test_a_slow_rank_holds_up_the_whole_step(ranks):
     """Emulated, so that ranks overlap: the shortest step takes about `factor` times as long."""
     seconds = {}

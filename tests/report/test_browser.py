@@ -74,6 +74,7 @@ def test_folded_row_opens_and_closes(found, page, tmp_path):  # noqa: F811
     assert page.ask("document.getElementById('shown').textContent") == "8 rows, 8 ranks"
 
 
+@pytest.mark.slow
 def test_legend_hides_what_it_names(found, page, tmp_path):  # noqa: F811
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.open(tmp_path / "page.html")
@@ -92,6 +93,7 @@ def test_names_are_obeyed_by_no_browser(found, page, tmp_path):  # noqa: F811
     assert page.ask("document.querySelectorAll('img').length") == 0
 
 
+@pytest.mark.slow
 def test_printing_is_light_and_open(found, page, tmp_path):  # noqa: F811
     (tmp_path / "page.html").write_text(slowrank_html(*found))
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])

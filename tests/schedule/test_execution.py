@@ -34,6 +34,11 @@ REFUSED = {
 
 
 SYNCHRONOUS = [(variant, p) for variant in VARIANTS if variant not in ASYNCHRONOUS for p in (2, 4)]
+QUICK = [
+    ("chimera 4 pipelines", 4),
+    *((variant, 2) for variant in ("interleaved", "gems", "zb_h1", "dualpipe_v")),
+]
+"""A scheme of each kind: alone, of two directions, of four pipelines, with split backwards, folded."""
 OTHER_AXES = [
     {"mesh": {"dp": 2, "zero": 2}, "data": {"batch_size": 6}},
     {"mesh": {"dp": 2, "zero": 3}, "data": {"batch_size": 6}},
@@ -51,7 +56,7 @@ def test_every_scheme_is_executed():
 
 @pytest.mark.parametrize(
     ("variant", "p"),
-    quick_if(lambda case: case[1] == 2 or case[0] in {"chimera 4 pipelines", "flexible"}, SYNCHRONOUS),
+    quick_if(QUICK.__contains__, SYNCHRONOUS),
 )
 def test_synchronous_schemes_equal_one_process(ranks, variant, p):
     found = measure(ranks, variant, p, [1, p, 2 * p + 1])

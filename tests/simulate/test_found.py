@@ -45,6 +45,7 @@ def test_slowrank_finds_what_is_planted(tmp_path, mesh, faults, verdict, cause, 
         assert 0.6 <= told <= 1.1
 
 
+@pytest.mark.slow
 def test_slowrank_finds_the_rank_among_every_kernel(tmp_path):
     setup, config = setup_of(
         PIPELINE, "slow_compute:rank=5,factor=1.3", merge=False, tables={"model": {"layers": 8}}

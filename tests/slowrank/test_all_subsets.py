@@ -56,6 +56,7 @@ def wrong(sample, kept):
     return f"{found.verdict} {sorted(named)} of {found.ranks.expected}" if fooled or lost else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sample", "subsets"), quick_first(1, CASES), ids=lambda v: v if type(v) is str else len(v)
 )

@@ -14,10 +14,10 @@ from tracekit.analysis.slowrank.unrecorded import Unseen
 LAST, SOON_US, LONG_US = 3, 10, 2000
 
 
-def launched(folder, mine, others, factor=1.1):
+def launched(folder, mine, others, factor=1.1, **more):
     """The case of a job whose rank `LAST` comes last; kernels start so many us after their launch, or it is unknown."""
     mesh = grid(tp=2, dp=4)
-    case = prepared(job(folder, mesh, slow={LAST: factor}), mesh)
+    case = prepared(job(folder, mesh, slow={LAST: factor}, **more), mesh)
     per_rank = {}
     for rank, ops in case.ops.per_rank.items():
         lag = mine if rank == LAST else others

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import quick_if
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
 
@@ -20,8 +21,12 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT.keys())
-def test_a_subset_names_the_culprit_or_nobody(kept):
+QUICK = ("one rank in four", "60 % at random", "all but the culprit")
+
+
+@pytest.mark.parametrize("name", quick_if(QUICK.__contains__, KEPT))
+def test_a_subset_names_the_culprit_or_nobody(name):
+    kept = KEPT[name]
     finding = analyse(load([str(TRACES / f"rank{r}.json.gz") for r in kept]))
     assert finding.ranks.expected == 16
     assert finding.mesh.sizes == dict.fromkeys(("tp", "cp", "pp", "dp"), 2)

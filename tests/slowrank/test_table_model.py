@@ -21,6 +21,7 @@ def test_a_rank_that_lies_idle_is_not_blamed(tmp_path):
     assert finding.suspects == ()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.realdata
 def test_the_published_slow_worker_alone_is_named():

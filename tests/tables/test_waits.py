@@ -122,3 +122,18 @@ def test_between_islands_a_message_is_not_timed():
     found = waits_of(ops)
     assert found.timed.tolist() == [False]
     assert found.transfer.tolist() == [10_000]
+
+
+@pytest.mark.parametrize(("copied", "timed"), [(70.0, False), (550.0, True)])
+def test_a_large_message_that_arrived_is_not_timed(copied, timed):
+    """Its receive is posted long after it was sent, and lasts as long as the copy of one; small ones are quicker."""
+    here, there = [], []
+    for i in range(4):
+        at = 2000.0 * i
+        takes = 70.0 if i else copied
+        here += [send(at, 70, 0, 1), send(at + 100, 10, 0, 1, nelems=64), comm(at + 1800, 20, 0)]
+        there += [recv(at + 900, takes, 0, 1), recv(at + 1500, 10, 0, 1, nelems=64), comm(at + 1790, 30, 0)]
+    ops = matched({0: here, 1: there}, group(0, 0, 1))
+    found = waits_of(ops, eager=True)
+    first = ops.instance[np.flatnonzero((ops.op == "recv") & (ops.rank == 1))[0]]
+    assert bool(found.timed[first]) is timed

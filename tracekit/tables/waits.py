@@ -74,7 +74,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     if not len(send):
         return
     duration = ops.end - ops.start
-    quickest = int(np.min(duration[ops.op == "recv"]))
+    quickest = _quickest(ops, duration)
     known = linked(ops, clocks, send, receive)
     apart = send[~known]
     waits.timed[ops.instance[apart]] = False
@@ -93,7 +93,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     waits.transfer[instance] = waits.delivery[instance] = lasted
     # sent before it was asked for: only a receive that still had to wait tells how long the message took
     early = free & (lead <= 0)
-    asked = taken > BUFFERED_RECEIVE * quickest
+    asked = taken > BUFFERED_RECEIVE * quickest[receive]
     waits.timed[instance[early]] = (asked & ~_batched(ops)[receive])[
         early
     ]  # else another message may hold it up
@@ -103,6 +103,15 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
     last = together & (waits.held[receive] == np.maximum(lead, 0))  # else another message ended the kernel
     waits.timed[instance] &= last | ~_batched(ops)[receive]
     waits.last[instance] = np.where(free | (lead > 0), send, receive)
+
+
+def _quickest(ops: Operations, duration: I64) -> I64:
+    """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
+    _, message = np.unique(ops.token.astype(str), return_inverse=True)
+    shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    received = ops.op == "recv"
+    np.minimum.at(shortest, message[received], duration[received])
+    return np.asarray(shortest[message], np.int64)
 
 
 def _transfers(ops: Operations, receive: I64, lasted: I64) -> I64:

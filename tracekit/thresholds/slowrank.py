@@ -135,9 +135,6 @@ STAGE_TELLING_PEERS: Final = 3
 STAGE_MIN_PEERS: Final = 2
 """Pipeline stages that are compared with each other: at least this many."""
 
-HOST_PACE: Final = 1.25
-"""Hosts launch alike if one needs at most this many times as long between launches: those of one kind vary less."""
-
 STEP_PARTS: Final = 8
 """Parts of a step in which peers are compared where work moves between ranks within the step."""
 
@@ -149,12 +146,6 @@ ANSWER_NS: Final = 50_000
 
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
-
-LAUNCHED_NS: Final = 50_000
-"""A kernel that starts within this time of its launch was waited for: a launch reaches an idle device in 5 to 30 us."""
-
-QUEUED_LONGER: Final = 4.0
-"""Its peers had it in their queues this many times as long."""
 
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where

@@ -81,7 +81,7 @@ BUFFER_BYTES_A_CHANNEL: Final = 1 << 22
 """Bytes of a message that NCCL buffers at most for each channel: 4 MiB over NVLink, 1 MiB over anything else."""
 
 BUFFERED_RECEIVE: Final = 3
-"""A receive below this many times the quickest one only copied a message that had arrived before."""
+"""A receive below this many times the quickest one of its message only copied what had arrived before."""
 
 COMMON_END_NS: Final = 30_000
 """Both kernels of a message end within this time of each other, beside what the clocks leave open: across nodes the

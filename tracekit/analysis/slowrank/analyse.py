@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
+from tracekit.analysis.slowrank.late_posts import with_late_posts
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
@@ -93,7 +94,7 @@ def _answered(
     except InputError as error:
         raise _alone(run, error) from error.__cause__
     case, answer = _judged(case if steps else without_odd_steps(case))
-    answer = with_hidden_rank(case, tempered(case, answer))
+    answer = with_late_posts(case, with_hidden_rank(case, tempered(case, answer)))
     return case, choice, _of_part(case, doubted(case, answer))
 
 

@@ -37,6 +37,7 @@ from tracekit.analysis.slowrank.open_answers import (
     unseen_answer,
 )
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.slow_launch import slow_launch_answer
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.sole_groups import sole_group_answer
 from tracekit.analysis.slowrank.stage_answers import (
@@ -112,7 +113,8 @@ def _not_seen(case: Case) -> Answer | None:
         return contradicted_answer(case)
     if compared_little(case):
         return _one_of_several_answer(case)
-    told = lone_group_answer(case) or unequal_steps_answer(case) or late_launch_answer(case)
+    told = lone_group_answer(case) or unequal_steps_answer(case)
+    told = told or slow_launch_answer(case) or late_launch_answer(case)
     if told is not None:
         return told
     apart = lopsided(case)

@@ -14,7 +14,7 @@ from tracekit.tables.buffered_sends import bytes_of
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.ring import is_ring, ring_share
 from tracekit.tables.steps import F64
-from tracekit.thresholds.links import AS_LARGE, LIKE_RATIO
+from tracekit.thresholds.unlike import AS_LARGE, LIKE_RATIO
 
 
 def beyond_quickest(case: Case, rows: Sequence[int]) -> dict[int, float]:

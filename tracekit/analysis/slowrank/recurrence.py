@@ -24,6 +24,7 @@ from tracekit.thresholds.slowrank import (
     OTHER_STEPS_OF_FIRST,
     RECURRING_SHARE,
 )
+from tracekit.thresholds.unlike import ACCIDENT_STEPS
 from tracekit.units import ms
 
 
@@ -95,7 +96,7 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
 
     A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
     step had no accident in an operation, and a data loader that stalls does so whenever its queue runs dry: many steps
-    must be quick before that counts as a whim.
+    must be quick before that counts as a whim. What takes as long as several steps, as a compiler does, is no whim.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
     if len(known) - 1 < OTHER_STEPS_OF_DEVICE and (
@@ -103,6 +104,10 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     ):
         return False
     started = found.column == known[0] and not _computes_longer(case, found)
+    if not started and case.found.value[found.row, found.column] > ACCIDENT_STEPS * np.nanmedian(
+        case.steps.wall
+    ):
+        return False
     return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
 
 

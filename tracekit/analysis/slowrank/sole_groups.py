@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.lone_groups import LoneGroup, sole_groups
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.tables.buffered_sends import bytes_of
 from tracekit.tables.ring import ring_share
-from tracekit.thresholds.links import FAST_BUS_GB_S, SOLE_GROUP_SHARE
+from tracekit.thresholds.unlike import FAST_BUS_GB_S, SOLE_GROUP_SHARE
 from tracekit.units import ms
 
 

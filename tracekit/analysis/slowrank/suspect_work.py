@@ -10,10 +10,10 @@ from tracekit.analysis.slowrank.explain import explain
 from tracekit.tables.features import Features, read_features
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
+from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import (
     ATTENTION_ALONE,
     DOCUMENTS_REACH,
-    HOST_PACE,
     MAJORITY,
     MATES_ALIKE,
     MATES_ENTRIES,
@@ -138,12 +138,23 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
     """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells."""
+    paces = _paces(case, rows, others)
+    return paces is not None and paces[0] <= HOST_PACE * paces[1]
+
+
+def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
+    """Ns between two launches of the host of `row`, and of some of its stage's others; None where nothing tells."""
+    return _paces(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
+
+
+def _paces(case: Case, rows: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
+    """Median ns between two launches of the hosts of `rows`, and of `others`; None where nothing tells one of them."""
     mine, theirs = (
         [launch_pace(case.run, case.steps.ranks[r]) for r in chosen[:PEERS_SAMPLED]]
         for chosen in (rows, others)
     )
     known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
-    return all(known) and float(np.median(known[0])) <= HOST_PACE * float(np.median(known[1]))
+    return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
 
 
 def by_role(case: Case, rows: Sequence[int]) -> bool:

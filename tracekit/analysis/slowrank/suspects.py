@@ -75,6 +75,12 @@ def agrees(suspect: Suspect) -> bool:
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
 
+def in_gaps(case: Case, rows: tuple[int, ...]) -> bool:
+    """Whether the first of `rows` is longer by gaps between a GPU's kernels, not by these: no data make such gaps."""
+    cause = explain_rank(case, rows[0], rows)[0]
+    return case.ops.per_rank[case.steps.ranks[rows[0]]].on_gpu and cause not in {"gpu_compute", "unknown"}
+
+
 def stands(case: Case, suspect: Suspect) -> bool:
     """Whether the suspect's evidence agrees, and its host launches no faster than it is said to.
 

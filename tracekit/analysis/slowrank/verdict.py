@@ -40,13 +40,14 @@ from tracekit.analysis.slowrank.open_answers import (
     unseen_answer,
 )
 from tracekit.analysis.slowrank.recurrence import costs_in_others
+from tracekit.analysis.slowrank.slow_launch import launched_late
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.stage_answers import (
     lonely_stage_answer,
     open_stage_answer,
 )
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
-from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, stands, suspect_of
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
@@ -156,7 +157,7 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
 def _proven(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless levelling the work would save more, or too little was matched to tell."""
     uneven = uneven_data(case)
-    if uneven > LEVELLING_GAIN * found.gain:
+    if uneven > LEVELLING_GAIN * found.gain and not in_gaps(case, found.rows):
         return uneven_answer(case, uneven)
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
@@ -170,7 +171,7 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
         return open_answer(case, bounds_of(case, rows))
     if least < found.gain < case.residual_ns:  # only the least is proven
         found = replace(found, gain=least, lost=tuple(v * least / found.gain for v in found.lost))
-    return _rank_answer(case, found)
+    return launched_late(case, _rank_answer(case, found))
 
 
 def _rank_answer(case: Case, found: Hypothesis) -> Answer:

@@ -58,11 +58,16 @@ def _past_collectives(scene: Scene) -> dict[int, CallId]:
 
 
 def _order_shown(scene: Scene, lacked: Role, seq: int, ahead: Role, other: int) -> tuple[set[int], int]:
-    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not)."""
+    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not).
+
+    Ranks whose own groups of these roles count otherwise show nothing.
+    """
     first, second = _frontiers(scene, lacked), _frontiers(scene, ahead)
     past: set[int] = set()
     usual = 0
     for rank in first.keys() & second.keys():
+        if not (_in_step(first[rank], seq) and _in_step(second[rank], other)):
+            continue
         made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other
         if made and passed:
             at, then = first[rank].created(seq), second[rank].created(other)
@@ -74,6 +79,17 @@ def _order_shown(scene: Scene, lacked: Role, seq: int, ahead: Role, other: int) 
         if passed and not made:
             past.add(rank)
     return past, usual
+
+
+def _in_step(frontier: Frontier, seq: int) -> bool:
+    """Tell whether a number of one group can mean the same call in this one: its ring reaches back or on to it.
+
+    Replicas in which data decide how often a group is called come to count apart.
+    """
+    numbers = frontier.tail.seq
+    if not len(numbers):
+        return True
+    return int(numbers[0]) - len(numbers) <= seq <= frontier.enqueued + len(numbers)
 
 
 def _frontiers(scene: Scene, role: Role) -> dict[int, Frontier]:

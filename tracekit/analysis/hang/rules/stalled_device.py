@@ -3,22 +3,27 @@
 from tracekit.analysis.hang.program_order import first_missed, oldest_wait
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_graph import PendingCall
 
 
 def stalled_devices(scene: Scene, known: Found) -> Found:
     """Give the ranks whose own device has not done a call that every member issued and some have done.
 
     Looks for: ranks with such a call in the wait-for graph, at the call in which each has waited longest.
-    Excuses: calls in dispute, which may end on one side only; ends of unlike messages; and on Gloo, which has no
-    device, every rank that is not behind in another call (one that is behind has a stalled host).
-    Returns: `device_stalled`; on Gloo `host_stalled`.
+    Excuses: calls in dispute, which may end on one side only; calls that more members wait in than have done, since a
+    dead link leaves most of a ring waiting, and so do dumps of a live job; ends of unlike messages; and on Gloo, which
+    has no device, every rank that is not behind in another call (one that is behind has a stalled host).
+    Returns: `device_stalled`; on Gloo `host_stalled`; a doubt where most members of a call wait in it.
     """
     graph = scene.graph
     culprits: dict[int, Accusation] = {}
+    shared: set[int] = set()
     for rank, waits in graph.device.items():
         pending = [
             at for at in waits if (graph.pending[at].group, graph.pending[at].seq) not in known.disputed
         ]
+        shared.update(at for at in pending if _most_wait(graph.pending[at]))
+        pending = [at for at in pending if at not in shared]
         if rank in known.excused or not pending:
             continue
         if scene.dumps[rank].backend != "gloo":
@@ -27,4 +32,19 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
         elif rank in graph.behind_in:
             missed = first_missed(scene, rank)
             culprits[rank] = Accusation("host_stalled", missed.group, missed.seq)
-    return Found(culprits)
+    doubts = () if culprits or not shared else (_doubt(scene, graph.pending[min(shared)]),)
+    return Found(culprits, doubts=doubts)
+
+
+def _most_wait(call: PendingCall) -> bool:
+    """Whether more members wait in a call than may have done it; one without a dump may have."""
+    return len(call.waiting) > len(call.done) + len(call.missing)
+
+
+def _doubt(scene: Scene, call: PendingCall) -> str:
+    """Say that too many members have not finished a call to blame their devices."""
+    group = scene.groups[call.group]
+    return (
+        f"{len(call.done)} of {len(group.ranks)} members of group {group.name} ({group.desc}) finished call {call.seq} "
+        f"and {len(call.waiting)} have not: a link inside the group is stuck, or the job moves"
+    )

@@ -1,4 +1,4 @@
-"""Bounds of `slowrank` for links that nothing in the job can be compared with, each with its reason."""
+"""Bounds of `slowrank` for what no peer or other step tells: an only group, accidents; each with its reason."""
 
 from typing import Final
 
@@ -13,3 +13,6 @@ LIKE_RATIO: Final = 2.5
 
 AS_LARGE: Final = 2.0
 """An operation of up to this many times the bytes shows what a network does with fewer; larger ones are quicker."""
+
+ACCIDENT_STEPS: Final = 2.0
+"""What holds a step up for longer than this many steps is no whim of a scheduler: a compiler or a retry may return."""

@@ -1,0 +1,18 @@
+"""Whose host launches late, or slowly."""
+
+from typing import Final
+
+HOST_PACE: Final = 1.25
+"""Hosts launch alike if one needs at most this many times as long between launches: those of one kind vary less."""
+
+LAUNCHED_NS: Final = 50_000
+"""A kernel that starts within this time of its launch was waited for: a launch reaches an idle device in 5 to 30 us."""
+
+QUEUED_LONGER: Final = 4.0
+"""Its peers had it in their queues this many times as long."""
+
+LAUNCH_PEERS: Final = 4
+"""Peers whose moments of launching a rank is given to price its host: they agree within a tenth where it is slow."""
+
+LAUNCH_CANDIDATES: Final = 2
+"""Ranks that others wait for most and may have a slow host: behind a slow one its partners may come last as well."""
