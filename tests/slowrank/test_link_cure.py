@@ -15,8 +15,11 @@ LAYER_US, TRANSFER_US, MESSAGES, STEPS = 1000.0, 100.0, 4, 4
 SMALL = {"dtype": "BFloat16", "in_nelems": 4096, "out_nelems": 4096}
 
 
-def pipeline(folder, *, late):
-    """Each first stage sends `MESSAGES` buffered messages a step; those of rank 1 last `late` µs longer."""
+def pipeline(folder, *, late, times=None):
+    """Each first stage sends `MESSAGES` buffered messages a step; those of rank 1 last `late` µs longer.
+
+    With `times` only those do whose (step, number) is one of them.
+    """
     lines = [Timeline(r) for r in range(8)]
     for step in range(STEPS):
         begins = [line.at for line in lines]
@@ -24,7 +27,7 @@ def pipeline(folder, *, late):
             for line in lines[:4]:
                 line.compute(LAYER_US)
             for r in range(4):
-                takes = TRANSFER_US + (late if r == 1 else 0.0)
+                takes = TRANSFER_US + (late if r == 1 and (times is None or (step, number) in times) else 0.0)
                 begin, posted = lines[r].at, lines[r + 4].at
                 message(lines[r], begin, begin + takes, "send", r, r + 4)
                 message(lines[r + 4], posted, begin + takes, "recv", r, r + 4)

@@ -16,3 +16,9 @@ AS_LARGE: Final = 2.0
 
 ACCIDENT_STEPS: Final = 2.0
 """What holds a step up for longer than this many steps is no whim of a scheduler: a compiler or a retry may return."""
+
+UNSTEADY_CALLS: Final = 3
+"""Calls of one step alone that are late before its links count as irregular: one or two are a whim of the network."""
+
+MEMBERS_TO_LOOK_AT: Final = 8
+"""Members of an irregular group that are listed as candidates: a host's worth of cards, which a person can look at."""

@@ -30,6 +30,7 @@ from tracekit.analysis.slowrank.timed_dumps import tempered
 from tracekit.analysis.slowrank.unknown_mesh import without_mesh
 from tracekit.analysis.slowrank.unnamed_groups import with_groups_of_streams, with_rare_groups
 from tracekit.analysis.slowrank.unseen_replay import with_typical_unseen
+from tracekit.analysis.slowrank.unsteady_links import with_unsteady_link
 from tracekit.analysis.slowrank.verdict import decide
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.errors import InputError, MeshUnknownError
@@ -95,7 +96,7 @@ def _answered(
         raise _alone(run, error) from error.__cause__
     case, answer = _judged(case if steps else without_odd_steps(case))
     answer = with_late_posts(case, with_hidden_rank(case, tempered(case, answer)))
-    return case, choice, _of_part(case, doubted(case, answer))
+    return case, choice, _of_part(case, doubted(case, with_unsteady_link(case, answer)))
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:
