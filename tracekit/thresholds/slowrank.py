@@ -289,3 +289,9 @@ STEADY_PEERS: Final = 4
 
 STEADY_TIMES: Final = 3.0
 """By how much more than on any other rank, in any step, these kernels must be longer, in every step."""
+
+MOSTLY_ONE: Final = 0.4
+"""Share of an imbalance that one rank may cause: uneven documents gave up to 0.32, hidden culprits 0.49 and more."""
+
+LONGEST_PRICED: Final = 3
+"""Ranks that work longest beyond their peers, of which each is priced alone: who causes most of the loss is there."""

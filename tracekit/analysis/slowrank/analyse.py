@@ -21,6 +21,7 @@ from tracekit.analysis.slowrank.late_posts import with_late_posts
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
+from tracekit.analysis.slowrank.mostly_one import with_most_of_it
 from tracekit.analysis.slowrank.odd_steps import without_odd_steps
 from tracekit.analysis.slowrank.other_recordings import named_by_traces, strangers
 from tracekit.analysis.slowrank.picture.draw import picture_of
@@ -95,8 +96,9 @@ def _answered(
     except InputError as error:
         raise _alone(run, error) from error.__cause__
     case, answer = _judged(case if steps else without_odd_steps(case))
-    answer = with_late_posts(case, with_hidden_rank(case, tempered(case, answer)))
-    return case, choice, _of_part(case, doubted(case, with_unsteady_link(case, answer)))
+    answer = with_hidden_rank(case, tempered(case, answer))
+    answer = with_unsteady_link(case, with_late_posts(case, with_most_of_it(case, answer)))
+    return case, choice, _of_part(case, doubted(case, answer))
 
 
 def _judged(case: Case) -> tuple[Case, Answer]:
