@@ -16,3 +16,12 @@ AS_LARGE: Final = 2.0
 
 ACCIDENT_STEPS: Final = 2.0
 """What holds a step up for longer than this many steps is no whim of a scheduler: a compiler or a retry may return."""
+
+STALLS: Final = 3
+"""Long gaps in one step from which on a host stalls again and again: an accident, as a garbage collection, is one."""
+
+STALL_TIMES: Final = 2.0
+"""Times the longest gap of a typical peer that each of them must last."""
+
+STALL_SHARE: Final = 0.03
+"""And this share of all that the rank worked longer: shorter ones are launches, of which every step has many."""
