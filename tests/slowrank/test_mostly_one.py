@@ -1,8 +1,10 @@
-"""A rank that causes most of an imbalance by itself is a candidate; ranks that take turns are none."""
+"""A rank that costs more than the imbalance or the stage that is named is a candidate; ranks in turn are none."""
 
 import pytest
 
 from tests.generator import generate
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job
 from tests.slowrank.test_steady_work import documents
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
@@ -24,3 +26,42 @@ def test_ranks_in_turn_are_an_imbalance(tmp_path, seed):
     generate(seed, kind="doc_imbalance").write(tmp_path)
     finding = analyse(load([str(tmp_path)]))
     assert (finding.verdict, finding.cause, finding.candidates) == ("imbalance", "data_imbalance", ())
+
+
+def halting(folder, gaps):
+    """Rank 5 of eight halts 4 ms in the second of five steps, in `gaps` parts."""
+    lines = [Timeline(rank) for rank in range(8)]
+    for step in range(5):
+        begins = [line.at for line in lines]
+        for layer in range(4):
+            handles = []
+            for line in lines:
+                line.compute(LAYER_US)
+                if (line.rank, step) == (5, 1) and layer < gaps:
+                    line.at += 4000.0 / gaps
+                handles.append(line.post(0))
+            end = max(h[0] for h in handles) + TRANSFER_US
+            for line, handle in zip(lines, handles, strict=True):
+                line.finish(handle, end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {0: tuple(range(8))}, {0: "dp"}, 8)
+
+
+@pytest.mark.parametrize(("gaps", "verdict"), [(1, "healthy"), (2, "healthy"), (4, "inconclusive")])
+def test_a_host_that_halts_several_times_had_no_accident(tmp_path, gaps, verdict):
+    finding = analyse(halting(tmp_path, gaps))
+    assert (finding.verdict, finding.suspects) == (verdict, ())
+    assert [(c.rank, c.cause) for c in finding.candidates] == ([(5, "host_stall")] if gaps == 4 else [])
+
+
+@pytest.mark.parametrize(("accident", "verdict"), [(20_000.0, "inconclusive"), (500.0, "imbalance")])
+def test_a_dearer_step_hides_behind_no_stage(tmp_path, accident, verdict):
+    """The second stage is long in each of three steps, and one of its ranks late in one."""
+    mesh = grid(tp=4, pp=2)
+    slow = {rank: 1.3 for rank in range(8) if mesh.coords(rank)["pp"] == 1}
+    finding = analyse(job(tmp_path, mesh, slow=slow, steps=3, accident=(min(slow), 1, accident)))
+    assert finding.verdict == verdict
+    if verdict == "inconclusive":
+        assert [c.rank for c in finding.candidates] == [min(slow)]
+        assert "go elsewhere: pipeline stage 1 has more work" in finding.reason

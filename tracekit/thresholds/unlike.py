@@ -22,3 +22,12 @@ UNSTEADY_CALLS: Final = 3
 
 MEMBERS_TO_LOOK_AT: Final = 8
 """Members of an irregular group that are listed as candidates: a host's worth of cards, which a person can look at."""
+
+STALLS: Final = 3
+"""Long gaps in one step from which on a host stalls again and again: an accident, as a garbage collection, is one."""
+
+STALL_TIMES: Final = 2.0
+"""Times the longest gap of a typical peer that each of them must last."""
+
+STALL_SHARE: Final = 0.03
+"""And this share of all that the rank worked longer: shorter ones are launches, of which every step has many."""

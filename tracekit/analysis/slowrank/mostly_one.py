@@ -1,7 +1,8 @@
-"""A rank that causes most of what looks like an imbalance: where data is dealt unevenly, many take turns.
+"""A rank that causes most of what looks like an imbalance or another's fault, and is not proven to be slow.
 
-Beside documents of uneven length a rank that stalls in one step, or a slow one among few steps, is one of those that
-were longest. What tells it is the price: without it alone most of the loss is gone, which no turn of the data does.
+Where data is dealt unevenly, many take turns. Beside documents of uneven length a rank that stalls in one step, or a
+slow one among few steps, is one of those that were longest. What tells it is the price: without it alone most of the
+loss is gone, which no turn of the data does.
 """
 
 from dataclasses import replace
@@ -11,6 +12,8 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import saved_ns
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.open_answers import one_step_answer
+from tracekit.analysis.slowrank.recurrence import in_one_step, others_prove_health
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -23,10 +26,13 @@ from tracekit.units import ms
 
 
 def with_most_of_it(case: Case, answer: Answer) -> Answer:
-    """`answer`, or if it blames the data for what one rank costs mostly, the open one that names this rank.
+    """`answer`, or the open one that names a rank which costs more than what `answer` blames.
 
-    A rank whose share of tokens explains its work is not meant.
+    That is the data, of which one rank causes most, or a stage or a link where one step of a rank costs more than
+    these. A rank whose share of tokens explains its work is not meant.
     """
+    if answer.verdict == "slow_link" or answer.cause == "stage_imbalance":
+        return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
     if answer.cause != "data_imbalance" or answer.suspects or tokens:
         return answer
@@ -37,6 +43,16 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
     dear = lost >= max(MOSTLY_ONE * answer.gain, MIN_LOST_SHARE * case.step_ns)
     return _answer(case, row, lost, answer.gain, over[row]) if dear else answer
+
+
+def _with_dearer_step(case: Case, answer: Answer) -> Answer:
+    """`answer`, or the open one that names a rank whose one long step costs more and may recur."""
+    once = in_one_step(case)
+    if not answer.suspects or once is None or once.gain <= answer.gain or others_prove_health(case, once):
+        return answer
+    told = one_step_answer(case, once)
+    besides = f"{told.reason}; {ms(answer.gain):.1f} ms a step go elsewhere: {answer.reason}"
+    return replace(told, reason=besides)
 
 
 def _saved(case: Case, row: int, over: F64) -> float:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.statistics import median_of_others
-from tracekit.analysis.slowrank.suspect_work import late_loaders
+from tracekit.analysis.slowrank.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.throttled import slow_throughout
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import (
@@ -95,8 +95,9 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     """Whether enough other steps were recorded in which the rank was as quick as its peers.
 
     A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
-    step had no accident in an operation, and a data loader that stalls does so whenever its queue runs dry: many steps
-    must be quick before that counts as a whim. What takes as long as several steps, as a compiler does, is no whim.
+    step had no accident in an operation, nor had a host that stalled several times in it, and a data loader that stalls
+    does so whenever its queue runs dry: many steps must be quick before that counts as a whim. What takes as long as
+    several steps, as a compiler does, is no whim.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
     if len(known) - 1 < OTHER_STEPS_OF_DEVICE and (
@@ -104,9 +105,10 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     ):
         return False
     started = found.column == known[0] and not _computes_longer(case, found)
-    if not started and case.found.value[found.row, found.column] > ACCIDENT_STEPS * np.nanmedian(
-        case.steps.wall
-    ):
+    longer = float(case.found.value[found.row, found.column])
+    if not started and len(known) - 1 < OTHER_STEPS_OF_DEVICE and stalled_often(case, found.row, longer):
+        return False
+    if not started and longer > ACCIDENT_STEPS * np.nanmedian(case.steps.wall):
         return False
     return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
 

@@ -24,6 +24,7 @@ from tracekit.thresholds.slowrank import (
     ROLE_RANKS,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
+from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
 
 
 def features_of(case: Case, row: int) -> Features | None:
@@ -134,6 +135,19 @@ def paused_hosts(case: Case, rows: Sequence[int]) -> tuple[int, ...]:
     peers = peers_of(case, rows[0], rows, other_stages=True)
     found = [(row, features_of(case, row)) for row in rows] if peers else []
     return tuple(row for row, mine in found if mine is not None and explain(mine, peers)[0] == "host_stall")
+
+
+def stalled_often(case: Case, row: int, excess: float) -> bool:
+    """Whether most of `excess` (ns in all) of the rank in `row` is several gaps, each longer than any of its peers.
+
+    One gap is an accident of one operation; several are a host that stalls again and again, though in one step alone.
+    """
+    mine, peers = features_of(case, row), peers_of(case, row, (row,))
+    if mine is None or not peers:
+        return False
+    usual = STALL_TIMES * float(np.median([p.gaps.max(initial=0) for p in peers]))
+    long = mine.gaps[mine.gaps > max(usual, STALL_SHARE * excess)]
+    return len(long) >= STALLS and float(long.sum()) >= MAJORITY * excess
 
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
