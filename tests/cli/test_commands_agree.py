@@ -77,6 +77,7 @@ def test_prices_agree(answered):
     assert row["lost_ms"] == pytest.approx(fix["lost_ms"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_parts_agree(answered):
     told, texts, drawn = answered("breakdown", SLOW)
     for part in told["shares"]:

@@ -79,6 +79,7 @@ def test_start_and_end_do_without_a_duration(recorded, tmp_path):
             ) / 1e6
 
 
+@pytest.mark.slow
 def test_json_form_single_dump_and_a_kept_run(recorded, tmp_path):
     truth, dumps = recorded
     folder = tmp_path / "json"

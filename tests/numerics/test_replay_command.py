@@ -139,6 +139,7 @@ def test_damaged_runs_end_in_a_sentence(copy, capsys, damage, words):
     assert "Traceback" not in talk
 
 
+@pytest.mark.slow
 def test_the_command_passes_the_reason_on(copy):
     changed_manifest(copy, device="cuda")
     with pytest.raises(InputError, match="NCCL"):

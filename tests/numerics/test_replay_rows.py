@@ -101,6 +101,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 def test_a_second_run_replaces_capture_and_replay(ranks, tmp_path):
     run = tmp_path / "run"
     captured(ranks, run, {"mesh": {"dp": 4}})

@@ -12,6 +12,7 @@ from studies.published_runs import figure_9, figure_10
 H100 = load_hardware("h100")
 
 
+@pytest.mark.slow
 def test_the_hardware_file_holds_the_one_row_fit():
     assert fit_matmul(H100) == pytest.approx(H100.efficiency.matmul, rel=2e-3)
 

@@ -55,6 +55,7 @@ def test_without_marks_or_launches_nobody_else_is_blamed(tmp_path, shape, seed, 
         assert judge(recorded.truth, without(recorded, what, tmp_path)) in ("right", "inconclusive")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "seed", "kind"), [*quick_first(0, FLAT), *quick_first(1, PIPED)])
 def test_two_captures_cost_what_one_costs(tmp_path, shape, seed, kind):
     """The time between the captures is no step's: it neither hides the culprit nor changes its price."""

@@ -98,6 +98,7 @@ def config_with(*faults, **run):
     )
 
 
+@pytest.mark.slow
 def test_the_replica_that_is_meant_has_more_to_do(ranks):
     usual = ranks.run(attention_work, 4, config_with())
     struck = ranks.run(attention_work, 4, config_with("doc_imbalance:rank=3,factor=4"))

@@ -53,6 +53,7 @@ def test_one_rank_of_two_is_not_called_healthy():
 OTHERS = ((408, 810), (34, 1216, 1222), (16, 422, 831, 1218))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [(831, 1218), *(pytest.param(s, marks=pytest.mark.slow) for s in OTHERS)])
 def test_few_steps_of_the_published_job_blame_no_stage(published, steps):
     finding = analyse(published, steps=[(n, n + 1) for n in steps])

@@ -53,10 +53,11 @@ def test_one_process_equals_itself_in_every_bit(runs):
             ("rounding", "bound"),
             "reduce_scatter (avg) of float32 over ranks 0, 2, 4: a ring, downwards",
         ),
-        (
+        pytest.param(
             "by_hand",
             ("rounding", "bound"),
             "all_reduce (sum) of float32 over ranks 0, 2, 4: a ring, downwards",
+            marks=pytest.mark.slow,
         ),
     ],
 )
