@@ -66,6 +66,7 @@ def test_commands_tell_one_step(answered):
     assert one["answers"][0]["lost_ms"] == pytest.approx(suspect["lost_ms_per_step"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_prices_agree(answered):
     told, texts, drawn = answered("whatif", SLOW, "--fix", "rank=5")
     fix = told["answers"][0]

@@ -16,6 +16,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick_first(1, KINDS))
 def test_real_gloo_hang(ranks, tmp_path, kind):
     folder = tmp_path / "pickle"

@@ -231,6 +231,7 @@ def mutate(data, rng):
     return bytes(body)
 
 
+@pytest.mark.slow
 def test_mutated_dumps_never_raise(tmp_path, judge):
     rng = random.Random(5)
     case = make(4, "host_stall", "tp", {"tp": 2, "cp": 1, "pp": 2, "dp": 2}, ring=40)

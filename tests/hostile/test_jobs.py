@@ -27,6 +27,7 @@ def test_halves_of_two_jobs_are_refused(tmp_path):
         answer(write(tmp_path, one[:4] + [later(t) for t in other[4:]]))
 
 
+@pytest.mark.slow
 def test_one_file_of_another_job_is_set_apart(tmp_path):
     one, other = documents(), documents(302, "healthy")
     found = answer(write(tmp_path, [*one[:3], other[3], *one[4:]]))

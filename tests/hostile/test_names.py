@@ -20,6 +20,7 @@ def traces(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_files_with_odd_names_are_read_and_kept(traces, tmp_path):
     assert answer(traces).suspects[0].rank == 6
     (traces / f"{ODD}cut.json").write_text('{"traceEvents": [')

@@ -27,6 +27,7 @@ from tests.hang.simulate import make
 from tests.hostile.job import DAMAGED, documents, texts, write
 from tests.ingest.test_ops import rows
 from tests.ingest.test_ops import write as write_operations
+from tests.marks import quick_first
 from tests.numerics.synthetic import Plan
 from tests.numerics.synthetic import write as write_capture
 from tracekit.dumps import unpickle
@@ -74,7 +75,7 @@ def job(tmp_path):
     return write(tmp_path / "traces", traces)
 
 
-@pytest.mark.parametrize("command", [slowrank, whatif, ingest])
+@pytest.mark.parametrize("command", quick_first(1, [slowrank, whatif, ingest]))
 def test_a_trace_that_kills_its_parser_is_rejected(job, tmp_path, capsys, monkeypatch, command):
     die_in(monkeypatch, pyarrow.json, "read_json", where=marked)
     options = ["--out", tmp_path / "run"] if command is ingest else ["--json", "-"]
@@ -174,7 +175,7 @@ def test_progress_on_a_terminal_leaves_workers_their_fork(monkeypatch):
     assert "1/2 files" in shown.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("terminal", quick_first(1, [True, False]))
 def test_progress_covers_the_analysis(tmp_path, capsys, monkeypatch, terminal):
     shown, given = io.StringIO(), write(tmp_path / "traces", documents())
     monkeypatch.setattr(progress, "Console", lambda **_: Console(file=shown, force_terminal=terminal))
@@ -185,7 +186,7 @@ def test_progress_covers_the_analysis(tmp_path, capsys, monkeypatch, terminal):
     assert "8 ranks" in shown.getvalue()
 
 
-@pytest.mark.parametrize("name", ["ts", "dur", "cat", "name"])
+@pytest.mark.parametrize("name", quick_first(1, ["ts", "dur", "cat", "name"]))
 def test_a_stored_table_without_times_is_refused(tmp_path, name):
     run = load([str(write(tmp_path / "traces", documents()[:2] + [None] * 6))], out=tmp_path / "run")
     path = run.folder / run.ranks[0].table

@@ -125,6 +125,7 @@ def test_forced_replay_of_sound_run_equals_it(ranks, tmp_path, tables, policy, n
     assert not (forced / "exact").exists()
 
 
+@pytest.mark.slow
 def test_forced_replay_stops_what_drifts(ranks, tmp_path):
     """Only rows of the changed operation differ, not all that is computed from them."""
     folder = changed(ranks, tmp_path / "run", "larger_epsilon", DP3)

@@ -38,6 +38,7 @@ def test_no_module_of_the_trainer_is_loaded():
     assert not {name for name in shared if name.startswith("reftrain.data.")} - {"reftrain.data.sequences"}
 
 
+@pytest.mark.slow
 def test_the_recorder_loads_nothing_of_the_replay():
     loaded = loaded_by(RECORDER)
     assert "reftrain.record.capture" in loaded

@@ -196,6 +196,7 @@ def ended(monkeypatch, *arguments):
     return stop.value.code
 
 
+@pytest.mark.slow
 def test_numerics_capture_switches_a_trainer_on(monkeypatch, capfd, tmp_path):
     out, none = tmp_path / "recorded", tmp_path / "none"
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")

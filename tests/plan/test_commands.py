@@ -89,6 +89,7 @@ def test_memory_refuses_a_mesh_that_cannot_be():
     assert "mesh.tp" in str(got.exception)
 
 
+@pytest.mark.slow
 def test_calibrate_writes_a_file_that_plan_reads(tmp_path):
     out = tmp_path / "mine.toml"
     got = call("calibrate", "--ranks", "2", "--out", str(out), "--json", "-")

@@ -25,6 +25,7 @@ def taken():
     return decisions(WORKLOAD, H100, WAYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [UNMOVED, *(pytest.param(how, marks=pytest.mark.slow) for how in WAYS[1:])],

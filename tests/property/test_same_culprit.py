@@ -22,8 +22,8 @@ from tracekit.errors import MeshError
 CASES = (
     (101, "slow_compute"),
     (102, "launch_bound"),
-    (106, "healthy"),
     (103, "slow_compute"),
+    (106, "healthy"),
     (104, "slow_host"),
     (105, "late_data"),
 )
@@ -36,7 +36,7 @@ def recorded(seed: int, kind: str) -> Case:
 
 
 @pytest.fixture(
-    params=quick_nth(2, CASES),
+    params=quick_nth(3, CASES),
     ids=lambda c: f"{c[1]}-{c[0]}",
 )
 def case(request):

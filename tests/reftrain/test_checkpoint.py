@@ -43,6 +43,7 @@ def test_resume_continues_in_the_same_bits(ranks, written, tmp_path):
     equal(workers.assemble(results), uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh", [{}, {"tp": 2, "dp": 2, "zero": 2}, {"dp": 3, "zero": 1}, {"pp": 2, "tp": 2}]
 )

@@ -80,8 +80,10 @@ def test_what_a_rank_did_last_survives_it(hang, kind):
     assert peer[-1]["collective_seq_id"] == mine[-1]["collective_seq_id"] + 1
     assert not peer[-1]["retired"]
     assert mine[-1]["retired"]
-    outermost = mine[-1]["frames"][-1]
-    assert outermost["filename"].startswith(("reftrain/", "torch/", "cli/")), outermost
+    where = [
+        frame["filename"] for frame in mine[-1]["frames"]
+    ]  # the ring's few, or all of a dump that is as new
+    assert [name for name in where if name.startswith("reftrain/")], where
     if kind == "crash":
         assert "reftrain: rank 1 (process " in said
         assert "was killed by SIGKILL; ended the other 3 ranks" in said

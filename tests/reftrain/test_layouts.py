@@ -32,6 +32,8 @@ SLOW = (
     "cp2 dp4 HSDP 2x2 (shards of 4)",
     "dp4 ZeRO-3",
     "accumulation 3",
+    "tp3 padded vocabulary, smoothing",
+    "pp2 balanced, v2, tied, ZeRO-2",
     "4D ZeRO-1",
     "4D ZeRO-2",
     "4D ZeRO-3",
