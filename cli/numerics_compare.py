@@ -77,7 +77,7 @@ def compare(
     with about([parallel]):
         finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
     if html_to is not None:
-        write_file(Path(html_to), compare_html(finding))
+        write_file(html_to, compare_html(finding))
     text = compare_text(finding, verbose=verbose)
     emit(
         text,
