@@ -10,6 +10,7 @@ from numerics.comparison.compare import compare as compare_runs
 from numerics.local.model_source import build
 from numerics.local.proof import prove
 from numerics.order.replayer import make_replay
+from numerics.precision.beside import ladder_beside, refuse_to_climb
 from numerics.report.html import compare_html
 from numerics.report.json import compare_document, dumps
 from numerics.report.text import compare_text
@@ -17,7 +18,7 @@ from tracekit.report.markdown import fenced_markdown
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, MARKDOWN, about, emit, to_file, write_file
+from .output import JSON, MARKDOWN, about, emit, to_file
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -42,6 +43,17 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Prove any run piece by piece: the function builds the whole model, its optimiser, loss and scheduler.",
 )
 @click.option("--no-replay", is_flag=True, help="Make no replay, and decide with what is there.")
+@click.option(
+    "--ladder", is_flag=True, help="Show the precision ladder too; both runs are repeated if need be."
+)
+@click.option(
+    "--pair",
+    "pairs",
+    type=(_FOLDER, _FOLDER),
+    multiple=True,
+    metavar="RUN BASELINE",
+    help="Show the ladder with this pair in another format; repeat for each.",
+)
 @JSON
 @MARKDOWN
 @click.option(
@@ -55,6 +67,8 @@ def compare(
     replay: Path | None,
     model: str | None,
     no_replay: bool,
+    ladder: bool,
+    pairs: Sequence[tuple[Path, Path]],
     json_to: str | None,
     markdown_to: str | None,
     html_to: str | None,
@@ -63,29 +77,41 @@ def compare(
 ) -> int:
     """Say whether a run differs from a baseline by the order of its sums alone, or by a bug, and prove it.
 
-    Both folders hold a capture (reftrain run --capture digest, or numerics.Recorder in any trainer). Their meshes may
-    differ. The proof is the matched replay: one process that repeats the run's own order of sums.
+    Both folders hold a capture (reftrain run --capture digest, or numerics.Recorder in any trainer). Meshes may differ.
+    The proof is the matched replay: one process that repeats the run's own order of sums.
 
     \b
     numerics compare --parallel run_a --baseline run_b
     numerics compare --parallel run_a --baseline run_b --html report.html --json -
+    numerics compare --parallel run_a --baseline run_b --ladder --html report.html
     numerics compare --parallel run_a                  (the run against its own replay)
 
     Exit codes: 0 identical, drift, rounding, signed_zero, reporting_only; 1 bug, precision_policy; 3 incomparable
     or unreadable; 4 undecided.
     """
+    _refuse_ladder(parallel, baseline, pairs, ladder=ladder)
     with about([parallel]):
         finding = compare_runs(parallel, baseline, _options(replay, model, no_replay=no_replay, quiet=quiet))
-    if html_to is not None:
-        write_file(Path(html_to), compare_html(finding))
-    text = compare_text(finding, verbose=verbose)
-    emit(
-        text,
-        lambda: dumps(compare_document(finding)),
-        json_to,
-        (lambda: fenced_markdown(text), markdown_to),
-    )
+    talk = None if quiet else (lambda line: click.echo(plain(f"numerics: {line}"), err=True))
+    beside = ladder_beside(finding, pairs, make=ladder, progress=talk)
+    text = compare_text(finding, beside, verbose=verbose)
+    others = (lambda: fenced_markdown(text), markdown_to), (lambda: compare_html(finding, beside), html_to)
+    emit(text, lambda: dumps(compare_document(finding, beside)), json_to, *others)
     return exit_codes.of_comparison(finding.verdict)
+
+
+def _refuse_ladder(
+    parallel: Path, baseline: Path | None, pairs: Sequence[tuple[Path, Path]], *, ladder: bool
+) -> None:
+    """Raise UsageError or InputError, before any work, where a ladder is asked for that cannot be made."""
+    if not ladder and not pairs:
+        return
+    if ladder and pairs:
+        raise click.UsageError("--pair gives the finer runs; leave --ladder out")
+    if baseline is None:
+        raise click.UsageError("the ladder needs --baseline")
+    if ladder:
+        refuse_to_climb(parallel)
 
 
 def _options(replay: Path | None, model: str | None, *, no_replay: bool, quiet: bool) -> Options:

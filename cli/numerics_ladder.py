@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from numerics.precision.ladder import LadderFinding, climb
+from numerics.precision.beside import climb_and_keep, ladder_folder
+from numerics.precision.ladder import LadderFinding
 from numerics.precision.ladder import ladder as judge
 from numerics.report.json import dumps
 from numerics.report.ladder import ladder_document, ladder_text
@@ -81,4 +82,4 @@ def _climbed(
     if parallel is None or baseline is None:
         raise click.UsageError("give --parallel and --baseline, or at least two --pair")
     talk = None if quiet else (lambda line: click.echo(plain(f"numerics: {line}"), err=True))
-    return climb(parallel, baseline, out or parallel / "ladder", talk)
+    return climb_and_keep(parallel, baseline, out or ladder_folder(parallel), talk)

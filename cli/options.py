@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -144,7 +143,7 @@ def _page(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str
     if text == "-":
         raise click.BadParameter("a page is no text for a terminal; name a file")
     check_installed()
-    check_writable(Path(text))
+    check_writable(text)
     return text
 
 
@@ -163,7 +162,7 @@ def _metrics(_ctx: click.Context, _param: click.Parameter, text: str | None) -> 
     """Check `--prometheus` before any work: the file can be written, and its package is installed."""
     if text is not None:
         prometheus_client.check_installed()
-        check_writable(Path(text))
+        check_writable(text)
     return text
 
 
@@ -185,7 +184,7 @@ def _trace(_ctx: click.Context, _param: click.Parameter, text: str | None) -> st
     if text == "-":
         raise click.BadParameter("a trace is no text for a terminal; name a file")
     perfetto_trace.check_installed()
-    check_writable(Path(text))
+    check_writable(text)
     return text
 
 

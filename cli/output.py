@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tracekit.errors import InputError, OutputError
+from tracekit.files.far import check_target, is_url, put_bytes
 from tracekit.own_files import unwritable
 from tracekit.thresholds.ingest import FILES_NAMED
 
@@ -25,16 +26,20 @@ def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, st
     click.echo(printed, nl=False)
     for form, target in forms:
         if target not in (None, "-"):
-            write_file(Path(target), form())
+            write_file(target, form())
 
 
-def write_file(path: Path, text: str | bytes) -> None:
-    """Write a file whole or not at all; a pipe or device, such as /dev/stdout, is written to as it is.
+def write_file(target: str | Path, text: str | bytes) -> None:
+    """Write a file whole or not at all, here or behind a URL; a pipe or device, such as /dev/stdout, as it is.
 
     Raises OutputError, with the remedy, where that fails; a link is never replaced.
     """
-    check_writable(path)
     data = text if isinstance(text, bytes) else text.encode("utf-8")
+    if is_url(str(target)):
+        put_bytes(str(target), data)
+        return
+    check_writable(target)
+    path = Path(target)
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
@@ -44,8 +49,12 @@ def write_file(path: Path, text: str | bytes) -> None:
         raise _refused(path, error.strerror or str(error)) from error
 
 
-def check_writable(path: Path) -> None:
+def check_writable(target: str | Path) -> None:
     """Raise OutputError where a file cannot be written, before the work whose answer it is to hold."""
+    if is_url(str(target)):
+        check_target(str(target))
+        return
+    path = Path(target)
     folder = path.absolute().parent
     if path.is_dir():
         raise _refused(path, "it is a folder")
@@ -88,7 +97,7 @@ def to_file(ctx: click.Context, param: click.Parameter, text: str | None) -> str
     if text == "-" and ctx.meta.setdefault(_PRINTED, param.opts[0]) != param.opts[0]:
         raise click.BadParameter(f"{ctx.meta[_PRINTED]} is printed already; name a file for one of them")
     if text is not None and text != "-":
-        check_writable(Path(text))
+        check_writable(text)
     return text
 
 

@@ -37,7 +37,7 @@ class Source:
     engine: str | None = None
     address: str | None = None
 
-    def read(self, out: Path | None = None, *, append: bool = False) -> Run:
+    def read(self, out: str | None = None, *, append: bool = False) -> Run:
         """The ingested run, read with a progress line; `out` keeps it, and grows if it is to `append`.
 
         Without `jobs` one process reads, or one a CPU where the local input is large.

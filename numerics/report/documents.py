@@ -68,45 +68,6 @@ class CellDocument(TypedDict):
     rel: float | None
 
 
-class CompareDocument(TypedDict):
-    """The answer of `numerics compare`."""
-
-    schema: Literal["numerics.compare/1"]
-    verdict: Verdict
-    proof: Proof
-    reason: str
-    runs: RunsDocument
-    first_divergence: DivergenceDocument | None
-    explanation: str | None
-    tensors: CountsDocument
-    replayed_rows: RowsDocument
-    worst: list[DifferenceDocument]
-    invariants: list[str]
-    plan: list[str]
-    could_not_have_seen: list[str]
-    next: str | None
-    notes: list[str]
-    modules: list[CellDocument]
-    not_checked: list[str]
-
-
-class RoundDocument(TypedDict):
-    """The steps that one pair of runs recorded, and those of them that differ."""
-
-    probed: list[int]
-    divergent: list[int]
-
-
-class BisectDocument(TypedDict):
-    """The answer of `numerics bisect`; `first_step` is null where no step differs, -1 before the first."""
-
-    schema: Literal["numerics.bisect/1"]
-    steps: int
-    first_step: int | None
-    rounds: list[RoundDocument]
-    compare: CompareDocument
-
-
 class RungDocument(TypedDict):
     """One tensor on the ladder; `relative` by policy, null where it is not comparable."""
 
@@ -131,6 +92,46 @@ class LadderDocument(TypedDict):
     tensors: dict[Shape, int]
     rungs: list[RungDocument]
     notes: list[str]
+
+
+class CompareDocument(TypedDict):
+    """The answer of `numerics compare`; `ladder` is null where none was given, kept or asked for."""
+
+    schema: Literal["numerics.compare/1"]
+    verdict: Verdict
+    proof: Proof
+    reason: str
+    runs: RunsDocument
+    first_divergence: DivergenceDocument | None
+    explanation: str | None
+    tensors: CountsDocument
+    replayed_rows: RowsDocument
+    worst: list[DifferenceDocument]
+    invariants: list[str]
+    plan: list[str]
+    could_not_have_seen: list[str]
+    next: str | None
+    notes: list[str]
+    modules: list[CellDocument]
+    not_checked: list[str]
+    ladder: LadderDocument | None
+
+
+class RoundDocument(TypedDict):
+    """The steps that one pair of runs recorded, and those of them that differ."""
+
+    probed: list[int]
+    divergent: list[int]
+
+
+class BisectDocument(TypedDict):
+    """The answer of `numerics bisect`; `first_step` is null where no step differs, -1 before the first."""
+
+    schema: Literal["numerics.bisect/1"]
+    steps: int
+    first_step: int | None
+    rounds: list[RoundDocument]
+    compare: CompareDocument
 
 
 class BufferDocument(TypedDict):

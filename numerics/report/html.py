@@ -3,27 +3,48 @@
 from html import escape
 
 from numerics.findings import Cell, CompareFinding
+from numerics.precision.beside import LadderBeside
+from numerics.report.ladder_html import sections, verdict_box
 from numerics.report.page import facts, field, listed, page, picture, strength, text
-from numerics.report.text import compare_text
-from numerics.thresholds.report import RANKS_IN_PAGE
+from numerics.report.text import LADDER_TELLS, compare_text, first_words
+from numerics.thresholds.report import MODULES_DRAWN, RANKS_IN_PAGE, STEPS_DRAWN
 
 
-def compare_html(finding: CompareFinding) -> str:
-    """Return one page: verdict, place, picture of modules by step and phase, largest differences, blind spots."""
+def compare_html(finding: CompareFinding, ladder: LadderBeside | None = None) -> str:
+    """Return one page: verdict, place, modules by step and phase, largest differences, ladder, blind spots."""
     title = f"numerics: {finding.verdict.replace('_', ' ')}"
     parts = [
         f"<h1>{text(title)}</h1>",
         f'<div class="verdict {finding.verdict}"><p>{text(finding.reason)}</p>{_facts(finding)}</div>',
         _picture(finding.cells),
         _largest(finding),
+        *_ladder(finding, ladder),
         listed("Broken invariants", finding.invariants),
         listed("Recorded plan against declared plan", finding.plan),
         listed("What this run could not have exposed", finding.could_not_have_seen),
         listed("Not checked", finding.not_checked),
         listed("Notes", finding.notes),
-        f"<h2>As text</h2><pre>{escape(compare_text(finding, verbose=True))}</pre>",
+        f"<h2>As text</h2><pre>{escape(compare_text(finding, ladder, verbose=True))}</pre>",
     ]
     return page(title, parts)
+
+
+def _ladder(finding: CompareFinding, beside: LadderBeside | None) -> list[str]:
+    """Return the ladder with its verdict and sections, else why there is none and the command that makes one."""
+    if beside is None:
+        return []
+    title = "<h2>The precision ladder</h2>"
+    if beside.finding is None:
+        told = f"{title}<p>{text(LADDER_TELLS)} No ladder: {text(beside.why_not)}.</p>"
+        return [
+            told
+            if beside.command is None
+            else f"{told}<p>To show it: <code>{text(beside.command)}</code></p>"
+        ]
+    proof = "on no proof" if finding.proof == "none" else f"on its proof, {finding.proof.replace('_', ' ')}"
+    told = f"<p>{text(LADDER_TELLS)} The verdict above rests {text(proof)}, not on the ladder.</p>"
+    notes = f"<p>Limits: {text('; '.join(beside.finding.notes))}.</p>"
+    return [title, told, verdict_box(beside.finding), notes, *sections(beside.finding)]
 
 
 def _facts(finding: CompareFinding) -> str:
@@ -39,7 +60,11 @@ def _facts(finding: CompareFinding) -> str:
         place = f"step {found.step}, {found.phase}" + (
             "" if found.micro_batch is None else f", micro-batch {found.micro_batch}"
         )
-        rows += [("first divergence", place), ("tensor", found.tensor), ("module", found.module or "-")]
+        rows += [
+            (first_words(finding.verdict), place),
+            ("tensor", found.tensor),
+            ("module", found.module or "-"),
+        ]
         rows += [("collective", found.collective or "-"), ("axis", found.axis or "-")]
         rows += [
             ("ranks", ", ".join(str(r) for r in found.ranks[:RANKS_IN_PAGE])),
@@ -56,8 +81,10 @@ def _picture(cells: tuple[Cell, ...]) -> str:
     """Return the picture: modules downwards, steps and phases to the right; red: unexplained, amber: by order."""
     if not cells:
         return ""
+    full = len({c.module for c in cells}) == MODULES_DRAWN or len({c.step for c in cells}) == STEPS_DRAWN
+    bound = f" At most {MODULES_DRAWN} modules and {STEPS_DRAWN} steps are drawn: the first." if full else ""
     return (
-        "<h2>Where</h2><p>Green: equal bits. Amber: differs by order. Red: unexplained. Stronger: larger.</p>"
+        f"<h2>Where</h2><p>Green: equal bits. Amber: differs by order. Red: unexplained. Stronger: larger.{bound}</p>"
         + picture({(c.module, c.step, c.phase): _field(c) for c in cells})
     )
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from numerics.findings import COMPARE_SCHEMA, Cell, CompareFinding, Divergence, TensorDifference
+from numerics.precision.beside import LadderBeside
 from numerics.report.documents import CellDocument, CompareDocument, DifferenceDocument, DivergenceDocument
+from numerics.report.ladder import ladder_document
 
 
-def compare_document(finding: CompareFinding) -> CompareDocument:
-    """Return the finding as a JSON-ready dict."""
+def compare_document(finding: CompareFinding, ladder: LadderBeside | None = None) -> CompareDocument:
+    """Return the finding as a JSON-ready dict, with the ladder's own document where there is one."""
+    climbed = None if ladder is None else ladder.finding
     counts = finding.tensors
     return {
         "schema": COMPARE_SCHEMA,
@@ -36,6 +39,7 @@ def compare_document(finding: CompareFinding) -> CompareDocument:
         "notes": list(finding.notes),
         "modules": [_cell(cell) for cell in finding.cells],
         "not_checked": list(finding.not_checked),
+        "ladder": None if climbed is None else ladder_document(climbed),
     }
 
 

@@ -1,13 +1,14 @@
 """The ladder's answer as text and as JSON (`numerics.ladder/1`)."""
 
 import math
+from typing import Final
 
-from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape
+from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape, Verdict
 from numerics.report.documents import LadderDocument, RungDocument
 from numerics.thresholds.report import RUNGS_SHOWN
 from tracekit.text import plain
 
-_WORDS = {
+VERDICTS: Final[dict[Verdict, str]] = {
     "identical": "IDENTICAL",
     "drift": "DRIFT, not a bug",
     "bug": "BUG",
@@ -24,7 +25,7 @@ _SHAPES: dict[Shape, str] = {
 
 def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
     """Return the finding as lines for a terminal, with a newline at the end."""
-    lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
+    lines = [f"{VERDICTS[finding.verdict]}: {finding.reason}"]
     counts = ", ".join(
         f"{finding.count(shape)} {word}" for shape, word in _SHAPES.items() if finding.count(shape)
     )

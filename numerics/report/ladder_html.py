@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from numerics.precision.ladder import LadderFinding, Rung
-from numerics.report.ladder import ladder_text, telling
+from numerics.report.ladder import VERDICTS, ladder_text, telling
 from numerics.report.page import Place, facts, field, listed, page, picture, strength, text
 from numerics.thresholds.report import DECADES_DRAWN, MODULES_DRAWN, STEPS_DRAWN
 
@@ -27,18 +27,29 @@ _FAINT: Final = 0.12
 def ladder_html(finding: LadderFinding) -> str:
     """Return one page: verdict, what each rung compares, modules by step on the ladder and on each rung, tensors."""
     title = f"numerics ladder: {finding.verdict}"
-    fields, left = _fields(finding.rungs)
     parts = [
         f"<h1>{text(title)}</h1>",
-        f'<div class="verdict {finding.verdict}"><p>{text(finding.reason)}</p>{facts([*_facts(finding)])}</div>',
-        _rungs(finding),
-        _ladder_picture(fields, left),
-        *(_rung_picture(finding, fields, number) for number in range(len(finding.policies))),
-        _tensors(finding),
+        verdict_box(finding),
+        *sections(finding),
         listed("Notes", finding.notes),
         f"<h2>As text</h2><pre>{escape(ladder_text(finding))}</pre>",
     ]
     return page(title, parts)
+
+
+def verdict_box(finding: LadderFinding) -> str:
+    """Return the verdict in one sentence, with the formats and the first tensor that stays apart."""
+    return (
+        f'<div class="verdict {finding.verdict}"><p><b>{VERDICTS[finding.verdict]}</b>: {text(finding.reason)}</p>'
+        f"{facts([*_facts(finding)])}</div>"
+    )
+
+
+def sections(finding: LadderFinding) -> list[str]:
+    """Return what a page shows of a ladder: its rungs, modules by step as a whole and on each rung, tensors."""
+    fields, left = _fields(finding.rungs)
+    pictures = (_rung_picture(finding, fields, number) for number in range(len(finding.policies)))
+    return [_rungs(finding), _ladder_picture(fields, left), *pictures, _tensors(finding)]
 
 
 def _facts(finding: LadderFinding) -> Iterator[tuple[str, str]]:
@@ -61,7 +72,7 @@ def _rungs(finding: LadderFinding) -> str:
         for name in ("rung", "equal", "differ", "not comparable", "largest relative distance", "its tensor")
     )
     return (
-        "<h2>The rungs</h2><p>The same pair of runs in each format. One rung alone proves nothing: what counts is "
+        "<h3>The rungs</h3><p>The same pair of runs in each format. One rung alone proves nothing: what counts is "
         f"how distances go from rung to rung.</p><div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
     )
 
@@ -111,8 +122,9 @@ def _behaviour(rung: Rung) -> str:
 def _ladder_picture(fields: dict[Place, list[Rung]], left: str) -> str:
     """Return the picture of what the tensors of each module do from rung to rung."""
     return (
-        "<h2>Where</h2><p>Red: stays apart however fine the format. Amber: falls with it, as rounding does. Grey: zero "
-        "but for rounding. Green: equal. Blue: a reported value stays apart. Dashed: not comparable, so open. "
+        "<h3>From rung to rung</h3><p>Red: stays apart however fine the format. Amber: falls with it, as rounding "
+        "does. Grey: zero but for rounding. Green: equal. Blue: a reported value stays apart. Dashed: not comparable, "
+        "so open. "
         f"Stronger: larger on the finest rung.{left}</p>"
         + picture({place: _ladder_field(members) for place, members in fields.items()})
     )
@@ -173,6 +185,6 @@ def _tensors(finding: LadderFinding) -> str:
         for rung in shown
     )
     return (
-        "<h2>Tensors that tell most</h2><p>Relative distance on each rung; the slope is the power of the unit roundoff "
+        "<h3>Tensors that tell most</h3><p>Relative distance on each rung; the slope is the power of the unit roundoff "
         f"with which it falls.</p><div class=scroll><table><tr>{head}</tr>{rows}</table></div>"
     )

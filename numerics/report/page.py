@@ -9,7 +9,7 @@ from tracekit.text import plain
 
 _STYLE: Final = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2024;background:#fff}
-h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.1rem;margin:1.8rem 0 .5rem}
+h1{font-size:1.5rem;margin:0 0 .3rem}h2{font-size:1.2rem;margin:1.8rem 0 .5rem}h3{font-size:1rem;margin:1.4rem 0 .4rem}
 .bug,.precision_policy{border-left:.4rem solid #c2321f}
 .drift,.identical,.signed_zero,.reporting_only{border-left:.4rem solid #2c7a4b}
 .undecided,.incomparable{border-left:.4rem solid #b7791f}.verdict{padding:.6rem 1rem;background:#f5f6f8}
@@ -26,7 +26,7 @@ body{color:#e6e8ea;background:#15181b}.verdict,pre,code{background:#23272b}
 .map td{border-color:#15181b}.map .unknown{border-color:#8a929a}}
 @media print{body{margin:0;max-width:none;color:#000;background:#fff}.scroll,pre{overflow:visible}
 pre{white-space:pre-wrap}.verdict,pre,code{background:#fff}.map td{border-color:#fff}
-h2{break-after:avoid}tr{break-inside:avoid}}
+h2,h3{break-after:avoid}tr{break-inside:avoid}}
 """
 Place = tuple[str, int, str]
 """A module, a step and a phase: one field of a picture."""
@@ -65,7 +65,7 @@ def picture(fields: Mapping[Place, str]) -> str:
     """Return a table of fields, which are HTML: modules downwards as they come, steps and phases to the right."""
     columns = sorted({(step, _PHASES.get(phase, 9), phase) for _, step, phase in fields})
     modules = dict.fromkeys(module for module, _, _ in fields)
-    head = "".join(f"<th>{step} {text(phase)}</th>" for step, _, phase in columns)
+    head = "".join(f"<th>{f'{step} ' * (step >= 0)}{text(phase)}</th>" for step, _, phase in columns)
     body = "".join(
         f"<tr><th>{text(module)}</th>"
         + "".join(fields.get((module, step, phase), "<td></td>") for step, _, phase in columns)

@@ -1,6 +1,10 @@
 """The finding for a terminal: the verdict first, then place, explanation, counts and blind spots."""
 
+from typing import Final
+
 from numerics.findings import CompareFinding, Divergence, TensorDifference
+from numerics.precision.beside import LadderBeside
+from numerics.report.ladder import ladder_text
 from numerics.thresholds.report import LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
 from tracekit.text import plain
 
@@ -17,8 +21,16 @@ _WORDS = {
 }
 
 
-def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
-    """Return the finding as lines for a terminal, with a newline at the end."""
+LADDER_TELLS: Final = (
+    "The same pair of runs in finer formats: rounding falls with the format, a bug does not."
+)
+"""What the precision ladder is, in a sentence."""
+
+
+def compare_text(
+    finding: CompareFinding, ladder: LadderBeside | None = None, *, verbose: bool = False
+) -> str:
+    """Return the finding as lines for a terminal, with the ladder where there is one, and a newline at the end."""
     lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
     if finding.proof != "none":
         lines.append(f"proof: {finding.proof.replace('_', ' ')}")
@@ -31,6 +43,7 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     if shown:
         lines.append("differ most:" + " " * 33 + "step   max ulp        rel     cosine      ratio")
         lines += [_difference(row) for row in shown]
+    lines += _ladder(ladder)
     lines += _listed("broken invariants", finding.invariants, verbose=verbose)
     lines += _listed("recorded plan against declared plan", finding.plan, verbose=verbose)
     lines += _listed("could not have seen", finding.could_not_have_seen, verbose=verbose)
@@ -41,14 +54,26 @@ def compare_text(finding: CompareFinding, *, verbose: bool = False) -> str:
     return "".join(plain(line, "?") + "\n" for line in lines)
 
 
+def _ladder(beside: LadderBeside | None) -> list[str]:
+    """Return the first two lines of the ladder's own answer: its verdict, and how many tensors do what."""
+    if beside is None or beside.finding is None:
+        return []
+    verdict, counts = ladder_text(beside.finding).splitlines()[:2]
+    return [f"ladder:  {verdict}", f"         {counts}"]
+
+
+def first_words(verdict: str) -> str:
+    """Return what the first place where runs differ is called: no fault is said of order or rounding."""
+    return "first divergence" if verdict in {"bug", "precision_policy"} else "first difference"
+
+
 def _divergence(found: Divergence, verdict: str) -> list[str]:
     """Return the lines that say where the run first differs."""
-    title = "first divergence" if verdict in {"bug", "precision_policy"} else "first difference"
     step = f"step {found.step}" if found.step >= 0 else "before the first step"
     where = [step, found.phase]
     if found.micro_batch is not None:
         where.append(f"micro-batch {found.micro_batch}")
-    lines = [f"{title}: {', '.join(where)}", f"  tensor       {found.tensor}"]
+    lines = [f"{first_words(verdict)}: {', '.join(where)}", f"  tensor       {found.tensor}"]
     if found.module:
         lines.append(f"  module       {found.module}")
     if found.collective:

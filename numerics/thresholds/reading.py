@@ -17,6 +17,9 @@ MAX_DIMENSIONS: Final = 16
 MAX_JSON_BYTES: Final = 64 << 20
 """Largest stamp or manifest read; real ones have kilobytes."""
 
+MAX_PAIR_BYTES: Final = 4 << 10
+"""Largest note beside repeated runs that is read; real ones have two ids and two policies."""
+
 MAX_PLAN_BYTES: Final = 256 << 20
 """Largest order plan or shadow sums read; a plan of 1 000 ranks has megabytes."""
 

@@ -1,25 +1,26 @@
 """Pictures of the pages that docs/ shows, made of the samples: `python -m tests.docs.screens` writes them anew.
 
 Each is the head of a page that a documented command writes, in headless Chromium, light. The page over windows is that
-of the job of docs/trend.md, which no sample holds.
+of the job of docs/trend.md, which no sample holds; that of a wrong run is of the runs of docs/guide/wrong.md.
 """
 
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import tracekit
-from tests.docs.shown import printed
+from tests.docs.shown import printed, sessions
 from tests.house.source import ROOT
 from tests.report.test_html import CHROMIUM, QUIETLY
 from tests.trend.jobs import windows
 from tracekit.report.html.trend import trend_html
 
 FOLDER = ROOT / "docs" / "screens"
-HEIGHTS = {"stuck": 720, "trend": 1060}
-"""Of pictures whose page fits less than a screen, or needs less of it."""
+HEIGHTS = {"stuck": 720, "trend": 1060, "wrong": 1490}
+"""Of pictures whose page fits less than a screen, needs less of it, or holds what matters below."""
 MOST_BYTES = 150_000
 
 
@@ -34,11 +35,21 @@ def over_windows(page: Path) -> None:
     page.write_text(trend_html(tracekit.trend(run)), encoding="utf-8")
 
 
+def compared(page: Path) -> None:
+    """The page of the run with a planted bug, with its ladder; some two minutes."""
+    commands = [command for command, _ in sessions(ROOT / "docs" / "guide" / "wrong.md")]
+    with chdir(page.parent):
+        for command in (c for c in commands if c.startswith("reftrain run")):
+            printed(command)
+        print(printed(f"{commands[-1]} --ladder --html {page}").splitlines()[0])
+
+
 PAGES: dict[str, Callable[[Path], None]] = {
     "slow": by_command("tracekit slowrank sample_traces/demo_slow_tp --quiet --html"),
     "stuck": by_command("tracekit hang sample_traces/hang_host_stall --quiet --html"),
     "breakdown": by_command("tracekit breakdown sample_traces/slow_compute --quiet --html"),
     "trend": over_windows,
+    "wrong": compared,
 }
 """What writes the page of each picture, by its name."""
 

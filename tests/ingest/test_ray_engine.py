@@ -11,7 +11,7 @@ from tracekit_cli.tracekit import main
 
 from tests.house.source import ROOT
 from tests.ingest.sample import put
-from tracekit.errors import InputError, TracekitError, UsageError
+from tracekit.errors import InputError, OutputError, TracekitError, UsageError
 from tracekit.ingest import load, ray_engine
 
 SAMPLE = ROOT / "sample_traces" / "slow_compute"
@@ -90,6 +90,22 @@ def test_slowrank_on_a_cluster_answers_the_same(cluster, monkeypatch, capsys):
         answers.append((left.value.code, capsys.readouterr().out))
     assert answers[0] == answers[1]
     assert json.loads(answers[0][1])["verdict"] == "slow_rank"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_runs_are_kept_in_a_bucket_and_grow_there(bucket, tmp_path):
+    import fsspec
+
+    paths = sorted(map(str, (SAMPLE / "trace").iterdir()))
+    for count in (3, 5):
+        load(paths[:count], out=f"{bucket}/kept/run", append=True)
+        load(paths[:count], out=tmp_path / "run", append=True)
+    fsspec.filesystem("s3").get(f"{bucket}/kept/run/", f"{tmp_path / 'back'}/", recursive=True)
+    assert files(tmp_path / "back") == files(tmp_path / "run")
+    assert len(load(f"{bucket}/kept/run").ranks) == 5
+    with pytest.raises(OutputError, match="nobucket does not exist"):
+        load(paths[:1], out="s3://nobucket/run")
 
 
 @pytest.fixture

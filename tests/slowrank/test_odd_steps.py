@@ -40,6 +40,26 @@ def saving(folder, *, slow=(), inside=0.0, before=0.0, extra=True):
     return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
 
 
+def logging(folder, *, pauses, late):
+    """A job of three steps whose rank 0 halts for ms before the steps in `pauses`, the first time unseen if `late`."""
+    lines = [Timeline(r) for r in range(RANKS)]
+    for step in range(3):
+        pause = pauses[step] * 1000.0
+        if step == 0 and late:
+            lines[0].at += pause
+            pause = 0.0
+        begins = [line.at for line in lines]
+        for layer in range(3):
+            for line in lines:
+                noise = 1 + 0.005 * (((line.rank * 7 + step * 5 + layer * 3) % 11) / 5 - 1)
+                line.at += pause if line.rank == layer == 0 else 0.0
+                line.compute(LAYER_US * noise)
+            reduced(lines)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+
+
 def odd(finding):
     """What the finding tells of steps that it left out."""
     return [q.detail for q in finding.quality if q.kind == "odd_steps"]
@@ -68,3 +88,24 @@ def test_a_step_is_odd_by_what_it_adds(tmp_path, how):
 def test_steps_that_the_user_names_are_kept(tmp_path):
     finding = analyse(saving(tmp_path, before=10_000.0), steps=[(0, STEPS)])
     assert finding.steps.analysed == tuple(range(STEPS))
+
+
+@pytest.mark.parametrize(
+    ("pauses", "late", "steps"),
+    [
+        ((6.0, 6.0, 6.0), True, (1, 2)),
+        ((6.0, 6.0, 6.0), False, (0, 1, 2)),
+        ((0.05, 6.0, 6.0), True, (0, 1, 2)),
+    ],
+)
+def test_a_delay_before_the_recording_is_not_priced(tmp_path, pauses, late, steps):
+    """A host that pauses before each step was late for the first one, in which its peers wait for nothing recorded."""
+    finding = analyse(logging(tmp_path, pauses=pauses, late=late))
+    assert (finding.verdict, [s.rank for s in finding.suspects]) == ("slow_rank", [0])
+    assert finding.steps.analysed == steps
+    assert [q.detail.split(":")[0] for q in finding.quality if q.kind == "late_begin"] == (
+        ["step 0 is left out"] if steps[0] else []
+    )
+    assert finding.suspects[0].lost_ms_per_step == pytest.approx(
+        sum(pauses[s] for s in steps) / len(steps), rel=0.1
+    )

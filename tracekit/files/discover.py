@@ -13,6 +13,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from tracekit.errors import InputError, UsageError
+from tracekit.files.far import is_url, reached
 from tracekit.files.recorded_run import RecordedRun, recorded_run
 from tracekit.files.source import Source
 from tracekit.findings import Rejected
@@ -62,7 +63,7 @@ def discover(inputs: Sequence[str], wanted: Wanted) -> Found:
     for text in inputs:
         if not text.strip():
             raise UsageError("an input is empty; name a file, a folder, a glob or a URL")
-        if "://" in text:
+        if is_url(text):
             search.url(text)
         else:
             search.path(text)
@@ -115,32 +116,14 @@ class _Search:
 
     def url(self, url: str) -> None:
         """Take a file behind an fsspec URL, a folder there, or the matches of a glob there."""
-        import fsspec  # what reads local files need not wait for it
-        from fsspec.registry import known_implementations
-
-        try:
-            fs, path = fsspec.core.url_to_fs(url)
-            named = False
+        named = False
+        with reached(url) as (fs, path):
             if has_magic(path):
                 listed = fs.glob(path, detail=True)
             elif fs.isdir(path):
                 listed = fs.find(path, detail=True)
             else:
                 listed, named = {path: fs.info(path)}, True
-        except FileNotFoundError as error:
-            raise InputError(f"{url}: no such file or folder; check the URL") from error
-        except ImportError as error:
-            protocol = url.partition("://")[0]
-            known = str(known_implementations.get(protocol, {}).get("class", protocol))
-            package = known.partition(".")[0]
-            raise InputError(
-                f"{url}: {protocol} is read by a package that is not installed; pip install {package}"
-            ) from error
-        except Exception as error:  # every backend has errors of its own
-            reason = f"{type(error).__name__}: {error}"
-            raise InputError(
-                f"{url}: cannot be reached ({reason}); check the URL and the credentials"
-            ) from error
         files = {name: info for name, info in listed.items() if named or info.get("type") != "directory"}
         if not files:
             raise InputError(f"{url}: no file matches; check the URL")

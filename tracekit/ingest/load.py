@@ -1,13 +1,17 @@
 """Ingest as one call: inputs to an open `Run`. The CLI and every test start here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 
 from tracekit.errors import InputError, UsageError, with_rejected
 from tracekit.files.discover import Found, Inputs, discover, listed
+from tracekit.files.far import is_url
 from tracekit.files.source import Source
 from tracekit.findings import Quality
+from tracekit.ingest.far_run import fetch_run, is_run_at, put_run, refuse_foreign_at
 from tracekit.ingest.file_result import FileResult
 from tracekit.ingest.kept_files import KeptFiles, kept_files, save_files
 from tracekit.ingest.kept_run import open_kept
@@ -31,7 +35,7 @@ from tracekit.workers import Engine
 def load(
     inputs: Inputs,
     *,
-    out: Path | None = None,
+    out: str | PathLike[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
     job: int | None = None,
@@ -40,8 +44,9 @@ def load(
 ) -> Run:
     """Return a run read from traces, operation tables or flight-recorder dumps with timing, or open an ingested one.
 
-    inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder; one or several.
-    out: where the run is kept; None keeps it in a temporary folder for as long as somebody holds the run.
+    inputs: files, folders (searched through), globs, fsspec URLs, or one ingested run folder (or its URL).
+    out: where the run is kept, a folder or an fsspec URL; None keeps it in a temporary folder for as long as somebody
+    holds the run.
     jobs: processes that read files; the result has the same bytes whatever their number.
     progress: called with a `ProgressEvent` as files are read.
     job: which one to read, from 1, where the files are of several jobs, or the operations of the ranks turn out to be.
@@ -51,6 +56,49 @@ def load(
     used are in `Run.rejected` otherwise. Raises UsageError where there are several jobs, but none of that number.
     """
     inputs = listed(inputs)
+    local = partial(_load, jobs=jobs, progress=progress, job=job, engine=engine, append=append)
+    if out is not None and is_url(fspath(out)):
+        return _kept_afar(inputs, fspath(out), local, append=append)
+    if len(inputs) == 1 and is_url(inputs[0]) and is_run_at(inputs[0]):
+        return _fetched(inputs[0], local, None if out is None else Path(out))
+    return local(inputs, None if out is None else Path(out))
+
+
+def _kept_afar(inputs: list[str], out: str, local: Callable[..., Run], *, append: bool) -> Run:
+    """Make the run in a temporary folder, after the one that lies at `out` where it is to grow, and put it there."""
+    if any(is_url(text) and is_run_at(text) for text in inputs):
+        raise InputError(f"{inputs[0]}: is an ingested run already; every command reads it as it is")
+    refuse_foreign_at(out)
+    with building(None) as (folder, lease):
+        kept = folder / "run"
+        if append and is_run_at(out):
+            fetch_run(out, kept)
+        run = local(inputs, kept)
+        put_run(kept, out)
+    return replace(run, lease=lease)
+
+
+def _fetched(url: str, local: Callable[..., Run], out: Path | None) -> Run:
+    """The run behind a URL, opened in a temporary folder; InputError where it is to be kept once more."""
+    if out is not None:
+        raise InputError(f"{url}: is an ingested run already; every command reads it as it is")
+    with building(None) as (folder, lease):
+        fetch_run(url, folder / "run")
+        run = local([str(folder / "run")], None)
+    return replace(run, lease=lease)
+
+
+def _load(
+    inputs: list[str],
+    out: Path | None,
+    *,
+    jobs: int,
+    progress: Progress | None,
+    job: int | None,
+    engine: Engine | None,
+    append: bool,
+) -> Run:
+    """Return a run whose files may be far and whose folder is here, as `load` does."""
     if len(inputs) == 1 and is_run(Path(inputs[0])):
         return replace(_opened(Path(inputs[0]), out, jobs), job=job)
     _check_inputs(inputs, out)

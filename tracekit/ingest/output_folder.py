@@ -26,6 +26,11 @@ _WRITTEN = re.compile(
 """Every path below a run folder that tracekit writes."""
 
 
+def is_written(path: str) -> bool:
+    """Whether tracekit writes a path, relative to its run folder."""
+    return _WRITTEN.fullmatch(path) is not None
+
+
 def refuse_foreign(out: Path) -> None:
     """Raise InputError where a run may not be put at `out`: a link, or somebody else's files.
 
@@ -42,7 +47,7 @@ def refuse_foreign(out: Path) -> None:
         raise InputError(f"{out}: the folder to put it in does not exist; create it first")
     if why := unwritable(parent):
         raise OutputError(f"{out}: cannot be written ({parent}: {why}); name another folder")
-    if foreign := strangers(out, lambda path: bool(_WRITTEN.fullmatch(path))):
+    if foreign := strangers(out, is_written):
         raise InputError(
             f"{out}: holds {foreign[0]}, which tracekit did not write; move it away, or name another folder"
         )

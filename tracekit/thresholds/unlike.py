@@ -31,3 +31,7 @@ STALL_TIMES: Final = 2.0
 
 STALL_SHARE: Final = 0.03
 """And this share of all that the rank worked longer: shorter ones are launches, of which every step has many."""
+
+LAG_BEFORE: Final = 0.05
+"""Share of a step by which a rank's first one is shorter than its peers' where it began that step late. A third of it
+is missing from the price of three steps."""

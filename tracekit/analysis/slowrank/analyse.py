@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
 from tracekit.analysis.slowrank.joined import joined
+from tracekit.analysis.slowrank.lag_before import without_lag_before
 from tracekit.analysis.slowrank.late_posts import with_late_posts
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
 from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
@@ -95,7 +96,7 @@ def _answered(
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
         raise _alone(run, error) from error.__cause__
-    case, answer = _judged(case if steps else without_odd_steps(case))
+    case, answer = without_lag_before(*_judged(case if steps else without_odd_steps(case)), _judged)
     answer = with_hidden_rank(case, tempered(case, answer))
     answer = with_unsteady_link(case, with_late_posts(case, with_most_of_it(case, answer)))
     return case, choice, _of_part(case, doubted(case, answer))
@@ -167,10 +168,8 @@ def _stepped(
     if any(r.steps for r in ranks):
         again = [replace(read_rank(run, r.rank, marked=False), group=r.group) for r in ranks]
         with suppress(NoWholeStepError):
-            found = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
-            return replace(found[0], run=_with(found[0].run, f"{told}each repetition counts as one")), found[
-                1
-            ]
+            case, choice = _opened(run, [repaired(r, final=False) for r in again], mesh, order, None)
+            return replace(case, run=_with(case.run, f"{told}each repetition counts as one")), choice
     run = _with(run, f"{told}{_PART}")
     return _opened(run, ranks, mesh, order, None, common=True)
 
@@ -254,7 +253,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
     notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
-    notes += [note for note in [sole_group_note(case)] if note]
+    notes += filter(None, [sole_group_note(case)])
     return SlowRankFinding(
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),

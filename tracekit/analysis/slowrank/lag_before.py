@@ -1,0 +1,41 @@
+"""A first step that a suspect began late, for a delay from before the recording: it does not count in the price.
+
+A host that pauses between two steps is late for the next one. Its peers stand still in the first recorded step for a
+pause that nobody recorded, so that no replay of the suspect's work can win that step back; the steps behind it tell.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case, build
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.findings import Quality
+from tracekit.thresholds.unlike import LAG_BEFORE
+
+
+def without_lag_before(
+    case: Case, answer: Answer, judged: Callable[[Case], tuple[Case, Answer]]
+) -> tuple[Case, Answer]:
+    """Case and answer without the first step, where a suspect began it late; unchanged where another answer follows."""
+    suspects = {s.rank for s in answer.suspects}
+    late = suspects & set(_late(case)) if answer.verdict == "slow_rank" and case.cut is None else set()
+    if not late:
+        return case, answer
+    told = f"step {case.steps.numbers[0]} is left out: rank {min(late)} began it late, for a delay before the recording"
+    run = replace(case.run, quality=(*case.run.quality, Quality("late_begin", None, 1, told)))
+    rest, again = judged(build(run, case.ops, case.mesh, [(n, n + 1) for n in case.steps.numbers[1:]]))
+    same = again.verdict == answer.verdict and {s.rank for s in again.suspects} == suspects
+    return (rest, again) if same else (case, answer)
+
+
+def _late(case: Case) -> list[int]:
+    """The ranks whose first step is shorter than the others' by what no later step of theirs is."""
+    if not case.steps.labelled or len(case.steps.numbers) <= 2:
+        return []
+    missed = np.nanmedian(case.steps.wall, axis=0) - case.steps.wall
+    usual = np.nanmax(np.where(np.isfinite(missed[:, 1:]), missed[:, 1:], 0.0), axis=1)
+    least = LAG_BEFORE * float(np.nanmedian(case.steps.wall[:, 1:]))
+    found = np.flatnonzero(np.isfinite(missed[:, 0]) & (missed[:, 0] - np.maximum(usual, 0.0) >= least))
+    return [case.steps.ranks[row] for row in found.tolist()]

@@ -1,0 +1,72 @@
+"""Ingested runs behind fsspec URLs: fetched whole before they are opened, and put there with the manifest last.
+
+Only the files that a run has are fetched: no name in a bucket becomes a path here otherwise.
+"""
+
+from glob import has_magic
+from pathlib import Path, PurePosixPath
+
+from tracekit.errors import InputError
+from tracekit.files.far import FileSystem, check_target, put_file, reached, written_to
+from tracekit.ingest.output_folder import is_written
+from tracekit.store import MANIFEST, is_run
+from tracekit.thresholds.ingest import MANIFEST_HEAD
+
+
+def is_run_at(url: str) -> bool:
+    """Whether an ingested run lies behind a URL; InputError where the URL cannot be reached."""
+    if has_magic(url):
+        return False
+    with reached(url) as (system, path):
+        manifest = f"{path.rstrip('/')}/{MANIFEST}"
+        if not system.exists(manifest):
+            return False
+        return b'"schema": "tracekit.run/' in system.cat_file(manifest, start=0, end=MANIFEST_HEAD)
+
+
+def fetch_run(url: str, folder: Path) -> None:
+    """Copy the run behind a URL into a folder, which is made."""
+    with reached(url) as (system, path):
+        for name in _names(system, path):
+            if is_written(name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                system.get_file(f"{path.rstrip('/')}/{name}", str(folder / name))
+    if not is_run(folder):
+        raise InputError(f"{url}: the run there changed while it was read; ask again")
+
+
+def refuse_foreign_at(url: str) -> None:
+    """Raise InputError where a run may not be put behind a URL: somebody else's files lie there.
+
+    Raises OutputError where nothing can be written there.
+    """
+    check_target(url.rstrip("/"))
+    with written_to(url) as (system, path):
+        foreign = [name for name in _names(system, path) if not is_written(name)]
+        taken = bool(foreign) or (system.exists(path) and not system.isdir(path))
+    if taken:
+        held = f"holds {foreign[0]}" if foreign else "is a file"
+        raise InputError(f"{url}: {held}, which tracekit did not write; name another place")
+
+
+def put_run(folder: Path, url: str) -> None:
+    """Put a run behind a URL in place of the one there; until its manifest is there, the last, it is no run."""
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    base = url.rstrip("/")
+    with written_to(url) as (system, path):
+        there = _names(system, path)
+        for name in sorted(there, key=lambda n: n != MANIFEST):
+            if name == MANIFEST or name not in names:
+                system.rm_file(f"{path.rstrip('/')}/{name}")
+    for name in sorted(names, key=lambda n: n == MANIFEST):
+        put_file(f"{base}/{name}", str(folder / name))
+
+
+def _names(system: FileSystem, path: str) -> list[str]:
+    """The files below a path, relative to it and sorted; none where nothing is there."""
+    system.invalidate_cache()
+    if not system.isdir(path):
+        return []
+    root = PurePosixPath("/" + path.strip("/"))
+    found = (PurePosixPath("/" + name.strip("/")) for name in system.find(path))
+    return sorted(str(name.relative_to(root)) for name in found)
