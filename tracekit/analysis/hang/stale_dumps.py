@@ -46,8 +46,9 @@ def _explaining(scene: Scene, found: Found) -> Found:
     as well. One device that stalled makes everybody wait for it in the end.
     """
     stalled = {rank for rank, accused in found.culprits.items() if accused.kind == "device_stalled"}
-    absent = set(scene.world) - scene.dumps.keys()
-    if not stalled or all_explained(scene, found.culprits.keys() | absent, stalled):
+    # what a rank waits for whose ring has lost it may well be a culprit
+    unseen = {r for r in scene.world if r not in scene.dumps or scene.dumps[r].cut} | scene.graph.busy
+    if not stalled or all_explained(scene, found.culprits.keys() | unseen, stalled):
         return found
     names = ", ".join(str(r) for r in sorted(stalled)[:NAMED_IN_DOUBT])
     doubt = (
