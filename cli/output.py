@@ -1,5 +1,7 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +12,11 @@ import click
 from tracekit.errors import InputError, OutputError
 from tracekit.files.far import check_target, is_url, put_bytes
 from tracekit.own_files import unwritable
+from tracekit.text import fitted
 from tracekit.thresholds.ingest import FILES_NAMED
 
+NARROWEST = 40
+"""Columns of a terminal below which lines are not broken: a label leaves no room for words."""
 Form = Callable[[], str | bytes]
 """Writes the answer in one form, when it is asked for."""
 
@@ -23,10 +28,16 @@ def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, st
     """
     forms = [(document, json_to), *others]
     printed = next((form() for form, target in forms if target == "-"), text)
-    click.echo(printed, nl=False)
+    said(printed) if printed is text else click.echo(printed, nl=False)
     for form, target in forms:
         if target not in (None, "-"):
             write_file(target, form())
+
+
+def said(text: str) -> None:
+    """Print lines for people: on a terminal broken to its width, elsewhere as they are, a fact a line."""
+    fits = sys.stdout.isatty() and (room := shutil.get_terminal_size().columns) >= NARROWEST
+    click.echo(fitted(text, room) if fits else text, nl=False)
 
 
 def write_file(target: str | Path, text: str | bytes) -> None:

@@ -237,6 +237,15 @@ def test_quiet_sends_a_terminal_nothing_but_the_answer(slow):
     assert b"\x1b" not in terminal(["slowrank", slow[0], "--quiet"])
 
 
+def test_lines_fit_the_terminal_and_no_file(slow, tracekit):
+    shown = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="80").decode().splitlines()
+    assert max(map(len, shown)) <= 80
+    assert " ".join(" ".join(shown).split()) == " ".join(tracekit("slowrank", slow[0]).out.split())
+    assert any(len(line) > 80 for line in tracekit("slowrank", slow[0]).out.splitlines())
+    narrow = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="30").decode().splitlines()
+    assert narrow == tracekit("slowrank", slow[0]).out.splitlines()
+
+
 def test_a_refusal_lists_the_rejected_files(tracekit, copy, tmp_path):
     folder, _ = copy
     for name in ("x.json", "y.json"):
