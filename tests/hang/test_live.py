@@ -93,7 +93,7 @@ def test_devices_that_lag_in_groups_apart_are_not_blamed(tmp_path):
 
 
 def test_rings_that_lost_what_ranks_wait_for_speak_for_no_live_job(tmp_path):
-    """Rank 0 lacks three calls that its peers have done; what ranks 4 and 5 wait for first has left their rings."""
+    """Rank 0 lacks calls that its peers have done; what ranks 4 and 5 wait for first their rings have lost."""
     groups = {"1": range(4), "2": range(4, 6)}
     rows = [[("1", s, "done" if rank and s < 5 else "open") for s in range(1, 6)] for rank in range(4)]
     rows += [[("2", s, "open") for s in range(1, 5)]] * 2
