@@ -7,6 +7,7 @@ Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 t
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from tracekit.dumps.fields import (
     state_of,
     text_of,
 )
+from tracekit.dumps.lately import moved_lately
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
 from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of
 from tracekit.dumps.signatures import Signatures
@@ -48,6 +50,7 @@ class _Scan:
         default_factory=lambda: defaultdict(list)
     )  # its groups, where several
     oldest: tuple[int, int] | None = None  # record id and state of the first entry that is a call
+    unretired: list[Any] = field(default_factory=list)  # entries that are done, and not retired
     newest: dict[int, int] = field(default_factory=dict)  # place in the ring of a group's last call
     damaged: dict[int, int] = field(
         default_factory=dict
@@ -58,6 +61,21 @@ class _Scan:
         for pg_id, groups in self.disputed.items():
             del self.ids[pg_id]
             self.damaged |= dict.fromkeys(groups, end)
+
+    def state_of(self, entry: dict[str, Any]) -> int:
+        """Give the state of an entry that is not retired."""
+        state = state_of(entry)
+        if state == DONE:
+            self.unretired.append(entry)
+        return state
+
+    def unfinished(self) -> Iterator[Any]:
+        """Yield the entries of calls that are not done."""
+        for group in self.collectives:
+            yield from (entry for _, state, entry in self.settled(group) if state != DONE)
+        for seq, group, state, _, entry in self.p2p:
+            if self.coalesced.get((group, True, seq), state) != DONE:
+                yield entry
 
     def settled(self, group: int) -> list[tail.Row]:
         """Give the collectives of a group, the parts of a coalesced call in the state of the whole call."""
@@ -94,7 +112,7 @@ class Reducer:
             if not cut_off:
                 _drop_contradictions(result, scan)
             result.damaged_end |= any(g.open_end for g in result.groups)
-        _fill_ring(result, entries, scan.oldest)
+        _fill_ring(result, entries, scan)
         for group in scan.collectives:
             started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
             result.timed = result.timed or started
@@ -170,7 +188,7 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
                 group = _unlisted(result, entry, index)
             if type(pg_id := entry["pg_id"]) is int and ids.setdefault(pg_id, group) != group:
                 scan.disputed[pg_id] += [ids[pg_id], group]
-            state = DONE if entry["retired"] is True else state_of(entry)
+            state = DONE if entry["retired"] is True else scan.state_of(entry)
             is_p2p = entry["is_p2p"]
             seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
             seq = seq if type(seq) is int else integer(seq)
@@ -236,10 +254,13 @@ def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
     return len(result.groups) - 1
 
 
-def _fill_ring(result: RankDump, entries: Any, oldest: tuple[int, int] | None) -> None:
-    """Tell how many entries there are, and whether the ring has overwritten older ones, outstanding ones too."""
+def _fill_ring(result: RankDump, entries: Any, scan: _Scan) -> None:
+    """Tell how many entries there are, whether the ring has overwritten older ones, and whether the job moved."""
     result.entries = len(entries) - result.malformed
-    first, state = oldest or (0, DONE)
+    result.moved_lately = (
+        moved_lately(entries, scan.unretired, scan.unfinished()) if scan.unretired else False
+    )
+    first, state = scan.oldest or (0, DONE)
     result.wrapped = bool(first)
     # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
     last = integer(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None

@@ -119,6 +119,7 @@ class RankDump:
     malformed: int = 0
     backend: str = ""
     timed: bool = False  # start times are recorded
+    moved_lately: bool = False  # its device finished calls just before it was written
     wrapped: bool = False  # the ring has overwritten entries
     has_status: bool = False
     cut: bool = (

@@ -14,6 +14,9 @@ PATTERN_CALLS: Final = 12
 STALE_DUMPS_SHARE: Final = 0.25
 """Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
 
+LIVE_DUMPS_SHARE: Final = 0.5
+"""Share of dumps that must show calls just finished before a job counts as live: a stopped watchdog shows them, too."""
+
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
 from tracekit.analysis.hang.layout import layout_of
+from tracekit.analysis.hang.live_job import told
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge
@@ -90,7 +91,9 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
     missing: ranks without a dump.
     """
     scene, found = judgement.scene, judgement.found
-    if scene.graph.moving:
+    if judgement.live and not culprits:
+        return ("inconclusive" if missing else "none"), told(judgement.live, len(scene.dumps), missing)
+    if scene.graph.moving and not judgement.live:
         move = scene.graph.moving[0]
         return "none", (
             f"the job was moving: rank {move.done_by} had finished call {move.seq} of group "
