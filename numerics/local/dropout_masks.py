@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from numerics.local.bounded import Bounded, bounded, exact
+from numerics.local.generator_use import in_backward
 from numerics.local.recorded import Reading
 from numerics.record.wrapped_models import clean_name
 from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS, REPEATED_BY_CHANCE
@@ -72,8 +73,7 @@ class DropoutMasks:
         if not layer.training or not given or not isinstance(computed, torch.Tensor):
             return None
         before, drawn = exact(given[0].detach()), exact(computed.detach()) != 0
-        again = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - no public way tells a backward
-        kept = self._kept_again(name) if again else self._kept_in_run(name, layer, before, drawn)
+        kept = self._kept_again(name) if in_backward() else self._kept_in_run(name, layer, before, drawn)
         if kept is None or (bool((drawn == kept)[before != 0].all()) and not isinstance(computed, Bounded)):
             return None
         return dropped_as(given[0], kept, layer.p)
