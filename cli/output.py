@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -61,7 +62,12 @@ def write_file(target: str | Path, text: str | bytes) -> None:
 
 
 def check_writable(target: str | Path) -> None:
-    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold."""
+    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold.
+
+    BadParameter where its name is empty, as that of an unset variable.
+    """
+    if str(target) == "":
+        raise click.BadParameter("it is empty; name a file")
     if is_url(str(target)):
         check_target(str(target))
         return
@@ -101,6 +107,20 @@ def _refused(path: Path, why: str) -> OutputError:
 
 _PRINTED = f"{__name__}.printed"
 """Key in click's context of the option that takes stdout."""
+
+
+class NamedPath(click.Path):
+    """A path of a file or folder; an empty one, as of an unset variable, is refused instead of taken for `.`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; BadParameter where it is empty."""
+        if value == "":
+            self.fail("it is empty; name a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+A_FILE = NamedPath(path_type=Path, dir_okay=False)
+FOLDER = NamedPath(path_type=Path, file_okay=False)
 
 
 def to_file(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:

@@ -9,10 +9,10 @@ from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.token_weights import Weights, divisor, masked_positions, unequal_shares, weights_of
 
-_MASK: Final = "in.attention_mask"
+ATTENTION_MASK: Final = "in.attention_mask"
 """What models of Hugging Face's manner are called with: 1 for words, 0 for padding."""
 
-_SETTLED: Final = (
+SETTLED: Final = (
     "if that is meant, let the function given by --model return the loss function too (model, optimiser, loss), and "
     "call `watcher.targets(...)` where the loss is computed: the loss is then repeated"
 )
@@ -52,7 +52,7 @@ def read_weights(
     if not into.told:
         into.told.append(_in_words(state.step, read, alike=alike))
     if not into.doubts:
-        into.doubts += [Doubt(f"in step {state.step}, {text}", _SETTLED) for text in doubts if text]
+        into.doubts += [Doubt(f"in step {state.step}, {text}", SETTLED) for text in doubts if text]
 
 
 def _of_place(state: RecordedStep, place: Place) -> Weights | None:
@@ -76,10 +76,10 @@ def _factors(state: RecordedStep, scale: Scale | None) -> list[float]:
 
 def _masked(state: RecordedStep, counted: dict[Place, Weights]) -> str:
     """Return in words that positions count which the attention mask leaves out; else ""."""
-    masks = {place: state.given(place, "input", _MASK) for place in counted}
+    masks = {place: state.given(place, "input", ATTENTION_MASK) for place in counted}
     found = {p: masked_positions(counted[p], mask) for p, mask in masks.items() if mask is not None}
     number = sum(found.values())
-    word = _MASK.removeprefix("in.")
+    word = ATTENTION_MASK.removeprefix("in.")
     return f"{number} positions that {word} leaves out count in the loss" if number else ""
 
 

@@ -105,9 +105,20 @@ def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: 
     return replace(
         proof,
         checks=(*rates.checks, *draws.checks(), *proof.checks),
-        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *rates.unseen})),
-        doubts=(*losses.weights.doubts, *losses.common.doubts, *rates.doubts, *draws.doubts()),
-        told=(*losses.weights.told, *draws.told(), *(f"learning rates: {text}" for text in rates.told)),
+        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
+        doubts=(
+            *losses.weights.doubts,
+            *losses.padding.doubts,
+            *losses.common.doubts,
+            *rates.doubts,
+            *draws.doubts(),
+        ),
+        told=(
+            *losses.weights.told,
+            *losses.padding.told,
+            *draws.told(),
+            *(f"learning rates: {text}" for text in rates.told),
+        ),
     )
 
 
@@ -127,6 +138,7 @@ def _computed(
     found += check_gradients(state, sums, scales, unseen, learned)
     scale, weights = scales.get(state.step), weights_by_place(state)
     losses.common.add(state, scale, weights)
+    losses.padding.add(state, weights, declared=state.step in losses.factors)
     if state.step not in losses.factors:
         read_weights(state, scale, weights, losses.weights)
     return found

@@ -117,3 +117,12 @@ CHANCE_SHOWN: Final = 300
 
 OTHER_SEED: Final = 1 << 40
 """Seed of a generator's state that no run starts from: what changes with it depends on random numbers."""
+
+PAD_RUN: Final = 2
+"""Equal ids from which the end of a sequence may be padding: one alone is the end that a sequence has."""
+
+PADDING_BY_CHANCE: Final = -6.0
+"""Decimal logarithm of the chance of a step's runs of one id at ends of sequences below which they are padding."""
+
+MOSTLY_COUNTED: Final = 0.5
+"""Share of whole numbers that are one more than the one before from which they count positions: words do not."""

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from click import BadParameter
+from tracekit_cli.numerics import numerics
 
 from tests.generator import generate
 
@@ -104,6 +106,20 @@ def test_a_folder_without_traces(tracekit, tmp_path):
     done = tracekit("slowrank", tmp_path)
     one_sentence(done)
     assert f"{tmp_path}: holds no traces (1 other files)" in done.err
+
+
+@pytest.mark.parametrize("form", ["html", "perfetto", "markdown", "prometheus", "json"])
+def test_an_empty_name_is_no_file(tracekit, slow, form):
+    done = tracekit("slowrank", slow[0], f"--{form}", "")
+    assert (done.code, done.out) == (2, "")
+    assert f"'--{form}': it is empty; name a file" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["--parallel", ""], ["--parallel", "run", "--baseline", ""]])
+def test_an_empty_name_is_not_this_folder(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadParameter, match="it is empty; name a path"):
+        numerics.main(["compare", *arguments], standalone_mode=False)
 
 
 def test_an_empty_folder(tracekit, tmp_path):
