@@ -129,7 +129,9 @@ def test_lost_device_sees_no_more_ends(tmp_path: Path) -> None:
 
 
 def test_status_is_as_old_as_the_watchdogs_last_look(tmp_path: Path) -> None:
-    made = make(replace(drawn_case(18), recorder=replace(drawn_case(18).recorder, version=(2, 9), active=False)))
+    made = make(
+        replace(drawn_case(18), recorder=replace(drawn_case(18).recorder, version=(2, 9), active=False))
+    )
     late = 0
     for dump in saved(made, tmp_path).values():
         status, groups = dump["pg_status"], dump["entries"]
