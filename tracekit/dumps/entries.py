@@ -218,7 +218,7 @@ def _fill_ring(result: RankDump, entries: Any, scan: Scan) -> None:
     result.whole_since = whole_since(entries)
     first, state, call = scan.oldest or (0, DONE, (-1, False, -1))
     state = scan.coalesced.get(call, state)
-    result.wrapped = bool(first)
+    result.wrapped = bool(first) or (bool(entries) and not result.gapless)
     # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
     result.cut = result.wrapped and state != DONE and result.gapless
 

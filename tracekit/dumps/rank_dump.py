@@ -120,7 +120,7 @@ class RankDump:
     backend: str = ""
     timed: bool = False  # start times are recorded
     moved_lately: bool = False  # its device finished calls just before it was written
-    wrapped: bool = False  # the ring has overwritten entries
+    wrapped: bool = False  # the ring has overwritten entries, or some were left out
     has_status: bool = False
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
