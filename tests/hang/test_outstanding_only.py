@@ -76,3 +76,12 @@ def test_calls_that_were_left_out_are_unknown(tmp_path):
     assert {f.enqueued for group in scene.groups if group.name == "1" for f in group.frontiers.values()} == {
         -1
     }
+
+
+def test_no_outstanding_message_is_lost(tmp_path):
+    """The status tells of more messages than the dump holds: those left out are done."""
+    case = make(0, "host_stall", "pp", MESH, timed=False)
+    folder = outstanding(case).write(tmp_path / "dumps")
+    scene = build_scene(load_dumps([str(folder)]))
+    assert scene.graph.pairs
+    assert not scene.graph.busy
