@@ -16,6 +16,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
 from tracekit.tables.step_marks import NO_STEP
+from tracekit.tables.words import among
 from tracekit.thresholds.tables import CLOCK_FIT_FROM, CLOCK_FIT_POINTS, QUICKER_LINKS_PERCENTILE
 
 F64 = npt.NDArray[np.float64]
@@ -165,9 +166,8 @@ def common_collectives(ops: Operations) -> I64:
     Exchanges whose kernels were found to end together count as well.
     """
     p2p = np.array([c.p2p for c in ops.channels] or [False])
-    kinds = ops.op.astype(str)
-    counts = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
-    rows = np.flatnonzero((ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED))
+    counts = ~p2p[np.maximum(ops.channel, 0)] | among(ops.op, ("send_recv",))
+    rows = np.flatnonzero((ops.instance >= 0) & counts & ~among(ops.op, ROOTED))
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
     return np.stack([rows[:-1][together], rows[1:][together]], axis=1)

@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.tables.buffered_sends import Mask
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
+from tracekit.tables.words import numbered
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ def lopsided(case: Case) -> Lopsided | None:
     """
     ops = case.ops
     seen = whole(case)
-    kinds = np.where(
-        np.isin(ops.op.astype(str), (*MESSAGES, *_MAY_BE_MESSAGES)), "message", ops.op.astype(str)
-    )
+    names, code = numbered(ops.op)
+    names = ["message" if name in (*MESSAGES, *_MAY_BE_MESSAGES) else name for name in names]
+    kinds = np.array(names, object)[code]
     worst: Lopsided | None = None
-    for kind in np.unique(kinds[case.analysed & ~seen]).tolist():
+    for kind in sorted(set(kinds[case.analysed & ~seen].tolist())):
         over = _lasting(_beyond_peers(case, case.analysed & (kinds == kind), ~seen))
         row = int(np.argmax(over))
         if over[row] > 0 and (worst is None or over[row] > worst.over):

@@ -26,9 +26,9 @@ class RankTimeline:
     """One rank in one run of steps: events in the order in which they happened; own time in ns."""
 
     row: int  # of the rank in Steps
-    kinds: list[int]  # POST or NEED
+    kinds: npt.NDArray[np.int8]  # POST or NEED
     readings: npt.NDArray[np.float64]  # own time of each event
-    events: list[int]  # operation of each event
+    events: npt.NDArray[np.int32]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
     parts: tuple[
@@ -75,9 +75,9 @@ def timeline_of(
     blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
     return RankTimeline(
         row,
-        kind.tolist(),
+        kind.astype(np.int8),
         reading,
-        event.tolist(),
+        event.astype(np.int32),
         knots,
         blocks=cut(knots, blocks),
         parts=parts_of(ops, rows, numbers, mine, knots),

@@ -9,6 +9,7 @@ from tracekit.analysis.slowrank.stage_mates import with_mates
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.clock import aligned
 from tracekit.tables.steps import F64
+from tracekit.tables.words import numbered
 
 
 def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> StepModel:
@@ -43,11 +44,11 @@ def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> Step
     return StepModel(
         run.steps.own,
         tuple(runs),
-        instance.tolist(),
-        fixed.tolist(),
-        transfer.tolist(),
-        before.tolist(),
-        _ends_later(run).tolist(),
+        instance,
+        fixed,
+        transfer,
+        before,
+        _ends_later(run),
     )
 
 
@@ -71,7 +72,7 @@ def _ends_later(run: Measured) -> F64:
 def _shortest(run: Measured) -> F64:
     """Per operation the duration of the shortest operation of the same message on any rank, ns."""
     ops = run.ops
-    _, message = np.unique(ops.token.astype(str), return_inverse=True)
+    _, message = numbered(ops.token)
     least = np.full(int(message.max(initial=-1)) + 1, np.inf)
     np.minimum.at(least, message, (ops.end - ops.start).astype(np.float64))
     return np.asarray(least[message], np.float64)
@@ -83,8 +84,8 @@ def _usual_transfer(run: Measured) -> F64:
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """
     ops, waits = run.ops, run.waits
-    token = ops.token[waits.first_row]
-    level = {
-        t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])
-    }
-    return np.array([level.get(t, np.inf) for t in ops.token], np.float64)
+    words, every = numbered(ops.token)
+    token, level = every[waits.first_row], np.full(len(words), np.inf)
+    for number in np.unique(token[waits.complete]).tolist():
+        level[number] = float(np.median(waits.transfer[waits.complete & (token == number)]))
+    return np.asarray(level[every], np.float64)
