@@ -53,7 +53,7 @@ def model(seed, tangled=False):
 def in_turn(found):
     """The same model, with no levels."""
     copy = replace(found)
-    copy.__dict__["_levels"] = (None,)
+    copy.__dict__["levels"] = (None,)
     return copy
 
 
@@ -72,7 +72,7 @@ def queued(found, least=0):
 
 
 def levelled(found):
-    return found._levels[0] is not None
+    return found.levels[0] is not None
 
 
 def held(found):

@@ -39,6 +39,7 @@ def channels_of(
     be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
     """
     numbers: dict[tuple[object, ...], Channel] = {}
+    known: dict[tuple[str, int, int, int, bool], int] = {}
     members = {g.group: g.ranks for g in groups}
     everyone = tuple(r.rank for r in ranks)
     anonymous = not any(len(g.ranks) > 1 for g in groups)
@@ -47,7 +48,11 @@ def channels_of(
     for r in ranks:
         inferred = (r.message >= 0).tolist() if r.message is not None else [False] * len(r.op)
         rows = zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True)
-        for op, group, src, dst, guessed in rows:
+        for row in rows:
+            if row in known:
+                result.append(known[row])
+                continue
+            op, group, src, dst, guessed = row
             key: tuple[object, ...]
             who: tuple[int, ...]
             if op in MESSAGES or guessed:
@@ -58,11 +63,11 @@ def channels_of(
                 key, who = ("group", group), members.get(group, everyone)
             coalesced = op == "other" or (op == "send_recv" and (pipelined or group != WORLD) and not guessed)
             if coalesced or len(who) < 2 or (group == WORLD and not anonymous and key[0] == "group"):
-                result.append(-1)  # alone, or its members are unknown: the list was cut
-                continue
-            p2p = key[0] == "p2p"
-            channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed))
-            result.append(channel.number)
+                known[row] = -1  # alone, or its members are unknown: the list was cut
+            else:
+                p2p = key[0] == "p2p"
+                known[row] = numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed)).number
+            result.append(known[row])
     return np.asarray(result, np.int64), tuple(numbers.values())
 
 

@@ -15,7 +15,6 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import found_done, message_ends
 from tracekit.tables.operation_names import ROOTED
-from tracekit.tables.words import among, numbered
 from tracekit.thresholds.slowrank import CLOCK_DOUBTS
 from tracekit.thresholds.tables import BUFFERED_RECEIVE, COMMON_END_NS
 
@@ -63,7 +62,7 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
     held = wait.copy()
     waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
     _measure_messages(ops, clocks, waits, eager=eager)
-    rooted = among(ops.op, ROOTED)
+    rooted = ops.among(ROOTED)
     wait[rooted] = held[rooted] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
     return waits
@@ -108,7 +107,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
 
 def _quickest(ops: Operations, duration: I64) -> I64:
     """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
-    _, message = numbered(ops.token)
+    _, message = ops.messages
     shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     received = ops.op == "recv"
     np.minimum.at(shortest, message[received], duration[received])

@@ -16,7 +16,6 @@ from tracekit.tables.exposed_pieces import exposed_pieces
 from tracekit.tables.intervals import I64, Intervals, covered_until, subtract, union
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
-from tracekit.tables.words import among
 
 _BUBBLE: Final = "bubble"
 _WAIT, _TRANSFER, _OPEN = range(3)
@@ -107,7 +106,7 @@ def named(parts: TimeParts) -> dict[str, int]:
 def waits_told(case: Case) -> Mask:
     """By operation: whether its wait is known, of all that its kernel carries; else it may be waiting or transfer."""
     ops = case.ops
-    told = whole(case) & ~among(ops.op, ROOTED)
+    told = whole(case) & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
     apart = ~linked(ops, case.clocks, send, receive)
     told[send[apart]] = told[receive[apart]] = False

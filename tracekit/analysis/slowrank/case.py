@@ -81,7 +81,8 @@ class Case(Measured):
     @cached_property
     def free_model(self) -> StepModel | TableModel:
         """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
-        return model_of(self, free=True) if isinstance(self.model, StepModel) else self.model
+        model = self.seen or self.model
+        return model_of(self, free=True, like=model) if isinstance(model, StepModel) else model
 
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:

@@ -18,7 +18,6 @@ from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.tables.words import among
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     EXPLAINED_ERRORS,
@@ -204,7 +203,7 @@ def what_would_decide(case: Case) -> str:
     """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
     open_ = case.analysed & ~whole(case)
-    message = among(ops.op, _PEERLESS)
+    message = ops.among(_PEERLESS)
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
         _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),

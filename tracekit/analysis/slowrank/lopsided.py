@@ -16,7 +16,6 @@ from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.tables.buffered_sends import Mask
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
-from tracekit.tables.words import numbered
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def lopsided(case: Case) -> Lopsided | None:
     """
     ops = case.ops
     seen = whole(case)
-    names, code = numbered(ops.op)
+    names, code = ops.kinds
     names = ["message" if name in (*MESSAGES, *_MAY_BE_MESSAGES) else name for name in names]
     kinds = np.array(names, object)[code]
     worst: Lopsided | None = None

@@ -1,6 +1,6 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -56,9 +56,16 @@ def runs_of(run: Measured) -> list[tuple[int, ...]]:
 
 
 def timeline_of(
-    run: Measured, queue: CollectiveQueue, rank: int, columns: tuple[int, ...]
+    run: Measured,
+    queue: CollectiveQueue,
+    rank: int,
+    columns: tuple[int, ...],
+    like: RankTimeline | None = None,
 ) -> RankTimeline | None:
-    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole."""
+    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole.
+
+    A timeline `like` it, of the same rank and steps in another queue, lends its parts, and events that are the same.
+    """
     ops, steps = run.ops, run.steps
     row = steps.row(rank)
     if not np.isfinite(steps.own[row, list(columns)]).all():
@@ -67,6 +74,8 @@ def timeline_of(
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
     kind, reading, event = _events(ops, queue, rows)
+    if like is not None:
+        return _with_events(like, kind, reading, event)
     begins = steps.begin[row, list(columns)]
     knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
     knots = np.maximum.accumulate(knots)
@@ -83,6 +92,13 @@ def timeline_of(
         parts=parts_of(ops, rows, numbers, mine, knots),
         start=_begin_wall(run, rank, rows, knots[0]),
     )
+
+
+def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
+    """`like` with other events; `like` itself where they are the same."""
+    if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
+        return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
+    return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
 
 
 def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:

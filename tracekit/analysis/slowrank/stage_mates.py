@@ -14,7 +14,6 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.match import Mask
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.steps import F64
-from tracekit.tables.words import among
 
 
 def mates(run: Measured) -> I64:
@@ -25,7 +24,7 @@ def mates(run: Measured) -> I64:
     """
     ops = run.ops
     number = np.full(len(ops.start), -1, np.int64)
-    open_ = (ops.channel < 0) & run.analysed & ~among(ops.op, UNDIRECTED)
+    open_ = (ops.channel < 0) & run.analysed & ~ops.among(UNDIRECTED)
     if not open_.any():
         return number
     places: dict[tuple[int, int, str], dict[int, list[I64]]] = defaultdict(dict)

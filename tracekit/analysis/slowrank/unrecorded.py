@@ -17,7 +17,6 @@ from tracekit.tables.buffered_sends import bytes_of
 from tracekit.tables.channels import Channel
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
-from tracekit.tables.words import among
 from tracekit.thresholds.slowrank import (
     MIN_LOST_SHARE,
     ROUND_TRIP,
@@ -243,7 +242,7 @@ def _usual(case: Case) -> dict[Kind, float]:
     """
     ops, waits = case.ops, case.waits
     spent: dict[Kind, list[float]] = defaultdict(list)
-    for i in np.flatnonzero((ops.instance >= 0) & among(ops.op, MESSAGES)).tolist():
+    for i in np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES)).tolist():
         spent[_kind(case, i)].append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
     least = _least(case)
     for number in np.flatnonzero(waits.complete & np.isfinite(least)).tolist():

@@ -24,12 +24,16 @@ Usual = Mapping[tuple[int, int], tuple[int, F64]]
 """(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
 
 
+StepRun = tuple[tuple[int, ...], tuple[RankTimeline, ...]]
+"""(columns of Steps, timelines)"""
+
+
 @dataclass(frozen=True)
 class StepModel:
     """The recorded steps as a model that can be run with any own times and transfers; all times ns."""
 
     own: F64  # recorded own times, ranks × steps
-    runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]  # (columns of Steps, timelines)
+    runs: tuple[StepRun, ...]
     instance: I64  # of each operation, -1 where it is matched with nobody
     fixed: F64  # duration of an operation that completes by itself, -1 where it is matched
     transfer: F64  # per instance; those of unknown groups stand behind the matched ones
@@ -82,9 +86,21 @@ class StepModel:
             fixed=self.fixed if fixed is None else fixed,
             transfer=self.transfer if transfer is None else transfer,
         )
-        if fixed is None or np.array_equal(fixed >= 0, self.fixed >= 0):
-            made.__dict__["_levels"] = self._levels
-        return made
+        return made.in_order_of(self)
+
+    def in_order_of(self, other: "StepModel") -> "StepModel":
+        """The model itself, with the order of replay of `other` where both wait for the same."""
+        alike = (
+            len(self.runs) == len(other.runs)
+            and all(map(_same_events, self.runs, other.runs))
+            and np.array_equal(self.instance, other.instance)
+            and np.array_equal(self.before, other.before)
+            and np.array_equal(self.later, other.later)
+            and np.array_equal(self.fixed >= 0, other.fixed >= 0)
+        )
+        if alike:
+            self.__dict__["levels"] = other.levels
+        return self
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
         """Median work before each operation over the `peers` of each row; only peers with the same operations count.
@@ -129,7 +145,7 @@ class StepModel:
         return float(np.median(ends)) - float(np.median([line.start for line in self.runs[n][1]]))
 
     @cached_property
-    def _levels(self) -> tuple[Levels | None, ...]:
+    def levels(self) -> tuple[Levels | None, ...]:
         """Of each run; None where it can be replayed in turn only."""
         told = self.instance, self.fixed, self.before, self.later
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
@@ -139,7 +155,7 @@ class StepModel:
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance.
         """
-        levels = self._levels[n]
+        levels = self.levels[n]
         if levels is None:
             told = self.instance, self.fixed, self.before, self.later
             done = InTurn(
@@ -152,6 +168,24 @@ class StepModel:
         wall = levels.walls(every, lasts)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
         return ends, levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts)
+
+
+def _same_events(one: StepRun, other: StepRun) -> bool:
+    """Whether two runs of steps have the same begins, and the same events in the same order."""
+    return (
+        one[0] == other[0]
+        and len(one[1]) == len(other[1])
+        and all(
+            a is b
+            or (
+                a.start == b.start
+                and a.row == b.row
+                and np.array_equal(a.kinds, b.kinds)
+                and np.array_equal(a.events, b.events)
+            )
+            for a, b in zip(one[1], other[1], strict=True)
+        )
+    )
 
 
 def _ratio(own: F64, target: F64) -> F64:
