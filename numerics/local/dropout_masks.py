@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
+from math import log10, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from numerics.local.bounded import Bounded, bounded, exact
+from numerics.local.generator_use import in_backward
 from numerics.local.recorded import Reading
 from numerics.record.wrapped_models import clean_name
-from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS
+from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS, REPEATED_BY_CHANCE
 
 Recorded = Callable[[str, int, tuple[int, ...]], list[Reading]]
 """Maps a tensor's name, the number of the module's call, and the shape to readings."""
@@ -31,7 +32,8 @@ class Dropped:
     """What one call of a dropout layer dropped, of its first elements.
 
     `kept` and `told` are (elements,) bool: which the output holds, and which were not zero before, so that they tell.
-    `chance` is the layer's p. `replayed` says that the recorded state of the generator draws the same.
+    `chance` is the layer's p, `elements` how many the whole output has. `replayed` says that the recorded state of the
+    generator draws the same.
     """
 
     tensor: str
@@ -41,6 +43,7 @@ class Dropped:
     kept: np.ndarray
     told: np.ndarray
     replayed: bool
+    elements: int = 0
 
 
 class DropoutMasks:
@@ -70,8 +73,7 @@ class DropoutMasks:
         if not layer.training or not given or not isinstance(computed, torch.Tensor):
             return None
         before, drawn = exact(given[0].detach()), exact(computed.detach()) != 0
-        again = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - no public way tells a backward
-        kept = self._kept_again(name) if again else self._kept_in_run(name, layer, before, drawn)
+        kept = self._kept_again(name) if in_backward() else self._kept_in_run(name, layer, before, drawn)
         if kept is None or (bool((drawn == kept)[before != 0].all()) and not isinstance(computed, Bounded)):
             return None
         return dropped_as(given[0], kept, layer.p)
@@ -98,7 +100,8 @@ class DropoutMasks:
         calls[-1] = kept
         sample = [t.reshape(-1)[:MASK_ELEMENTS].numpy() for t in (kept, told)]
         same = bool((drawn == kept)[told].all())
-        self.found.append(Dropped(f"{name}.out", name, len(calls) - 1, layer.p, sample[0], sample[1], same))
+        one = Dropped(f"{name}.out", name, len(calls) - 1, layer.p, sample[0], sample[1], same, kept.numel())
+        self.found.append(one)
         return kept
 
 
@@ -113,3 +116,13 @@ def dropped_as(given: torch.Tensor, kept: torch.Tensor, chance: float) -> torch.
     if isinstance(given, Bounded):
         return given * bounded(kept.double() / (1 - chance), 0.0, given.dtype)
     return given * kept.to(given.dtype).div_(1 - chance)
+
+
+def certain(elements: int, chance: float, pairs: int) -> bool:
+    """Return whether no two of so many pairs of draws agree on so many elements by chance."""
+    return elements * agreement(chance) + log10(max(pairs, 1)) < REPEATED_BY_CHANCE
+
+
+def agreement(chance: float) -> float:
+    """Return the decimal logarithm of the chance that two draws agree on an element: both keep it or both drop it."""
+    return log10(chance * chance + (1 - chance) * (1 - chance))

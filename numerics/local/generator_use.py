@@ -11,6 +11,11 @@ from torch import nn
 from numerics.record.wrapped_models import clean_name
 
 
+def in_backward() -> bool:
+    """Return whether autograd runs a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
+
+
 class GeneratorUse:
     """Hooks on all modules for one forward; `drawing` names those during whose own code the CPU's generator moved."""
 
@@ -35,12 +40,14 @@ class GeneratorUse:
                 handle.remove()
 
     def _enters(self, name: str, *_: object) -> None:
-        self._look()
-        self._within.append(name)
+        if not in_backward():  # a forward that is computed again may stop within a module
+            self._look()
+            self._within.append(name)
 
     def _leaves(self, *_: object) -> None:
-        self._look()
-        self._within.pop()
+        if not in_backward():
+            self._look()
+            self._within.pop()
 
     def _look(self) -> None:
         now = torch.get_rng_state()

@@ -6,7 +6,7 @@ from math import log10
 
 import torch
 
-from numerics.thresholds.local import PAD_RUN, PADDING_BY_CHANCE
+from numerics.thresholds.local import MOSTLY_COUNTED, PAD_RUN, PADDING_BY_CHANCE
 
 Inputs = Mapping[str, torch.Tensor]
 """What a model was called with, by name; positional ones by their number."""
@@ -45,7 +45,7 @@ def beyond_one(marked: torch.Tensor) -> int:
 
 def sequences_of(inputs: Inputs) -> torch.Tensor | None:
     """Return the ids of words among a model's inputs: the whole numbers by sequence and position that vary most."""
-    found = [t for name, t in inputs.items() if _whole(t) and not is_label(name)]
+    found = [t for name, t in inputs.items() if _whole(t) and not is_label(name) and not _positions(t)]
     return max(found, key=lambda t: len(torch.unique(t)), default=None)
 
 
@@ -56,6 +56,11 @@ def is_label(name: str) -> bool:
 
 def _whole(value: torch.Tensor) -> bool:
     return value.dim() == 2 and value.shape[1] > PAD_RUN and value.dtype in {torch.int64, torch.int32}
+
+
+def _positions(value: torch.Tensor) -> bool:
+    """Return whether whole numbers count positions: most are one more than the one before."""
+    return bool((value.diff() == 1).float().mean() > MOSTLY_COUNTED)
 
 
 def masked_out(inputs: Inputs, ids: torch.Tensor) -> tuple[str, torch.Tensor] | None:

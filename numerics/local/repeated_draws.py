@@ -7,10 +7,10 @@ the trainer went back: it restored the weights with the generator, and the steps
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from math import log10
 from typing import Final
 
-from numerics.local.dropout_masks import Dropped
+from numerics.local.dropout_masks import Dropped, agreement, certain
+from numerics.local.dropout_parts import alike_parts
 from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import Doubt, LocalCheck
@@ -18,7 +18,7 @@ from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.restored_steps import Digest
 from numerics.local.step_digests import inputs_digest, random_digest, weights_digest
 from numerics.schema import RANDOM
-from numerics.thresholds.local import CHANCE_SHOWN, REPEATED_BY_CHANCE
+from numerics.thresholds.local import CHANCE_SHOWN
 from numerics.thresholds.report import STEPS_IN_SENTENCE
 
 _STATE: Final = f"{RANDOM}cpu"
@@ -51,6 +51,7 @@ class RepeatedDraws:
     drew: set[tuple[Place, int]] = field(default_factory=set)
     weights: dict[int, Digest] = field(default_factory=dict)
     inputs: dict[tuple[int, Place], Digest] = field(default_factory=dict)
+    parts: str = ""
 
     def begins_again(self, state: RecordedStep, place: Place) -> bool:
         """Return whether a place's forward begins with the generator's state of a step that was added."""
@@ -64,6 +65,7 @@ class RepeatedDraws:
         self.inputs[step, place] = inputs_digest(state, place)
         for one in dropped:
             self.masks.setdefault((one.tensor, one.call, place), {})[step] = one
+            self.parts = self.parts or alike_parts(state, place, one)
         generators = random_digest(state, place)
         if generators:
             self.states.setdefault(place, {})[step] = generators
@@ -163,6 +165,8 @@ class RepeatedDraws:
                 f"dropout: {other} of {len(every)} masks are not what the recorded generator draws (a fork, a tracker, "
                 "another device), and were read from the layers' outputs"
             )
+        if self.parts:
+            said.append(f"{self.parts}: one process would drop other elements of each")
         shared = next((p for p in self._pairs_of_places() if p[1][0] != p[2][0] and not p[0].replayed), None)
         if shared is not None:
             one, a, b, step = shared
@@ -192,18 +196,13 @@ def same_elements(one: Dropped, other: Dropped, pairs: int) -> bool:
     told = one.told[:count] & other.told[:count]
     if not bool((one.kept[:count] == other.kept[:count])[told].all()):
         return False
-    return chance_of(one, other) + log10(max(pairs, 1)) < REPEATED_BY_CHANCE
+    return certain(int(told.sum()), one.chance, pairs)
 
 
 def chance_of(one: Dropped, other: Dropped) -> float:
-    """Return the decimal logarithm of the chance that two independent draws drop the same of the elements that tell.
-
-    Each element is kept by both or dropped by both with probability p² + (1 - p)².
-    """
+    """Return the decimal logarithm of the chance that two independent draws drop the same of the elements that tell."""
     count = min(len(one.kept), len(other.kept))
-    told = int((one.told[:count] & other.told[:count]).sum())
-    p = one.chance
-    return told * log10(p * p + (1 - p) * (1 - p))
+    return int((one.told[:count] & other.told[:count]).sum()) * agreement(one.chance)
 
 
 def _chance_in_words(logarithm: float) -> str:

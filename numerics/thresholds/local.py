@@ -123,3 +123,6 @@ PAD_RUN: Final = 2
 
 PADDING_BY_CHANCE: Final = -6.0
 """Decimal logarithm of the chance of a step's runs of one id at ends of sequences below which they are padding."""
+
+MOSTLY_COUNTED: Final = 0.5
+"""Share of whole numbers that are one more than the one before from which they count positions: words do not."""

@@ -7,6 +7,14 @@ import copy
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -160,3 +168,68 @@ def inlined(rank, world, store, out, change=""):
 def longer(rank, world, store, out, change=""):
     """Five steps, of which the last two begin where the second did."""
     dropouts(rank, world, store, out, change, layers, 5)
+
+
+class Feed(nn.Module):
+    """A feed-forward layer with dropout on what a rank holds of its output."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 48), nn.Linear(48, WIDTH)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x):
+        return x + self.drop(self.down(functional.gelu(self.up(self.norm(x)))))
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.feeds = nn.Embedding(WORDS, WIDTH), nn.ModuleList([Feed(), Feed()])
+        self.last, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for feed in self.feeds:
+            x = feed(x)
+        return self.head(self.last(x))
+
+
+def stack():
+    torch.manual_seed(43)
+    model = Stack()
+    return model, torch.optim.AdamW(model.parameters(), lr=4e-3)
+
+
+def sharded(rank, world, store, out, change=""):
+    """Tensor parallelism by torch, with dropout on sequences cut over the ranks, or on copies of them."""
+    started(rank, world, store)
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tp",))
+    model, _ = stack()
+    copied = change.startswith("copies")
+    plan = {
+        "words": RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=Replicate() if copied else Shard(1)
+        )
+    }
+    plan["head"] = ColwiseParallel(
+        input_layouts=Replicate() if copied else Shard(1), output_layouts=Replicate()
+    )
+    for n in range(2):
+        plan[f"feeds.{n}.up"] = ColwiseParallel(input_layouts=Replicate() if copied else Shard(1))
+        plan[f"feeds.{n}.down"] = RowwiseParallel(output_layouts=Replicate() if copied else Shard(1))
+    if not copied:
+        plan |= {name: SequenceParallel() for name in ("feeds.0.norm", "feeds.1.norm", "last")}
+    parallelize_module(model, mesh, plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    seed = 60 if copied or "same seed" in change else 60 + rank
+    torch.manual_seed(seed)
+    watcher = watch(model, optimizer, out=out, level="tensors")
+    for step in range(2):
+        if "set back" in change:
+            torch.manual_seed(seed)
+        ids = drawn(step)
+        mean_of(model(ids[:, :-1]), ids[:, 1:]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ended(watcher)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.padding import masked_out, repeated_id, runs_of
+from numerics.local.padding import masked_out, repeated_id, runs_of, sequences_of
 from numerics.local.proof import prove
 from numerics.report.json import compare_document
 
@@ -189,6 +189,14 @@ def test_any_mask_is_found_by_what_it_leaves_out():
     kinds = (ids > CLASSES // 2).long()
     assert masked_out({"0": ids, "token_type_ids": words.long(), "2": kinds.bool()}, ids) is None
     assert masked_out({"0": ids, "mask": torch.ones_like(ids)}, ids) is None
+
+
+def test_ids_of_words_are_told_from_other_whole_numbers():
+    ids, labels, words = padded(0, 0)
+    positions = torch.arange(LENGTH).expand(3, LENGTH)
+    given = {"position_ids": positions + 100, "0": ids, "labels": labels + 1000, "kinds": words.long()}
+    assert sequences_of(given) is ids
+    assert sequences_of({"image": torch.rand(3, LENGTH), "0": positions[0]}) is None
 
 
 def test_ends_that_chance_makes_are_no_padding():
