@@ -87,22 +87,22 @@ def test_devices_that_lag_in_groups_apart_are_not_blamed(tmp_path):
         rows.append([(own, 1, "done"), (own, 2, "open" if rank in {0, 4} else "done"), (own, 3, "open")])
     found = written(tmp_path, rows, groups)
     assert (found.verdict, found.culprits) == ("inconclusive", ())
-    assert "ranks 0, 4" in found.reason
+    assert "ranks 0, 4 lag" in found.reason
     assert "dump a second time" in found.reason
     assert {c.rank for c in written(tmp_path, rows[:4], {"1": range(4)}, gone=range(4, 12)).culprits} <= {0}
 
 
-def test_rings_that_lost_what_ranks_wait_for_speak_for_no_live_job(tmp_path):
+def test_rings_that_lost_calls_show_no_live_job(tmp_path):
     """Rank 0 lacks calls that its peers have done; what ranks 4 and 5 wait for first their rings have lost."""
     groups = {"1": range(4), "2": range(4, 6)}
     rows = [[("1", s, "done" if rank and s < 5 else "open") for s in range(1, 6)] for rank in range(4)]
-    rows += [[("2", s, "open") for s in range(1, 5)]] * 2
+    rows += [[("2", s, "open") for s in range(1, 8)]] * 2
     assert written(tmp_path, rows, groups).culprits == ()
     for rank in (4, 5):
         path = tmp_path / f"nccl_trace_rank_{rank}"
         dump = pickle.loads(path.read_bytes())
-        dump["entries"] = dump["entries"][2:]
-        dump["pg_status"] = {"2": {"last_enqueued_collective": 4, "last_completed_collective": 0}}
+        dump["entries"] = dump["entries"][-5:]  # as long as the others
+        dump["pg_status"] = {"2": {"last_enqueued_collective": 7, "last_completed_collective": 0}}
         path.write_bytes(pickle.dumps(dump, protocol=2))
     found = analyse(load_dumps([str(tmp_path)]))
     assert {c.rank: c.kind for c in found.culprits} == {0: "device_stalled"}

@@ -8,6 +8,9 @@ MAX_WITNESSES: Final = 64
 MIN_WITNESSES: Final = 2
 """Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
 
+MIN_ALIKE: Final = 2
+"""Times that members of a group must have made the same calls between two of its calls before one counts as parting."""
+
 PATTERN_CALLS: Final = 12
 """Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
 

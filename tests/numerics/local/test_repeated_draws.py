@@ -101,7 +101,8 @@ class Trainer:
             self.before(step)
             state = torch.get_rng_state()
             for number in range(1 + twice):
-                torch.set_rng_state(state)
+                if "drawn on" not in self.change:
+                    torch.set_rng_state(state)
                 seed = step + 100 * (number if "unlike" in self.change else 0)
                 ids = torch.randint(0, WORDS, (4, LENGTH), generator=torch.Generator().manual_seed(seed))
                 functional.cross_entropy(self.model(ids).flatten(0, 1), ids.flatten()).backward()

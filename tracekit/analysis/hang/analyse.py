@@ -120,8 +120,13 @@ def _unexplained(scene: Scene) -> str:
         return "every rank that others wait for waits itself; nothing tells who stopped first"
     first = first_in_program(scene, in_flight)
     group = scene.groups[first.group]
+    timed = any(dump.timed for dump in scene.dumps.values())
+    advice = (
+        "dump a second time, to see whether it does"
+        if timed
+        else "with start times recorded (TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+    )
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-        "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
-        "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+        f"none has finished it: the network or a device is stuck, or the job moves; {advice}"
     )

@@ -14,10 +14,12 @@ from tracekit.thresholds.hang import LIVE_DUMPS_SHARE
 def lively(scene: Scene) -> int:
     """Count the dumps written while their ranks finished calls; 0 where these are too few to call the job live.
 
-    A job that hangs may have a rank or two whose watchdogs stopped, so that most dumps must show it.
+    A job that hangs may have a rank or two whose watchdogs stopped, so that most dumps that hold finished calls must
+    show it.
     """
     count = sum(dump.moved_lately for dump in scene.dumps.values())
-    return count if count > LIVE_DUMPS_SHARE * len(scene.dumps) else 0
+    able = sum(dump.finished for dump in scene.dumps.values())
+    return count if count > LIVE_DUMPS_SHARE * able else 0
 
 
 def matching(found: Found) -> Found:

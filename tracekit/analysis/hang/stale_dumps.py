@@ -12,7 +12,7 @@ from tracekit.analysis.hang.culprits import find_culprits
 from tracekit.analysis.hang.live_job import lively, matching
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
-from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.findings import Quality
 from tracekit.thresholds.hang import NAMED_IN_DOUBT, STALE_DUMPS_SHARE
 
@@ -46,14 +46,12 @@ def _explaining(scene: Scene, found: Found) -> Found:
     as well. One device that stalled makes everybody wait for it in the end.
     """
     stalled = {rank for rank, accused in found.culprits.items() if accused.kind == "device_stalled"}
-    # what a rank waits for whose ring has lost it may well be a culprit
-    unseen = {r for r in scene.world if r not in scene.dumps or scene.dumps[r].cut} | scene.graph.busy
-    if not stalled or all_explained(scene, found.culprits.keys() | unseen, stalled):
+    if not stalled or all_explained(scene, found.culprits.keys() | unseen_waits(scene), stalled):
         return found
     names = ", ".join(str(r) for r in sorted(stalled)[:NAMED_IN_DOUBT])
     doubt = (
-        f"devices of ranks {names} have not done calls that peers have, but some of the waiting does not start there: "
-        "the job moves, or several links are stuck; dump a second time, to see whether it does"
+        f"devices of ranks {names} lag, but some of the waiting does not start there: the job moves, or several links "
+        "are stuck; dump a second time, to see whether it does"
     )
     kept = {rank: accused for rank, accused in found.culprits.items() if rank not in stalled}
     return replace(found, culprits=kept, doubts=(doubt, *found.doubts))

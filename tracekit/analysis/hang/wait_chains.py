@@ -52,6 +52,15 @@ def all_explained(scene: Scene, culprits: Iterable[int], devices: AbstractSet[in
     return scene.graph.stuck <= reached
 
 
+def unseen_waits(scene: Scene) -> set[int]:
+    """Give the ranks of which nothing tells what they wait for first: it may well be a culprit.
+
+    They left no dump or an old one, or their rings have lost outstanding calls or messages.
+    """
+    lost = {r for r in scene.world if r not in scene.dumps or scene.dumps[r].cut}
+    return lost | scene.graph.busy | scene.graph.stale
+
+
 def _lacked(scene: Scene) -> dict[int, set[_Wait]]:
     """Give, by rank, the pending calls that it has not come to, as far as its dump tells.
 
