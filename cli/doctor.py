@@ -14,6 +14,7 @@ from tracekit.installation import DISTRIBUTION, Package, by_extra, packages, tem
 from tracekit.text import plain
 
 from . import exit_codes
+from .output import said
 from .settings import NAMED, settings_file
 
 GIVES: Final = {
@@ -42,7 +43,7 @@ def doctor() -> int:
     broken = False
     for label, told, fine in _checks():
         broken |= not fine
-        click.echo(plain(f"{'' if fine else '! '}{label:<10} {told}"))
+        said(plain(f"{'' if fine else '! '}{label:<10}  {told}") + "\n")
     return exit_codes.INPUT if broken else exit_codes.OK
 
 

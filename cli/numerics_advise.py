@@ -9,11 +9,11 @@ from numerics.report.advise import advice_document, advice_text
 from numerics.report.json import dumps
 from numerics.thresholds.precision import BUDGET
 
-from .output import JSON, emit
+from .output import FOLDER, JSON, emit
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("run", type=FOLDER)
 @click.option(
     "--budget",
     type=click.FloatRange(min=1),

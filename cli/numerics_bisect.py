@@ -13,7 +13,7 @@ from numerics.report.bisect import bisect_document, bisect_text
 from numerics.report.json import dumps
 
 from . import exit_codes
-from .output import JSON, emit
+from .output import FOLDER, JSON, emit
 
 
 @click.command()
@@ -22,7 +22,7 @@ from .output import JSON, emit
 @click.option("--steps", required=True, type=click.IntRange(min=1), help="Steps that both commands make.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("bisect"),
     show_default=True,
     metavar="DIR",

@@ -11,11 +11,11 @@ from tracekit.child_processes import run_command
 from tracekit.errors import OutputError, UsageError
 from tracekit.own_files import odd_name, unwritable
 
+from .output import FOLDER
+
 
 @click.command()
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
-)
+@click.option("--out", required=True, type=FOLDER, help="Run folder to write.")
 @click.option(
     "--level",
     type=click.Choice(["digest", "tensors"]),

@@ -18,22 +18,20 @@ from tracekit.report.markdown import fenced_markdown
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, MARKDOWN, about, emit, to_file
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+from .output import FOLDER, JSON, MARKDOWN, about, emit, to_file
 
 
 @click.command()
-@click.option("--parallel", required=True, type=_FOLDER, metavar="RUN", help="Folder of the run in question.")
+@click.option("--parallel", required=True, type=FOLDER, metavar="RUN", help="Folder of the run in question.")
 @click.option(
     "--baseline",
-    type=_FOLDER,
+    type=FOLDER,
     metavar="RUN",
     help="Folder of the run it ought to equal; none checks the run alone.",
 )
 @click.option(
     "--replay",
-    type=_FOLDER,
+    type=FOLDER,
     metavar="RUN",
     help="Matched replay of the run; RUN/replay, or made now, if left out.",
 )
@@ -49,7 +47,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--pair",
     "pairs",
-    type=(_FOLDER, _FOLDER),
+    type=(FOLDER, FOLDER),
     multiple=True,
     metavar="RUN BASELINE",
     help="Show the ladder with this pair in another format; repeat for each.",

@@ -14,21 +14,19 @@ from numerics.report.ladder_html import ladder_html
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, emit, to_file
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+from .output import FOLDER, JSON, emit, to_file
 
 
 @click.command()
 @click.option(
-    "--parallel", type=_FOLDER, metavar="RUN", help="The run in question, to be repeated in finer formats."
+    "--parallel", type=FOLDER, metavar="RUN", help="The run in question, to be repeated in finer formats."
 )
-@click.option("--baseline", type=_FOLDER, metavar="RUN", help="The run it ought to equal but for rounding.")
-@click.option("--out", type=_FOLDER, metavar="DIR", help="Where repeated runs go; RUN/ladder if left out.")
+@click.option("--baseline", type=FOLDER, metavar="RUN", help="The run it ought to equal but for rounding.")
+@click.option("--out", type=FOLDER, metavar="DIR", help="Where repeated runs go; RUN/ladder if left out.")
 @click.option(
     "--pair",
     "pairs",
-    type=(_FOLDER, _FOLDER),
+    type=(FOLDER, FOLDER),
     multiple=True,
     metavar="RUN BASELINE",
     help="Instead of --parallel and --baseline: a pair that exists, both of one policy; repeat for each policy.",

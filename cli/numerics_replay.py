@@ -12,14 +12,12 @@ from numerics.report.plan import plan_document, plan_text
 from tracekit.text import plain
 
 from . import exit_codes
-from .output import JSON, emit
-
-_FOLDER = click.Path(path_type=Path, file_okay=False)
+from .output import FOLDER, JSON, emit
 
 
 @click.command()
-@click.argument("run", type=_FOLDER)
-@click.option("--out", type=_FOLDER, metavar="DIR", help="Folder of the replay; RUN/replay if left out.")
+@click.argument("run", type=FOLDER)
+@click.option("--out", type=FOLDER, metavar="DIR", help="Folder of the replay; RUN/replay if left out.")
 @click.option("--level", type=click.Choice(["digest", "tensors"]), help="As the run's capture if left out.")
 @click.option(
     "--variant",
@@ -73,8 +71,8 @@ def replay(
 
 
 @click.command()
-@click.argument("run", type=_FOLDER)
-@click.argument("other", type=_FOLDER)
+@click.argument("run", type=FOLDER)
+@click.argument("other", type=FOLDER)
 @JSON
 @click.option("--verbose", is_flag=True, help="All differences.")
 def plan(run: Path, other: Path, json_to: str | None, *, verbose: bool) -> int:

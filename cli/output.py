@@ -1,17 +1,23 @@
 """Writes answers on stdout or into files; talk and progress go to stderr."""
 
+import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tracekit.errors import InputError, OutputError
 from tracekit.files.far import check_target, is_url, put_bytes
 from tracekit.own_files import unwritable
+from tracekit.text import fitted
 from tracekit.thresholds.ingest import FILES_NAMED
 
+NARROWEST = 40
+"""Columns of a terminal below which lines are not broken: a label leaves no room for words."""
 Form = Callable[[], str | bytes]
 """Writes the answer in one form, when it is asked for."""
 
@@ -23,10 +29,16 @@ def emit(text: str, document: Form, json_to: str | None, *others: tuple[Form, st
     """
     forms = [(document, json_to), *others]
     printed = next((form() for form, target in forms if target == "-"), text)
-    click.echo(printed, nl=False)
+    said(printed) if printed is text else click.echo(printed, nl=False)
     for form, target in forms:
         if target not in (None, "-"):
             write_file(target, form())
+
+
+def said(text: str) -> None:
+    """Print lines for people: on a terminal broken to its width, elsewhere as they are, a fact a line."""
+    fits = sys.stdout.isatty() and (room := shutil.get_terminal_size().columns) >= NARROWEST
+    click.echo(fitted(text, room) if fits else text, nl=False)
 
 
 def write_file(target: str | Path, text: str | bytes) -> None:
@@ -50,7 +62,12 @@ def write_file(target: str | Path, text: str | bytes) -> None:
 
 
 def check_writable(target: str | Path) -> None:
-    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold."""
+    """Raise OutputError where a file cannot be written, before the work whose answer it is to hold.
+
+    BadParameter where its name is empty, as that of an unset variable.
+    """
+    if str(target) == "":
+        raise click.BadParameter("it is empty; name a file")
     if is_url(str(target)):
         check_target(str(target))
         return
@@ -90,6 +107,20 @@ def _refused(path: Path, why: str) -> OutputError:
 
 _PRINTED = f"{__name__}.printed"
 """Key in click's context of the option that takes stdout."""
+
+
+class NamedPath(click.Path):
+    """A path of a file or folder; an empty one, as of an unset variable, is refused instead of taken for `.`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; BadParameter where it is empty."""
+        if value == "":
+            self.fail("it is empty; name a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+A_FILE = NamedPath(path_type=Path, dir_okay=False)
+FOLDER = NamedPath(path_type=Path, file_okay=False)
 
 
 def to_file(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:

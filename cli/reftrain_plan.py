@@ -9,7 +9,7 @@ import click
 from reftrain.errors import ConfigError
 from reftrain.thresholds import LONGEST_COUNT
 
-from .output import JSON, emit, write_file
+from .output import A_FILE, JSON, emit, write_file
 
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -23,7 +23,7 @@ def parse_count(option: str, text: str) -> int:
 
 
 @click.command()
-@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("config", required=False, type=A_FILE)
 @click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
@@ -84,9 +84,7 @@ def memory(
     help="Which of a tie is taken: the simplest mesh, or the fastest.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@click.option(
-    "--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw time against memory as SVG."
-)
+@click.option("--svg", type=A_FILE, help="Draw time against memory as SVG.")
 @JSON
 def plan(
     preset: str,
@@ -140,7 +138,7 @@ def _pairs_of(mean_document: float | None, length: int) -> Callable[[int], float
 @click.option(
     "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Processes that measure."
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the hardware file here.")
+@click.option("--out", type=A_FILE, help="Write the hardware file here.")
 @JSON
 def calibrate(ranks: int, out: Path | None, json_to: str | None) -> None:
     """Measure this machine with real processes: messages, collectives, computation.

@@ -12,6 +12,7 @@ from reftrain.config.run import RunConfig
 from reftrain.config.trace_forms import HOST_FORMS
 from reftrain.rank.world import check_environment
 
+from .output import A_FILE
 from .run_settings import Tables, parse_steps, tables_of
 
 
@@ -45,7 +46,7 @@ class FieldsCommand(click.Command):
 
 
 @click.command(cls=FieldsCommand)
-@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("config", required=False, type=A_FILE)
 @click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=2,cp=2,pp=2,dp=2.")
 @click.option("--steps", type=int, help="Steps to train.")

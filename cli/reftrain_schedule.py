@@ -18,7 +18,7 @@ from reftrain.schedule.replica_sync import SYNCS, with_syncs
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import MOST_TABLE_BYTES
 
-from .output import JSON, write_file
+from .output import A_FILE, JSON, write_file
 
 TABLE_SUFFIXES = (".csv", ".txt")
 """Ends of names that are files of a table, not schemes."""
@@ -59,13 +59,9 @@ class Outputs:
 )
 @click.option("--sync", type=click.Choice(SYNCS), help="Where replicas are summed; eager_opt if left out.")
 @JSON
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the time line as SVG.")
-@click.option(
-    "--csv", "csv_to", type=click.Path(path_type=Path, dir_okay=False), help="Write torch's pipeline CSV."
-)
-@click.option(
-    "--text", "text_to", type=click.Path(path_type=Path, dir_okay=False), help="Write the table as text."
-)
+@click.option("--svg", type=A_FILE, help="Draw the time line as SVG.")
+@click.option("--csv", "csv_to", type=A_FILE, help="Write torch's pipeline CSV.")
+@click.option("--text", "text_to", type=A_FILE, help="Write the table as text.")
 def schedule(
     name: str,
     stages: int | None,

@@ -16,7 +16,7 @@ from reftrain.schedule.registry import SCHEMES, default_virtual
 from reftrain.schedule.spec import CONCATENATIONS, ScheduleSpec
 from reftrain.thresholds import DETAILED_WORLD, LARGEST_JITTER
 
-from .output import JSON, emit
+from .output import A_FILE, FOLDER, JSON, emit
 
 if TYPE_CHECKING:
     from reftrain.config.run import RunConfig
@@ -73,7 +73,7 @@ class Flags:
 
 
 @click.command()
-@click.argument("config", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("config", required=False, type=A_FILE)
 @click.option("--preset", help="Model preset: tiny, small, 8b, 70b, 405b.")
 @click.option("--mesh", help="Axes and sizes from inner to outer, e.g. tp=8,cp=1,pp=16,dp=128.")
 @click.option(
@@ -111,7 +111,7 @@ class Flags:
 @click.option("--jobs", type=int, help="Processes that write; one a core if left out.")
 @click.option("--documents", is_flag=True, help="Deal attention by packed documents (data.mean_document).")
 @click.option("--flight-recorder", is_flag=True, help="Write dumps too; a planted hang always does.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write.")
+@click.option("--out", type=FOLDER, help="Run folder to write.")
 @JSON
 @click.option(
     "--set",

@@ -72,7 +72,7 @@ class CauseEntry:
 
     name: Cause
     meaning: str  # completes "the suspect is slow because …" in the report
-    next_step: str | None
+    next_step: str
     signs: tuple[Sign, ...]
     on_host: bool = False  # the host's doing, which the job's design may explain
 
@@ -219,7 +219,12 @@ _ENTRIES = (
             ),
         ),
     ),
-    CauseEntry("unknown", "cause not determined", None, ()),
+    CauseEntry(
+        "unknown",
+        "nothing that was recorded tells why",
+        "compare its time line with a peer's: tracekit open TRACES",
+        (),
+    ),
 )
 
 CAUSES: Final[Mapping[str, CauseEntry]] = {entry.name: entry for entry in _ENTRIES}

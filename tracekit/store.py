@@ -88,6 +88,9 @@ class Run:
     )
     lease: object | None = field(default=None, repr=False, compare=False)  # keeps a temporary folder alive
     job: int | None = None  # which of several recordings is wanted, if its ranks are of several; not kept
+    chosen: bool = (
+        False  # whether a number has chosen its files among those of several jobs already; not kept
+    )
     spans: Mapping[int, tuple[int, int]] | None = field(
         default=None, repr=False, compare=False
     )  # by rank: only events that begin in this half-open time, ns, are handed out; None is all; not kept

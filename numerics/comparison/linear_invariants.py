@@ -4,7 +4,7 @@
 - A broadcast leaves one rank's tensor everywhere.
 - Sums of an all-reduce or reduce-scatter, and of gradients over micro-batches and ranks, are those of their addends up
   to the rounding of any order. Their sketches say so for FP32; 16-bit sums of large tensors round too much to tell.
-- A parameter at the start of a step is what the step before left.
+- A parameter at the start of a step is what the step before left, or where the trainer went back, what it began with.
 - What a pipeline's stage gets is what the stage before gave, where that holds for most messages of the run.
 """
 
@@ -19,6 +19,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.owners import Mask
 from numerics.formats import least_roundoff
+from numerics.local.restored_steps import restored_steps
 from numerics.schema import COLLECTIVES
 from numerics.thresholds.comparison import LEAST_FITTED, LEAST_TOLERANCE
 from numerics.thresholds.local import (
@@ -193,15 +194,16 @@ def _whole(factor: float) -> float:
 
 
 def _between_steps(run: Columns, owned: Mask) -> list[Broken]:
-    """Return the parameters that something outside the optimiser changed between two steps."""
+    """Return the parameters that something outside the optimiser changed between two steps, but for a way back."""
+    restored = restored_steps(run)
     left = run.named("phase", "step") & run.named("kind", "param")
     right = run.named("phase", "init") & run.named("kind", "param") & (run["step"] > 0)
     found = []
     before = {_state(run, row, 1): row for row in np.flatnonzero(left & ~owned).tolist()}
     for row in np.flatnonzero(right).tolist():
         other = before.get(_state(run, row, 0))
-        if other is not None and run.digest[other] != run.digest[row]:
-            step, rank = int(run["step"][row]), int(run["rank"][row])
+        step, rank = int(run["step"][row]), int(run["rank"][row])
+        if step not in restored and other is not None and run.digest[other] != run.digest[row]:
             text = (
                 f"{run.name('tensor', row)} at the start of step {step} (rank {rank}) is not "
                 "what the optimiser left in the step before"

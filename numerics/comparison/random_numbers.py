@@ -1,4 +1,4 @@
-"""What the recorded states of random-number generators say: ranks that ought to draw alike, or apart, and do not."""
+"""What recorded states of random-number generators say: ranks that ought to draw alike, or apart; steps that repeat."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ def random_notes(run: Columns) -> tuple[str, ...]:
     for device in ("cpu", "cuda"):
         rows = np.flatnonzero(run.named("tensor", f"{RANDOM}{device}") & run.named("kind", "input"))
         if len(rows) and _draws(run, rows):
-            found += _pairs(run, rows, device)
+            found += [*_pairs(run, rows, device), *_set_back(run, rows, device)]
     return tuple(found)
 
 
@@ -26,6 +26,19 @@ def _draws(run: Columns, rows: np.ndarray) -> bool:
     by = rows[np.lexsort((run["order"][rows], run["rank"][rows]))]
     same = (run["rank"][by][1:] == run["rank"][by][:-1]) & (run["step"][by][1:] == run["step"][by][:-1])
     return bool((run.digest[by][1:] != run.digest[by][:-1])[same].any())
+
+
+def _set_back(run: Columns, rows: np.ndarray, device: str) -> list[str]:
+    """Return the first generator that a step finds where an earlier step found it, before the same micro-batch."""
+    held: dict[tuple[int, int, int], int] = {}
+    for row in rows[np.lexsort((run["rank"][rows], run["step"][rows]))].tolist():
+        step, rank, batch = (int(run[column][row]) for column in ("step", "rank", "micro_batch"))
+        first = held.setdefault((rank, batch, int(run.digest[row])), step)
+        if first != step:
+            when = f"(micro-batch {batch}, {device})"
+            again = f"rank {rank} draws in step {step} the random numbers of step {first} {when}"
+            return [f"{again}: it went back to a checkpoint, or its generator is set back"]
+    return []
 
 
 def _pairs(run: Columns, rows: np.ndarray, device: str) -> list[str]:

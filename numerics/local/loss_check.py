@@ -14,6 +14,7 @@ from numerics.local.forced_pass import ROOT, ROOT_GRADIENT, Check
 from numerics.local.judgement import Judged, Standing, judge, ratio, within
 from numerics.local.local_check import LocalCheck
 from numerics.local.loss_weights import LossWeights
+from numerics.local.padding_checks import PaddingChecks
 from numerics.local.recorded import Reading, same_bits
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.schema import TARGET
@@ -28,13 +29,14 @@ LOSS = "loss"
 
 @dataclass
 class LossChecks:
-    """What was checked of the loss, what was not, factors by step, else weights; and a factor of all gradients."""
+    """What was checked of the loss, what was not, factors by step, else weights; a factor of all gradients; padding."""
 
     checks: list[LocalCheck] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
     factors: dict[int, float] = field(default_factory=dict)
     weights: LossWeights = field(default_factory=LossWeights)
     common: CommonFactor = field(default_factory=CommonFactor)
+    padding: PaddingChecks = field(default_factory=PaddingChecks)
 
 
 @dataclass(frozen=True)

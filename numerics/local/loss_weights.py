@@ -5,14 +5,16 @@ from typing import Final
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.local_check import Doubt
+from numerics.local.padding import Inputs, several_sequences
 from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.token_weights import Weights, divisor, masked_positions, unequal_shares, weights_of
+from tracekit.errors import InputError
 
-_MASK: Final = "in.attention_mask"
+ATTENTION_MASK: Final = "in.attention_mask"
 """What models of Hugging Face's manner are called with: 1 for words, 0 for padding."""
 
-_SETTLED: Final = (
+SETTLED: Final = (
     "if that is meant, let the function given by --model return the loss function too (model, optimiser, loss), and "
     "call `watcher.targets(...)` where the loss is computed: the loss is then repeated"
 )
@@ -52,7 +54,7 @@ def read_weights(
     if not into.told:
         into.told.append(_in_words(state.step, read, alike=alike))
     if not into.doubts:
-        into.doubts += [Doubt(f"in step {state.step}, {text}", _SETTLED) for text in doubts if text]
+        into.doubts += [Doubt(f"in step {state.step}, {text}", SETTLED) for text in doubts if text]
 
 
 def _of_place(state: RecordedStep, place: Place) -> Weights | None:
@@ -76,11 +78,21 @@ def _factors(state: RecordedStep, scale: Scale | None) -> list[float]:
 
 def _masked(state: RecordedStep, counted: dict[Place, Weights]) -> str:
     """Return in words that positions count which the attention mask leaves out; else ""."""
-    masks = {place: state.given(place, "input", _MASK) for place in counted}
+    alone = [place for place in counted if not several_sequences(inputs_of(state, place))]
+    masks = {place: state.given(place, "input", ATTENTION_MASK) for place in alone}
     found = {p: masked_positions(counted[p], mask) for p, mask in masks.items() if mask is not None}
     number = sum(found.values())
-    word = _MASK.removeprefix("in.")
+    word = ATTENTION_MASK.removeprefix("in.")
     return f"{number} positions that {word} leaves out count in the loss" if number else ""
+
+
+def inputs_of(state: RecordedStep, place: Place) -> Inputs:
+    """Return what a place's model was called with; nothing where that was not recorded."""
+    try:
+        args, kwargs = state.inputs(place)
+    except InputError:
+        return {}
+    return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
 
 def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:

@@ -7,15 +7,13 @@ stands out where it is.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from torch import nn
 
 from numerics.columns import Columns
-from numerics.local.bounded import Bounded, carrying, known
 from numerics.local.collective_sums import check_collectives
-from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
+from numerics.local.forced_pass import Check
 from numerics.local.gradient_checks import check_added, check_copies, check_gradients
 from numerics.local.judgement import Standing, moved
 from numerics.local.learned_orders import LearnedOrders
@@ -25,11 +23,11 @@ from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
 from numerics.local.loss_weights import read_weights, weights_by_place
 from numerics.local.parameter_gradients import Scale, Sum
+from numerics.local.place_pass import judged_place
 from numerics.local.recorded import RecordedRun
-from numerics.local.recorded_step import Place, RecordedStep
-from numerics.local.relations import relation
+from numerics.local.recorded_step import RecordedStep
+from numerics.local.repeated_draws import RepeatedDraws
 from numerics.local.update_checks import check_update
-from numerics.thresholds.local import ERROR_SHOWN
 from tracekit.errors import InputError
 
 
@@ -82,7 +80,7 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned, losses, spread = LearnedOrders(), LossChecks(), ""
+    learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
@@ -90,7 +88,7 @@ def prove(
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
-        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned)
+        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws)
         checks += check_update(state, optimizer, unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
@@ -99,17 +97,28 @@ def prove(
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
-    return _completed(found, losses, check_rates(recorded, schedule))
+    return _completed(found, losses, check_rates(recorded, schedule), draws)
 
 
-def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks) -> LocalProof:
-    """Return a proof with what is known of the loss and the learning rates."""
+def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws) -> LocalProof:
+    """Return a proof with what is known of the loss, the learning rates and random numbers that repeat."""
     return replace(
         proof,
-        checks=(*rates.checks, *proof.checks),
-        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *rates.unseen})),
-        doubts=(*losses.weights.doubts, *losses.common.doubts, *rates.doubts),
-        told=(*losses.weights.told, *(f"learning rates: {text}" for text in rates.told)),
+        checks=(*rates.checks, *draws.checks(), *proof.checks),
+        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
+        doubts=(
+            *losses.weights.doubts,
+            *losses.padding.doubts,
+            *losses.common.doubts,
+            *rates.doubts,
+            *draws.doubts(),
+        ),
+        told=(
+            *losses.weights.told,
+            *losses.padding.told,
+            *draws.told(),
+            *(f"learning rates: {text}" for text in rates.told),
+        ),
     )
 
 
@@ -120,14 +129,16 @@ def _computed(
     scales: dict[int, Scale],
     unseen: set[str],
     learned: LearnedOrders,
+    draws: RepeatedDraws,
 ) -> list[LocalCheck]:
     """Check modules, loss and reduced gradients of a step."""
-    found, sums = _modules(state, unseen)
+    found, sums = _modules(state, unseen, draws)
     if loss is not None:
         check_loss(state, loss, losses)
     found += check_gradients(state, sums, scales, unseen, learned)
     scale, weights = scales.get(state.step), weights_by_place(state)
     losses.common.add(state, scale, weights)
+    losses.padding.add(state, weights, declared=state.step in losses.factors)
     if state.step not in losses.factors:
         read_weights(state, scale, weights, losses.weights)
     return found
@@ -139,7 +150,9 @@ def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
     return {name: g for name, shape in shapes.items() if (g := state.gradient(name, shape)) is not None}
 
 
-def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], dict[str, Sum]]:
+def _modules(
+    state: RecordedStep, unseen: set[str], draws: RepeatedDraws
+) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held, checks = _weights(state)
     if state.experts:
@@ -148,41 +161,12 @@ def _modules(state: RecordedStep, unseen: set[str]) -> tuple[list[LocalCheck], d
         )
     sums: dict[str, Sum] = {}
     for place in state.recorded.places(state.step):
-        drawn = state.random_state(place)
-        exact, plain = _plainly(state, place, held, drawn)
-        try:
-            with carrying(state.parts, draws=drawn is not None) as carried:
-                bounds, grads = _passed(state, place, held, drawn, bounds=True)
-        except Exception as error:  # noqa: BLE001 - the model ran on plain tensors: the bounds cannot follow it
-            unseen.add(
-                f"rounding: no bound follows this model ({type(error).__name__}: {str(error)[:ERROR_SHOWN]})"
-            )
-            bounds, grads = _without_bounds(exact, plain)
-        unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
-        best = (
-            [_related(_better(a, b), a) for a, b in zip(exact, bounds, strict=True)]
-            if len(exact) == len(bounds)
-            else bounds
-        )
-        checks += [LocalCheck(state.step, place, c) for c in best]
-        checks += check_added(state, place, plain, grads, sums)
+        found = judged_place(state, place, held, repeated=draws.begins_again(state, place))
+        unseen |= found.unseen
+        draws.add(state, place, found.dropped, draws=found.draws)
+        checks += [LocalCheck(state.step, place, c) for c in found.checks]
+        checks += check_added(state, place, found.plain, found.grads, sums)
     return checks, sums
-
-
-def _without_bounds(
-    exact: list[Check], plain: dict[str, torch.Tensor]
-) -> tuple[list[Check], dict[str, torch.Tensor]]:
-    """Return checks and gradients of which no bound is known: what is not equal in bits may be rounding or not."""
-    why = "no bound of its rounding is known"
-    judged = [
-        replace(c, judged=replace(c.judged, standing=Standing.UNCHECKED, why=why))
-        if c.judged.standing == Standing.BEYOND
-        else c
-        for c in exact
-    ]
-    return judged, {
-        name: Bounded(g, torch.full_like(g.double(), torch.inf), g.dtype) for name, g in plain.items()
-    }
 
 
 def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCheck]]:
@@ -204,65 +188,3 @@ def _weights(state: RecordedStep) -> tuple[dict[str, torch.Tensor], list[LocalCh
                 LocalCheck(state.step, None, Check(name, name.rpartition(".")[0], "forward", judged))
             )
     return held, checks
-
-
-def _better(exact: Check, bound: Check) -> Check:
-    """Return the check that says more; a lone element is never rounding, whatever its bound allows."""
-    if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} or exact.judged.lone:
-        return exact
-    return bound
-
-
-def _related(found: Check, exact: Check) -> Check:
-    """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
-    pair = exact.judged.pair
-    told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
-    words = relation(*pair) if told and pair is not None else ""
-    return replace(found, judged=replace(found.judged, relation=words, pair=None))
-
-
-def _passed(
-    state: RecordedStep,
-    place: Place,
-    held: dict[str, torch.Tensor],
-    drawn: torch.Tensor | None,
-    *,
-    bounds: bool,
-) -> tuple[list[Check], dict[str, torch.Tensor]]:
-    """Run forward and backward of one place on recorded values; return the checks and the parameters' gradients.
-
-    `drawn` is the state of the generator of random numbers from which the run's forward drew.
-    """
-    values = {
-        name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
-        for name, v in held.items()
-    }
-    walk = ForcedPass(
-        partial(state.activation, place),
-        partial(state.activation_gradient, place),
-        bounds=bounds,
-    )
-    args, kwargs = state.inputs(place)
-    with torch.random.fork_rng(devices=[]), state.casting(place):
-        if drawn is not None:
-            torch.set_rng_state(drawn)
-        walk.run(state.model, values, args, kwargs)
-    grads = {name: v.grad for name, v in values.items() if v.grad is not None}
-    checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
-    return checks, grads
-
-
-def _plainly(
-    state: RecordedStep, place: Place, held: dict[str, torch.Tensor], drawn: torch.Tensor | None
-) -> tuple[list[Check], dict[str, torch.Tensor]]:
-    """Run one place in the run's formats. InputError where the model cannot run on what was recorded."""
-    try:
-        return _passed(state, place, held, drawn, bounds=False)
-    except InputError:
-        raise
-    except Exception as error:  # the user's model may raise anything
-        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
-        raise InputError(
-            f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
-            f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
-        ) from error

@@ -10,6 +10,7 @@ import torch
 
 from numerics.columns import Columns
 from numerics.local.bounded import unit
+from numerics.local.restored_steps import restored_steps
 from numerics.schema import Box, parse_boxes
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
@@ -55,6 +56,11 @@ class RecordedRun:
         """Steps that a forward was recorded in, in order."""
         forward = self.run.named("phase", "forward") & self.run.named("kind", "activation")
         return sorted(set(self.run["step"][forward].tolist()))
+
+    @cached_property
+    def restored(self) -> dict[int, int]:
+        """The earlier step by each step that starts from that one's weights, for the trainer went back."""
+        return restored_steps(self.run)
 
     def places(self, step: int) -> list[tuple[int, int]]:
         """Return the (data-parallel index, micro-batch) pairs of a step, in order."""

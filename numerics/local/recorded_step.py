@@ -28,7 +28,8 @@ class RecordedStep:
 
     def __init__(self, recorded: RecordedRun, model: nn.Module, step: int) -> None:
         self.recorded, self.model, self.step = recorded, model, step
-        self.before = state_before(recorded, step)
+        self._goes_on_from = recorded.restored.get(step, step)  # as the start of this step
+        self.before = state_before(recorded, self._goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
         self._ties = _ties_of(model)
@@ -58,7 +59,7 @@ class RecordedStep:
 
     def _last_update(self) -> tuple[int, str]:
         """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start."""
-        steps = range(self.step - 1, -1, -1)
+        steps = range(self._goes_on_from - 1, -1, -1)
         done = (s for s in steps if self.recorded.names(s, "step", "optimizer"))
         last = next(done, -1)
         return last, "step" if last >= 0 else "init"

@@ -224,8 +224,9 @@ def _judge(rungs: tuple[Rung, ...], policies: tuple[str, ...]) -> LadderFinding:
     plateaus = [r for r in rungs if r.kind != "metric" and r.shape == "plateau"]
     if plateaus:
         first = plateaus[0]
+        stay = "1 tensor stays" if len(plateaus) == 1 else f"{len(plateaus)} tensors stay"
         reason = (
-            f"{len(plateaus)} tensors stay apart however fine the format: {first.tensor} ({first.phase}, step "
+            f"{stay} apart however fine the format: {first.tensor} ({first.phase}, step "
             f"{first.step}) first, at {first.distances[-1]:.1e} in {policies[-1]}"
         )
         return LadderFinding("bug", reason, policies, rungs, first, notes)

@@ -102,3 +102,33 @@ clipping follows the norm, which another batch moves by percents."""
 
 LEAST_STEADY: Final = 2
 """Steps from which a factor that stays is told: of one step alone, it may be that of clipping."""
+
+MASK_ELEMENTS: Final = 4096
+"""Elements of a dropout layer's output whose mask is kept: no two draws agree on so many, and steps stay cheap."""
+
+MASK_SIGMAS: Final = 6.0
+"""Standard deviations by which the dropped elements may miss their expected number: chance goes so far once in 10^9."""
+
+REPEATED_BY_CHANCE: Final = -9.0
+"""Decimal logarithm of the chance, over all pairs of steps, below which equal masks are no accident."""
+
+CHANCE_SHOWN: Final = 300
+"""Digits of a chance that are told: beyond them a longer mask says nothing more."""
+
+OTHER_SEED: Final = 1 << 40
+"""Seed of a generator's state that no run starts from: what changes with it depends on random numbers."""
+
+PAD_RUN: Final = 2
+"""Equal ids from which the end of a sequence may be padding: one alone is the end that a sequence has."""
+
+PADDING_BY_CHANCE: Final = -6.0
+"""Decimal logarithm of the chance of a step's runs of one id at ends of sequences below which they are padding."""
+
+MOSTLY_COUNTED: Final = 0.5
+"""Share of whole numbers that are one more than the one before from which they count positions: words do not."""
+
+ALSO_WORDS: Final = 0.5
+"""Share of the different ids of one input that another must have to hold words too: kinds and segments have few."""
+
+DRAWN_NUMBER: Final = -6.0
+"""Decimal logarithm of the chance that a uniform or normal number is drawn again: FP32 has 24 bits, BF16 fewer."""

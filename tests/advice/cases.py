@@ -269,13 +269,13 @@ def _(folder, _patch):
     return lambda: load([f"{url}/*.zst"]), lambda: load([f"{url}/**/*.json"])
 
 
-@case("check the URL and the credentials")
+@case("cannot be reached ({}); check the URL and the credentials")
 def _(folder, _patch):
     url = remote(folder)
     return lambda: load([url.replace("memory", "mem")]), lambda: load([url])
 
 
-class _Remote(MemoryFileSystem):
+class Remote(MemoryFileSystem):
     """The memory's files under another protocol."""
 
     protocol = "s3"
@@ -285,12 +285,12 @@ class _Remote(MemoryFileSystem):
         return MemoryFileSystem._strip_protocol(path.replace("s3://", "memory://"))
 
 
-@case("pip install {}")
+@case("is read by a package that is not installed; pip install {}")
 def _(folder, patch):
     remote(folder)
 
     def installed():
-        patch.setitem(_registry, "s3", _Remote)
+        patch.setitem(_registry, "s3", Remote)
         return load([f"s3://{folder.name}"])
 
     return lambda: load([f"s3://{folder.name}"]), installed
@@ -398,7 +398,7 @@ def _(folder, _patch):
     return lambda: load([given], out=out), lambda: (out.parent.mkdir(), load([given], out=out))
 
 
-@case("which tracekit did not write")
+@case("{}: holds {}, which tracekit did not write; move it away, or name another folder")
 def _(folder, _patch):
     given, run = ingested(folder)
     (run / "notes.txt").write_text("mine")

@@ -12,6 +12,7 @@ from tests.advice import (
     of_frames,
     of_jobs,
     of_numerics,
+    of_outputs,
     of_runs,
     of_settings,
 )
@@ -20,7 +21,18 @@ from tests.advice.register import CASES
 from tests.advice.unwalked import UNWALKED
 from tests.marks import quick_nth
 
-ENTERED_BY = (cases, of_commands, of_config, of_engine, of_frames, of_jobs, of_numerics, of_runs, of_settings)
+ENTERED_BY = (
+    cases,
+    of_commands,
+    of_config,
+    of_engine,
+    of_frames,
+    of_jobs,
+    of_numerics,
+    of_outputs,
+    of_runs,
+    of_settings,
+)
 
 
 def pattern(text):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+from click import BadParameter
+from tracekit_cli.numerics import numerics
 
 from tests.generator import generate
 
@@ -104,6 +106,20 @@ def test_a_folder_without_traces(tracekit, tmp_path):
     done = tracekit("slowrank", tmp_path)
     one_sentence(done)
     assert f"{tmp_path}: holds no traces (1 other files)" in done.err
+
+
+@pytest.mark.parametrize("form", ["html", "perfetto", "markdown", "prometheus", "json"])
+def test_an_empty_name_is_no_file(tracekit, slow, form):
+    done = tracekit("slowrank", slow[0], f"--{form}", "")
+    assert (done.code, done.out) == (2, "")
+    assert f"'--{form}': it is empty; name a file" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["--parallel", ""], ["--parallel", "run", "--baseline", ""]])
+def test_an_empty_name_is_not_this_folder(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadParameter, match="it is empty; name a path"):
+        numerics.main(["compare", *arguments], standalone_mode=False)
 
 
 def test_an_empty_folder(tracekit, tmp_path):
@@ -235,6 +251,15 @@ def test_no_color_holds_on_a_terminal(slow):
 
 def test_quiet_sends_a_terminal_nothing_but_the_answer(slow):
     assert b"\x1b" not in terminal(["slowrank", slow[0], "--quiet"])
+
+
+def test_lines_fit_the_terminal_and_no_file(slow, tracekit):
+    shown = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="80").decode().splitlines()
+    assert max(map(len, shown)) <= 80
+    assert " ".join(" ".join(shown).split()) == " ".join(tracekit("slowrank", slow[0]).out.split())
+    assert any(len(line) > 80 for line in tracekit("slowrank", slow[0]).out.splitlines())
+    narrow = terminal(["slowrank", slow[0], "--quiet"], COLUMNS="30").decode().splitlines()
+    assert narrow == tracekit("slowrank", slow[0]).out.splitlines()
 
 
 def test_a_refusal_lists_the_rejected_files(tracekit, copy, tmp_path):

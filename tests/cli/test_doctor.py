@@ -9,7 +9,7 @@ from tracekit.installation import Package, by_extra
 def test_sound_installation_needs_nothing(tracekit):
     done = tracekit("doctor")
     assert done.code == 0
-    assert done.out.startswith("version    tracekit4d ")
+    assert done.out.startswith("version     tracekit4d ")
     assert not [line for line in done.out.splitlines() if line.startswith("!")]
 
 

@@ -7,10 +7,12 @@ import pytest
 
 import tracekit
 from tests.breakdown.runs import kernel, made, shifted_ids
+from tests.slowrank.jobs import grid
+from tests.slowrank.jobs import job as job_on
 from tests.tables.rows import comm, step
 from tracekit.analysis.diff import analyse
 from tracekit.analysis.diff.analyse import _verdict
-from tracekit.analysis.diff.significance import changes, interval
+from tracekit.analysis.diff.significance import changes, interval, steps_for_one
 from tracekit.findings.diff import Change
 
 RNG = np.random.default_rng(7)
@@ -146,3 +148,33 @@ def test_missing_ranks_blame_no_one():
     assert (part.verdict, part.compared) == ("slower", 14)
     assert abs(part.ranks[0].change_ns) < 0.1 * whole.ranks[0].change_ns
     assert "14 places" in part.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "tested"), [((3, 3), 16), ((3, 9), 40), ((4, 4), 200), ((6, 6), 16), ((3, 3), 1)]
+)
+def test_steps_that_are_enough_prove_one_change_alone(steps, tested):
+    """One quantity of many is longer in every step of the second run: so many steps prove it, and not fewer."""
+
+    def proven(before, after):
+        noise = np.random.default_rng(7)
+        one, two = noise.normal(100, 1, (before, tested)), noise.normal(100, 1, (after, tested))
+        one[:, 1:], two[:, 1:] = 50, 50
+        two[:, 0] += 50
+        return changes("rank", [str(i) for i in range(tested)], one, two)[0].proven
+
+    needed = steps_for_one(steps, tested)
+    assert proven(*steps) == (needed is None)
+    if needed is not None:
+        assert proven(needed, needed)
+        assert not proven(needed - 1, needed - 1)
+
+
+@pytest.mark.parametrize(("steps", "needed"), [(3, "5 steps of both runs can"), (5, None)])
+def test_few_steps_are_told_to_prove_little(tmp_path, steps, needed):
+    runs = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        runs.append(job_on(tmp_path / name, grid(tp=2, dp=4), steps=steps))
+    notes = tracekit.diff(*runs).notes
+    assert [needed in note for note in notes if "cannot prove" in note] == ([True] if needed else [])

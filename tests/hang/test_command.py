@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import fsspec
 import pytest
@@ -10,6 +11,8 @@ from tracekit_cli.hang import hang
 
 from tests.hang.simulate import make
 from tracekit.errors import InputError, MeshError
+from tracekit.findings.hang import CulpritKind
+from tracekit.report.hang import NEXT
 
 SIZES = {"tp": 2, "cp": 1, "pp": 2, "dp": 2}
 
@@ -28,6 +31,16 @@ def test_one_verdict_line_names_the_culprit(folder):
     culprit = make(0, "host_stall", "tp", SIZES).culprit
     assert result.stdout.splitlines()[0].startswith(f"hang: rank {culprit}: host stalled")
     assert result.return_value == 0
+
+
+def test_the_answer_says_what_to_look_at(folder):
+    culprit = make(0, "host_stall", "tp", SIZES).culprit
+    (line,) = [line for line in run(folder).stdout.splitlines() if line.startswith("next: ")]
+    assert line.startswith(f"next: rank {culprit}: take a py-spy dump")
+
+
+def test_each_way_of_failing_has_its_step():
+    assert set(NEXT) == set(get_args(CulpritKind))
 
 
 def test_json_on_stdout_is_the_document_alone(folder):

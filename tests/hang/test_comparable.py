@@ -31,25 +31,25 @@ def entry(number, group, seq, done, at):
     }
 
 
+def pg_config(rank, groups):
+    """The groups of a rank, as its dump lists them."""
+    return {
+        n: {"name": n, "desc": "default_pg" if n == "0" else "MODEL_PARALLEL_GROUP", "ranks": str(list(g))}
+        for n, g in groups.items()
+        if rank in g
+    }
+
+
 def finding(folder, rows, groups):
     """The finding on ranks with these calls: (group, number, whether it is done)."""
     for rank, calls in enumerate(rows):
-        own = {n: g for n, g in groups.items() if rank in g}
-        config = {
-            n: {
-                "name": n,
-                "desc": "default_pg" if n == "0" else "MODEL_PARALLEL_GROUP",
-                "ranks": str(list(g)),
-            }
-            for n, g in own.items()
-        }
         entries = [entry(at, *call, at) for at, call in enumerate(calls)]
-        dump = {"version": "2.4", "pg_config": config, "entries": entries}
+        dump = {"version": "2.4", "pg_config": pg_config(rank, groups), "entries": entries}
         (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
     return analyse(load_dumps([str(folder)]))
 
 
-@pytest.mark.parametrize(("behind", "named"), [(1, {3}), (2, {2, 3}), (3, set())])
+@pytest.mark.parametrize(("behind", "named"), [(1, {3}), (2, set()), (3, set())])
 def test_devices_of_most_members_are_not_blamed(tmp_path, behind, named):
     rows = [[("0", s, s < 5 or rank < 4 - behind) for s in range(1, 6)] for rank in range(4)]
     found = finding(tmp_path, rows, {"0": range(4)})
@@ -57,11 +57,21 @@ def test_devices_of_most_members_are_not_blamed(tmp_path, behind, named):
     assert {c.kind for c in found.culprits} <= {"device_stalled"}
     if not named:
         assert found.verdict == "inconclusive"
-        assert "1 of 4 members" in found.reason
+        assert f"{4 - behind} of 4 members" in found.reason
+        assert "dump a second time" in found.reason
+
+
+@pytest.mark.parametrize(("last", "named"), [(5, set()), (6, {1})])
+def test_one_call_alone_names_no_device_of_a_pair(tmp_path, last, named):
+    """A dead link may leave one call done on one side. A second one shows that the device went on, unseen."""
+    rows = [[("1", s, s < 5 or not rank) for s in range(1, last + 1)] for rank in range(2)]
+    found = finding(tmp_path, rows, {"1": range(2)})
+    assert {c.rank for c in found.culprits} == named
+    assert named or (found.verdict, "1 of 2 members" in found.reason) == ("inconclusive", True)
 
 
 def test_a_lost_dump_may_have_finished(tmp_path):
-    rows = [[("0", s, s < 5 or rank < 2) for s in range(1, 6)] for rank in range(4)]
+    rows = [[("0", s, s < 5 or rank < 2) for s in range(1, 7)] for rank in range(4)]
     assert finding(tmp_path, rows, {"0": range(4)}).verdict == "hang"
     (tmp_path / "nccl_trace_rank_0").unlink()
     found = analyse(load_dumps([str(tmp_path)]))

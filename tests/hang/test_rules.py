@@ -18,6 +18,7 @@ ORDER = [
     ("stalled_host", When.ALWAYS),
     ("skipped_collective", When.NO_CULPRIT),
     ("skipped_message", When.NO_CULPRIT),
+    ("left_program", When.NO_CULPRIT),
     ("lost_calls", When.NO_CULPRIT),
     ("unstarted_device", When.NOTHING),
     ("missing_dump", When.NOTHING),

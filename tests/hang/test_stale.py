@@ -44,7 +44,7 @@ def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
         assert found <= {case.culprit}, finding.reason
         named += found == {case.culprit}
         assert {c.kind for c in finding.culprits} <= {"host_stalled"} or seed % 2
-    assert named >= 3
+    assert named >= (3 if calls > 1 else 2)  # of a pair's only call a dead link shows the same
 
 
 @pytest.mark.parametrize("seed", quick_first(4, range(24)))

@@ -112,7 +112,7 @@ def test_document_has_contract_fields_and_one_verdict_line(judge):
     first, *rest = hang_text(finding).splitlines()
     assert str(culprit["rank"]) in first
     assert "host stalled" in first
-    assert any("ranks here" in line for line in rest)
+    assert any("last recorded call of rank" in line for line in rest)
 
 
 def test_late_ranks_of_dumps_with_durations_are_listed(judge):

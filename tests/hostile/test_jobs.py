@@ -7,7 +7,9 @@ import pytest
 
 from tests.hostile.job import answer, documents, write
 from tests.marks import quick_first
+from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.errors import InputError
+from tracekit.ingest import load
 
 DAY = 86_400e6  # µs
 CULPRIT = 6
@@ -34,6 +36,17 @@ def test_one_file_of_another_job_is_set_apart(tmp_path):
     assert [(r.rank, "another recording" in r.reason) for r in found.ranks.rejected] == [(3, True)]
     assert {s.rank for s in found.suspects} <= {CULPRIT}
     assert found.verdict != "healthy"
+
+
+def test_a_number_is_not_asked_for_twice(tmp_path):
+    """Halves of two recordings in a folder beside another job's: `--job 1` chose the folder already."""
+    one, other = documents(), documents(302, "healthy")
+    mixed = write(tmp_path / "a", [*one[:4], *(later(t) for t in other[4:])])
+    write(tmp_path / "b", [later(t, -3 * DAY) for t in documents(302, "healthy")])
+    with pytest.raises(InputError, match="choose one with --job 1, or give the files"):
+        answer(mixed)
+    with pytest.raises(InputError, match=r"\); give the files of one job"):
+        analyse(load([str(tmp_path)], job=1))
 
 
 def test_two_runs_in_two_folders_are_refused(tmp_path):

@@ -69,7 +69,7 @@ def test_every_form_tells_the_ladder(climbed, tmp_path):
 def test_a_ladder_that_stands_is_shown_unasked(climbed):
     parallel, baseline, count = climbed
     climb_and_keep(parallel, baseline, parallel / "ladder")
-    assert "\nladder:  BUG: 1 tensors stay apart" in answered("--parallel", parallel, "--baseline", baseline)
+    assert "\nladder:  BUG: 1 tensor stays apart" in answered("--parallel", parallel, "--baseline", baseline)
     answered("--parallel", parallel, "--baseline", baseline, "--ladder")
     assert len(count) == 1
 

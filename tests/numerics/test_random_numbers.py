@@ -11,16 +11,15 @@ from numerics.record.recorder import Recorder
 from numerics.store import open_capture
 
 
-def noted(folder, seed_of, moves=True):
-    """Notes on four ranks (tp 2, dp 2) whose generators start from `seed_of(tp, dp)`."""
+def noted(folder, seed_of, moves=True, starts=(0,)):
+    """Notes on four ranks (tp 2, dp 2) whose generators start from `seed_of(tp, dp)`, each step's later by `starts`."""
     for rank in range(4):
         coords = {"tp": rank % 2, "dp": rank // 2}
         with Recorder(folder, rank, 4, coords) as recorder:
-            for number in range(2):
-                state = torch.full(
-                    (16,), seed_of(**coords) + (100 * number if moves else 0), dtype=torch.uint8
-                )
-                more = {"step": 0, "phase": "forward", "kind": "input", "partial": f"rank={rank}"}
+            for step, number in ((step, number) for step in range(len(starts)) for number in range(2)):
+                seed = seed_of(**coords) + starts[step] + (100 * number if moves else 0)
+                state = torch.full((16,), seed, dtype=torch.uint8)
+                more = {"step": step, "phase": "forward", "kind": "input", "partial": f"rank={rank}"}
                 recorder.record("rng.cpu", state, micro_batch=number, **more)
     return random_notes(read_columns(open_capture(folder), Names()))
 
@@ -41,6 +40,12 @@ def test_ranks_draw_alike_or_apart(tmp_path, seed_of, words):
 
 def test_generators_that_rest_say_nothing(tmp_path):
     assert noted(tmp_path, lambda tp, dp: 7, moves=False) == ()
+
+
+def test_a_generator_set_back_is_told(tmp_path):
+    (text,) = noted(tmp_path / "back", lambda tp, dp: dp, starts=(0, 10, 0))
+    assert text.startswith("rank 0 draws in step 2 the random numbers of step 0 (micro-batch 0, cpu)")
+    assert noted(tmp_path / "on", lambda tp, dp: dp, starts=(0, 10, 20)) == ()
 
 
 def test_dropout_is_exact_only_from_a_recorded_state():

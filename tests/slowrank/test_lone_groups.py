@@ -18,7 +18,7 @@ def test_a_lone_group_hides_a_slow_link(tmp_path):
     assert [(c.rank, c.cause, c.lost_ms_low) for c in found.candidates] == [
         (r, "network", 0.0) for r in (0, 4)
     ]
-    assert found.to_decide == "add the trace of rank 1, 5"
+    assert found.to_decide == "add the traces of ranks 1, 5"
 
 
 @pytest.mark.parametrize("lost", [LONELY - {1, 5}, LONELY - {1, 2, 5, 6}, ()])

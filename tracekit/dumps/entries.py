@@ -6,8 +6,6 @@ Source of the fields: torch/csrc/distributed/c10d/FlightRecorder (versions 2.0 t
 """
 
 import json
-from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.dumps import messages, tail
@@ -16,11 +14,12 @@ from tracekit.dumps.fields import (
     frame_text,
     host_of,
     integer,
-    state_of,
     text_of,
 )
+from tracekit.dumps.lately import moved_lately
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
-from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of
+from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of, without_gaps
+from tracekit.dumps.scan import Scan
 from tracekit.dumps.signatures import Signatures
 from tracekit.dumps.status import believed, fill_status
 from tracekit.errors import InputError
@@ -34,35 +33,6 @@ from tracekit.thresholds.dumps import (
     MAX_RANK,
     MAX_VERSION,
 )
-
-
-@dataclass(slots=True)
-class _Scan:
-    """The entries of one dump, sorted into collectives and messages."""
-
-    collectives: dict[int, list[tail.Row]] = field(default_factory=lambda: defaultdict(list))  # by group
-    p2p: list[messages.Row] = field(default_factory=list)
-    coalesced: tail.Coalesced = field(default_factory=dict)
-    ids: dict[int, int] = field(default_factory=dict)  # local pg_id → group
-    disputed: dict[int, list[int]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # its groups, where several
-    oldest: tuple[int, int] | None = None  # record id and state of the first entry that is a call
-    newest: dict[int, int] = field(default_factory=dict)  # place in the ring of a group's last call
-    damaged: dict[int, int] = field(
-        default_factory=dict
-    )  # that of its last damaged entry; -1: of no known group
-
-    def forget_disputed(self, end: int) -> None:
-        """Forget which group a disputed `pg_id` is of; its groups may have lost their newest calls (`end`: entries)."""
-        for pg_id, groups in self.disputed.items():
-            del self.ids[pg_id]
-            self.damaged |= dict.fromkeys(groups, end)
-
-    def settled(self, group: int) -> list[tail.Row]:
-        """Give the collectives of a group, the parts of a coalesced call in the state of the whole call."""
-        rows, whole = self.collectives[group], self.coalesced
-        return [(s, whole.get((group, False, s), state), e) for s, state, e in rows] if whole else rows
 
 
 class Reducer:
@@ -86,6 +56,8 @@ class Reducer:
         index = self._config(result, dump.get("pg_config"))
         entries = in_order(entries or ())
         scan = _scanned(result, entries, index)
+        result.gapless = without_gaps(entries)
+        scan.outstanding_only = not (result.gapless or scan.finished())
         scan.forget_disputed(len(entries))
         fill_status(result, dump.get("pg_status"), scan.ids, {} if result.unlisted else index)
         if entries:
@@ -94,7 +66,7 @@ class Reducer:
             if not cut_off:
                 _drop_contradictions(result, scan)
             result.damaged_end |= any(g.open_end for g in result.groups)
-        _fill_ring(result, entries, scan.oldest)
+        _fill_ring(result, entries, scan)
         for group in scan.collectives:
             started = tail.fill_tail(result.groups[group], scan.settled(group), self._signatures)
             result.timed = result.timed or started
@@ -152,12 +124,12 @@ class Reducer:
         result.candidates = left or None
 
 
-def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
+def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> Scan:
     """Sort the entries into collectives by group, and messages; any other entry is counted as malformed.
 
     One loop, with local names and few calls: it runs once for each of up to 20 000 entries of every dump.
     """
-    scan = _Scan()
+    scan = Scan()
     ids, collectives, p2p, newest = scan.ids, scan.collectives, scan.p2p, scan.newest
     for place, given in enumerate(entries):
         group: int | None = -1
@@ -170,7 +142,7 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
                 group = _unlisted(result, entry, index)
             if type(pg_id := entry["pg_id"]) is int and ids.setdefault(pg_id, group) != group:
                 scan.disputed[pg_id] += [ids[pg_id], group]
-            state = DONE if entry["retired"] is True else state_of(entry)
+            state = DONE if entry["retired"] is True else scan.state_of(entry)
             is_p2p = entry["is_p2p"]
             seq = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
             seq = seq if type(seq) is int else integer(seq)
@@ -188,11 +160,11 @@ def _scanned(result: RankDump, entries: Any, index: dict[str, int]) -> _Scan:
             continue
         newest[group] = place
         if scan.oldest is None:
-            scan.oldest = integer(entry.get("record_id")) or 0, state
+            scan.oldest = integer(entry.get("record_id")) or 0, state, (group, is_p2p, seq)
     return scan
 
 
-def _drop_leaps(result: RankDump, scan: _Scan, span: int) -> None:
+def _drop_leaps(result: RankDump, scan: Scan, span: int) -> None:
     """Drop calls whose number does not fit into the ring; mark groups whose newest call may be a damaged one."""
     for group, rows in scan.collectives.items():
         kept = scan.collectives[group] = fitting(rows, span)
@@ -212,7 +184,7 @@ def _drop_leaps(result: RankDump, scan: _Scan, span: int) -> None:
     result.damaged_end = bool(leaps)
 
 
-def _drop_contradictions(result: RankDump, scan: _Scan) -> None:
+def _drop_contradictions(result: RankDump, scan: Scan) -> None:
     """Drop calls that the status of their group denies."""
     mixed = {row[1] for row in scan.p2p}
     for group in scan.collectives.keys() - mixed:
@@ -236,15 +208,18 @@ def _unlisted(result: RankDump, entry: Any, index: dict[str, int]) -> int:
     return len(result.groups) - 1
 
 
-def _fill_ring(result: RankDump, entries: Any, oldest: tuple[int, int] | None) -> None:
-    """Tell how many entries there are, and whether the ring has overwritten older ones, outstanding ones too."""
+def _fill_ring(result: RankDump, entries: Any, scan: Scan) -> None:
+    """Tell how many entries there are, whether the ring has overwritten older ones, and whether the job moved."""
     result.entries = len(entries) - result.malformed
-    first, state = oldest or (0, DONE)
+    result.moved_lately = (
+        moved_lately(entries, scan.unretired, scan.unfinished()) if scan.unretired else False
+    )
+    result.finished = scan.finished()
+    first, state, call = scan.oldest or (0, DONE, (-1, False, -1))
+    state = scan.coalesced.get(call, state)
     result.wrapped = bool(first)
     # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
-    last = integer(entries[-1].get("record_id")) if entries and isinstance(entries[-1], dict) else None
-    without_gaps = last is not None and last - first + 1 == len(entries)
-    result.cut = result.wrapped and state != DONE and without_gaps
+    result.cut = result.wrapped and state != DONE and result.gapless
 
 
 def _fill_last(result: RankDump, entry: Any, index: dict[str, int]) -> None:

@@ -13,6 +13,7 @@ from tracekit.dumps.assign import assign_ranks, rank_in_name
 from tracekit.dumps.files import find_files, size_of, traces_told
 from tracekit.dumps.one_job import of_one_job
 from tracekit.dumps.rank_dump import RankDump
+from tracekit.dumps.ring_size import forget_cuts
 from tracekit.dumps.transfer import DumpReader, Interner, NotADumpError
 from tracekit.errors import InputError, with_rejected
 from tracekit.files.discover import Inputs, listed
@@ -73,6 +74,7 @@ def load_dumps(
         told = f"{', '.join(inputs)}: no usable flight-recorder dump among {len(paths)} files{traces_told(found)}{why}"
         error = InputError(f"{told}; give the folder that holds the dumps")
         raise with_rejected(error, [(r.path, r.reason) for r in rejected[1:]])
+    forget_cuts(assigned.dumps.values())
     world = set(assigned.dumps)
     for ranks in {id(g.ranks): g.ranks for d in assigned.dumps.values() for g in d.groups}.values():
         world.update(ranks)

@@ -3,12 +3,13 @@
 Part of `entries`.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from tracekit.dumps.fields import integer, p2p_ends
-from tracekit.dumps.rank_dump import DONE, P2P, Messages, RankDump
+from tracekit.dumps.rank_dump import DONE, P2P, STARTED, Messages, RankDump
 from tracekit.dumps.signatures import Signatures
 from tracekit.dumps.tail import Coalesced
 from tracekit.thresholds.dumps import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
@@ -24,6 +25,8 @@ def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signa
 
     rows: all sends and receives in the order of the ring.
     """
+    rows = rows if result.gapless or result.finished else _with_done_batches(rows, coalesced)
+    result.timed = result.timed or any(row[2] == STARTED for row in rows)
     finished: dict[_Name, int] = {}
     for seq, group, state, text, _ in rows:
         result.groups[group].has_p2p = True
@@ -48,6 +51,20 @@ def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signa
             )
     begin = max(first - TAIL_CALLS, len(rows) - MAX_OPEN_CALLS, 0)
     result.messages = _log(rows[begin:], counts, signatures)
+
+
+def _with_done_batches(rows: list[Row], coalesced: Coalesced) -> list[Row]:
+    """Mark, in a dump of outstanding calls alone, the parts of batches that are done.
+
+    Parts of a batch never change their state, so that such a dump holds all of them, and of the batch itself, which
+    follows its parts, only what is not done. A group sends in batches where parts share a number.
+    """
+    parts = Counter((group, seq) for seq, group, _, text, _ in rows if p2p_ends(text))
+    batched = {group for (group, _), count in parts.items() if count > 1}
+    return [
+        (seq, group, DONE if group in batched and (group, True, seq) not in coalesced else state, text, entry)
+        for seq, group, state, text, entry in rows
+    ]
 
 
 def _log(rows: list[Row], counts: dict[_Name, int], signatures: Signatures) -> Messages:

@@ -119,11 +119,14 @@ class RankDump:
     malformed: int = 0
     backend: str = ""
     timed: bool = False  # start times are recorded
+    moved_lately: bool = False  # its device finished calls just before it was written
     wrapped: bool = False  # the ring has overwritten entries
     has_status: bool = False
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
     )
+    finished: bool = False  # it holds calls that are done
+    gapless: bool = False  # its entries follow one another: none was left out
     unlisted: bool = False  # calls name groups that the dump does not list
     damaged_end: bool = False  # damaged entries may be its newest calls or messages
     truncated: bool = False  # the file ends too early: the newest entries are not in it

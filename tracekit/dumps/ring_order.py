@@ -61,6 +61,14 @@ def span_of(entries: Sequence[Any]) -> int:
     return told if len(entries) <= told <= len(entries) + MAX_LEAP else len(entries)
 
 
+def without_gaps(entries: Sequence[Any]) -> bool:
+    """Return whether the ids of the first and the last entry tell that none between them is missing."""
+    ids = [
+        integer(e.get("record_id")) if isinstance(e, dict) else None for e in (*entries[:1], *entries[-1:])
+    ]
+    return len(ids) > 1 and ids[0] is not None and ids[1] is not None and ids[1] - ids[0] + 1 == len(entries)
+
+
 def in_order(entries: Sequence[Any]) -> Sequence[Any]:
     """Return the entries in the order of their ids where these follow one another, else as they stand."""
     ids = _ids(entries)

@@ -172,7 +172,8 @@ def _of_set(
 
     results, quality, number = read_set(inputs, folder, *wanted, tell)
     merged, _ = merge(results, folder, found)
-    run = replace(merged, job=wanted[1] if number is None else None)
+    picked = wanted[1] is not None and number is not None
+    run = replace(merged, job=None if number is not None else wanted[1], chosen=picked)
     rows = sorted((*run.quality, *quality), key=lambda q: (q.path or "", q.kind, q.detail))
     refused = {r.path: r for r in (*run.rejected, *found.unreadable)}
     return replace(run, quality=tuple(rows), rejected=tuple(refused[path] for path in sorted(refused)))

@@ -72,6 +72,7 @@ def merge(
         world_size=world,
         mesh_hint=hints[0] if len(hints) == 1 else None,
         job=job if number_of_job is None else None,
+        chosen=job is not None and number_of_job is not None,
     )
     placed = {(r.label, rank): len(claims) for rank, claims in merged.chosen.items() for r, _ in claims}
     return run, placed

@@ -4,10 +4,12 @@ The verdict stands in the first line; then come the culprits, each with the call
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from tracekit.findings.hang import CallRef, Culprit, GroupRef, HangFinding
+from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupRef, HangFinding
 from tracekit.report.documents import CulpritDocument, HangDocument
+from tracekit.report.shared_text import mesh_line
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
 from tracekit.text import plain
 from tracekit.thresholds.report import (
@@ -24,6 +26,14 @@ TITLES = {
     "none": "no hang",
     "inconclusive": "inconclusive",
 }
+
+NEXT: Final[dict[CulpritKind, str]] = {
+    "host_stalled": "take a py-spy dump of it; look for a data loader, a lock, a branch that no peer takes",
+    "device_stalled": "look in dmesg for Xid errors and ECC, and for a kernel before the call that does not end",
+    "mismatched_call": "look in the program for what decides which call it makes, with what shape and type",
+    "missing_dump": "look whether its node crashed, cannot be reached, or killed it for memory",
+}
+"""What to do about each kind of culprit."""
 
 
 def hang_document(finding: HangFinding) -> HangDocument:
@@ -89,10 +99,10 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
         f"read {ranks.read} of {ranks.expected} ranks" + some_ranks("; without a dump: ", ranks.missing)
     )
     if finding.mesh is not None:
-        sizes = ", ".join(f"{d}={finding.mesh.sizes[d]}" for d in finding.mesh.order)
-        lines.append(f"mesh {sizes} ({finding.mesh.source})")
+        lines.append(f"mesh {mesh_line(finding.mesh)}")
     if finding.victims:
-        lines.append(f"{len(finding.victims)} ranks wait" + some_ranks(": ", finding.victims))
+        wait = "1 rank waits" if len(finding.victims) == 1 else f"{len(finding.victims)} ranks wait"
+        lines.append(wait + some_ranks(": ", finding.victims))
     lines.extend(f"rejected {_clean(r.path)}: {_clean(r.reason)}" for r in ranks.rejected[:most_rejected])
     if not verbose and len(ranks.rejected) > REJECTED_SHOWN:
         lines.append(f"rejected {len(ranks.rejected) - REJECTED_SHOWN} more files (--verbose)")
@@ -101,9 +111,21 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
         lines.append(
             f"note: {row.kind.replace('_', ' ')}{path}: {row.count or ''} {_clean(row.detail)}".rstrip()
         )
+    lines.extend(_next(finding.culprits))
     if verbose:
         lines.extend(_verbose(finding))
     return "\n".join(lines) + "\n"
+
+
+def _next(culprits: Sequence[Culprit]) -> list[str]:
+    """Return what to look at, a line for each way in which ranks failed, with these ranks."""
+    ranks: dict[CulpritKind, list[int]] = defaultdict(list)
+    for culprit in culprits:
+        ranks[culprit.kind].append(culprit.rank)
+    return [
+        f"next: {some_ranks('rank ' if len({*who}) == 1 else 'ranks ', sorted({*who}))}: {NEXT[kind]}"
+        for kind, who in ranks.items()
+    ]
 
 
 def _culprit_line(culprit: Culprit) -> str:
@@ -168,7 +190,9 @@ def _stacks(culprits: Iterable[Culprit]) -> list[str]:
     """Return the stacks of the culprits' last calls, one block for all ranks that share a stack."""
     lines = []
     for stack, ranks in stacks_of(culprits):
-        lines.append(f"  last recorded call, {len(ranks)} ranks here: {some_ranks('', ranks)}")
+        lines.append(
+            f"  last recorded call of {some_ranks('rank ' if len(ranks) == 1 else 'ranks ', ranks)}:"
+        )
         lines.extend(f"    {_clean(frame)}" for frame in stack[:FRAMES_SHOWN])
     return lines
 

@@ -48,7 +48,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     if finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("what if", _what_if(finding)))
     lines.extend(
-        ("candidate", f"{_who(s)}: {_between(s)}, {s.cause}")
+        ("candidate", f"{_who(s)}: {_between(s)}, {'cause unknown' if s.cause == 'unknown' else s.cause}")
         for s in _few(finding.candidates, verbose=verbose)
     )
     if finding.to_decide:
@@ -61,9 +61,8 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     lines.extend(quality_lines(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", plain(n)) for n in finding.notes)
-    next_step = CAUSES[finding.cause].next_step if finding.cause else None
-    if next_step and finding.verdict not in ("healthy", "inconclusive"):
-        lines.append(("next", next_step))
+    if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
+        lines.append(("next", CAUSES[finding.cause].next_step))
     return lines
 
 

@@ -84,7 +84,7 @@ def _rank_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
         return [("rank", "none gets slower than its peers that can be told")] if finding.by_rank else []
     left = len(ranks) - len(shown)
     more = [("", f"… {left} more")] if left else []
-    head = f"{'':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10} ms beyond its peers"
+    head = f"{'ms beyond its peers':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10}"
     return [("rank", head), *(("", _rank(r)) for r in shown), *more]
 
 
@@ -102,7 +102,7 @@ def _part_lines(finding: TrendFinding, *, verbose: bool) -> list[Line]:
     shown = [t for t in finding.parts if verbose or max(abs(t.change_ns), abs(t.drift_ns)) >= felt]
     if not shown:
         return []
-    head = f"{'':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10} ms beyond the first"
+    head = f"{'ms beyond the first':{NAME_CHARACTERS}} {'drift':>10} {'now':>10} {'highest':>10}"
     return [("part", head), *(("", _row(t.what, t)) for t in shown)]
 
 

@@ -23,6 +23,9 @@ MAX_OPEN_CALLS: Final = 1024
 MAX_OPEN_MESSAGES: Final = 128
 """Outstanding sends and receives kept per rank: a pipeline stage has a few per micro-batch."""
 
+MOVED_LATELY_NS: Final = 1_000_000_000
+"""Time since a call was last issued or retired within which a job counts as moving: 1 s, ten looks of the watchdog."""
+
 MAX_PARTS: Final = 4
 """Parts a coalesced call is expected to have when the rows of the last calls are cut out; more shorten the tail."""
 

@@ -8,11 +8,17 @@ MAX_WITNESSES: Final = 64
 MIN_WITNESSES: Final = 2
 """Peers that must show the usual order before a rank is named for another: one may be the odd one itself."""
 
+MIN_ALIKE: Final = 2
+"""Times that members of a group must have made the same calls between two of its calls before one counts as parting."""
+
 PATTERN_CALLS: Final = 12
 """Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""
 
 STALE_DUMPS_SHARE: Final = 0.25
 """Share of dumps older than their peers' beyond which they are those of a live job, written one after another."""
+
+LIVE_DUMPS_SHARE: Final = 0.5
+"""Share of dumps that must show calls just finished before a job counts as live: a stopped watchdog shows them, too."""
 
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from numerics.comparison.compare import Options, compare
 from numerics.local.model_source import build
 from numerics.local.proof import prove
+from tests.numerics.local.drawing_strangers import dropouts, inlined, longer, sharded
 from tests.numerics.local.second_strangers import llama_ddp, llama_fsdp, llama_tp
 from tests.numerics.local.strangers import context, placed_context, replicas
 from tests.numerics.local.third_strangers import (
@@ -97,18 +98,45 @@ THIRD_BUGS = {
     sharded_optimizer: {"shard not gathered": "words.weight"},
     uneven_tokens: {"averaged by ranks": "loss", "padding counted": "loss", "padding seen": "layers.0.o.out"},
     pipeline_ends: {"tied gradient not summed": "words.weight.grad"},
-    recomputed: {"RNG not restored": "layers.1.down.out.grad", "one mask for all steps": "random"},
+    recomputed: {"RNG not restored": "layers.1.down.out.grad", "one mask for all steps": "layers.0.drop.out"},
+}
+FOURTH_BENIGN = {
+    dropouts: [
+        *("", "recomputed", "forked", "tracker", "reseeded each step"),
+        *("evaluated", "ranks alike", "twice alike"),
+    ],
+    inlined: ["", "reseeded each step", "evaluated", "forked around"],
+    longer: ["rolled back", "rolled back, other data"],
+    sharded: ["", "same seed", "copies"],
+}
+FOURTH_BUGS = {
+    dropouts: {
+        "forked, the same each step": "layers.0.drop.out",
+        "tracker not stored": "layers.0.drop.out",
+        "seeded by the epoch each step": "layers.0.drop.out",
+        "evaluation reseeds": "layers.0.drop.out",
+        "state restored": "layers.0.drop.out",
+    },
+    inlined: {"state restored": "rng.cpu", "evaluation reseeds": "rng.cpu"},
+    sharded: {"set back": "feeds.0.drop.out", "copies, set back": "feeds.0.drop.out"},
 }
 SETS = {
     "first": (BENIGN, BUGS, "tests.numerics.local.strangers:tied"),
     "second": (SECOND_BENIGN, SECOND_BUGS, "tests.numerics.local.second_strangers:llama"),
     "third": (THIRD_BENIGN, THIRD_BUGS, "tests.numerics.local.third_strangers:plain"),
+    "fourth": (FOURTH_BENIGN, FOURTH_BUGS, "tests.numerics.local.drawing_strangers:layers"),
 }
 
-MODELS = {sequence_parallel: "stack", pipeline_ends: "tied_ends", recomputed: "dropping"}
-"""The functions of the third set that build another model than `plain`."""
+MODELS = {
+    sequence_parallel: "stack",
+    pipeline_ends: "tied_ends",
+    recomputed: "dropping",
+    inlined: "inline",
+    sharded: "stack",
+}
+"""The functions that build another model than the set's own."""
 
-WORLDS = {context: 2, placed_context: 2, pipeline_ends: 4}
+WORLDS = {context: 2, placed_context: 2, pipeline_ends: 4, dropouts: 2, inlined: 2, longer: 2, sharded: 2}
 """How many ranks a trainer has, where not 3."""
 
 
@@ -116,7 +144,7 @@ def main():
     """Print a row for each case: the verdict, the first tensor and the axis beside what is due."""
     asked = ArgumentParser()
     asked.add_argument("--set", choices=SETS, default="first")
-    asked.add_argument("names", nargs="*")
+    asked.add_argument("names", nargs="*", help="changes, or trainers")
     given = asked.parse_args()
     benign, planted, source = SETS[given.set]
     pool = RankPool()
@@ -125,7 +153,7 @@ def main():
     print("| trainer | change | verdict | first tensor | due | axis | explanation |")
     print("|---|---|---|---|---|---|---|")
     for trainer, name, due in made:
-        if given.names and name not in given.names:
+        if given.names and not {name, trainer.__name__} & set(given.names):
             continue
         with tempfile.TemporaryDirectory() as folder:
             pool.run(trainer, WORLDS.get(trainer, 3), Path(folder) / "run", name)

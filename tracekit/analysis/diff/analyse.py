@@ -1,12 +1,12 @@
 """What changed between two runs: from two ingested runs to a finding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from tracekit.analysis.diff.side import Kernels, Side, side_of
-from tracekit.analysis.diff.significance import changes, interval
+from tracekit.analysis.diff.significance import changes, interval, steps_for_one
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.findings.diff import Change, DiffFinding, DiffVerdict
 from tracekit.store import Run
@@ -49,11 +49,24 @@ def compared(one: Side, two: Side) -> DiffFinding:
     low, high = interval(one.step(), two.step())
     verdict, reason = _verdict(step, low, high, min(len(one.step()), len(two.step())))
     to_decide = None if verdict != "inconclusive" else "record more whole steps of both runs"
+    parts, kernels = _parts(sides, ranks), _kernels(sides, ranks)
+    by_rank = _ranks(sides, ranks) if alike else ()
+    few = _too_few((len(one.step()), len(two.step())), {"part": parts, "rank": by_rank, "kernel": kernels})
     return DiffFinding(
-        one.told, two.told, verdict, reason, step, low, high, _parts(sides, ranks),
-        _ranks(sides, ranks) if alike else (), _kernels(sides, ranks), len(common), to_decide,
-        tuple(_notes(sides, alike=alike, common=len(common))),
+        one.told, two.told, verdict, reason, step, low, high, parts, by_rank, kernels, len(common), to_decide,
+        (*_notes(sides, alike=alike, common=len(common)), *few),
     )  # fmt: skip
+
+
+def _too_few(steps: tuple[int, int], tested: Mapping[str, Sequence[Change]]) -> Iterator[str]:
+    """What so few steps cannot prove, whatever changed; nothing where the runs are too short for any test."""
+    needed = {kind: steps_for_one(steps, len(changes)) for kind, changes in tested.items()}
+    kinds = {kind: steps for kind, steps in needed.items() if steps is not None}
+    if kinds and min(steps) >= LEAST_STEPS:
+        yield (
+            f"{steps[0]} and {steps[1]} steps cannot prove that one {' or '.join(kinds)} alone changed among so many "
+            f"that are tested; {max(kinds.values())} steps of both runs can"
+        )
 
 
 def _verdict(step: Change, low: float, high: float, steps: int) -> tuple[DiffVerdict, str]:

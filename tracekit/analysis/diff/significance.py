@@ -5,6 +5,8 @@ kind are judged together (Benjamini and Hochberg), because among a thousand rank
 """
 
 from collections.abc import Sequence
+from itertools import count
+from math import comb
 
 import numpy as np
 from scipy.stats import false_discovery_control, mannwhitneyu
@@ -30,6 +32,18 @@ def changes(kind: ChangeKind, names: Sequence[str], before: F64, after: F64) -> 
         for i, name in enumerate(names)
     ]
     return tuple(sorted(found, key=lambda c: (-abs(c.change_ns), c.what)))
+
+
+def steps_for_one(steps: tuple[int, int], tested: int) -> int | None:
+    """Steps of each run from which one change among `tested` can be proven alone; None where `steps` are enough."""
+    if not tested or _rarest(*steps) * tested <= LEVEL:
+        return None
+    return next(n for n in count(LEAST_STEPS) if _rarest(n, n) * tested <= LEVEL)
+
+
+def _rarest(before: int, after: int) -> float:
+    """The chance of the rarest order of the steps of two equal runs, both ways: all of one before all of the other."""
+    return 2 / comb(before + after, before)
 
 
 def interval(before: F64, after: F64) -> tuple[float, float]:

@@ -4,7 +4,7 @@ All members issued a call that synchronises and is done on one of them. Ranks of
 that went through such a call also issued every call that its peers issue before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Role
@@ -119,7 +119,8 @@ class AbsentRank:
         for call in (one, other):
             number = self._scene.own(rank, call.group)
             frontier = None if number is None else self._scene.groups[number].frontiers[rank]
-            issues.append(None if frontier is None else frontier.issue(call.seq))
+            told = frontier is not None and (number == call.group or frontier.in_step(call.seq))
+            issues.append(frontier.issue(call.seq) if frontier is not None and told else None)
         return order_of(issues[0], issues[1])
 
     def _ran_past(self, rank: int, lacked: CallId, witnesses: int) -> bool:
@@ -140,16 +141,26 @@ class AbsentRank:
         mine = self._made_before(rank, call)
         if not mine:
             return False
-        others = [self._made_before(r, call) for r in self._scene.peers(rank)]
-        later = [_is_later(mine, theirs) for theirs in others if mine.keys() & theirs.keys()]
+        gaps = [self._gaps(mine, r, call) for r in self._scene.peers(rank)]
+        later = [min(some) >= 0 and max(some) > 0 for some in gaps if some]
         return len(later) >= witnesses and all(later)
 
-    def _made_before(self, rank: int, call: CallId) -> dict[Role, int]:
+    def _gaps(self, mine: Mapping[Role, CallId], rank: int, call: CallId) -> list[int]:
+        """Give how much later `mine` are than the calls that `rank` made before this one, where groups count alike."""
+        found = []
+        for role, their in self._made_before(rank, call).items():
+            own = mine.get(role)
+            frontier = self._scene.groups[their.group].frontiers[rank]
+            if own is not None and (own.group == their.group or frontier.in_step(own.seq)):
+                found.append(own.seq - their.seq)
+        return found
+
+    def _made_before(self, rank: int, call: CallId) -> dict[Role, CallId]:
         """Give the last call that a rank made before this one in each of its other groups, as far as its ring tells."""
         groups = self._scene.groups
         number = self._scene.own(rank, call.group)
         at = None if number is None else groups[number].frontiers[rank].created(call.seq)
-        found: dict[Role, int] = {}
+        found: dict[Role, CallId] = {}
         for role, numbers in self._scene.places[rank].items():
             unclear = role == groups[call.group].role or len(numbers) > 1 or groups[numbers[0]].mixed
             if at is None or unclear:
@@ -157,11 +168,5 @@ class AbsentRank:
             tail = groups[numbers[0]].frontiers[rank].tail
             before = tail.seq[(tail.created > 0) & (tail.created < at)]
             if len(before):
-                found[role] = int(before.max())
+                found[role] = CallId(numbers[0], int(before.max()))
         return found
-
-
-def _is_later(mine: dict[Role, int], theirs: dict[Role, int]) -> bool:
-    """Whether `mine` are at least as late as `theirs` in all groups that both have, and later in some."""
-    gaps = [mine[role] - theirs[role] for role in mine.keys() & theirs.keys()]
-    return min(gaps) >= 0 and max(gaps) > 0

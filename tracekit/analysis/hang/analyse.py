@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
 from tracekit.analysis.hang.layout import layout_of
+from tracekit.analysis.hang.live_job import told
 from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge
@@ -90,7 +91,9 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
     missing: ranks without a dump.
     """
     scene, found = judgement.scene, judgement.found
-    if scene.graph.moving:
+    if judgement.live and not culprits:
+        return ("inconclusive" if missing else "none"), told(judgement.live, len(scene.dumps), missing)
+    if scene.graph.moving and not judgement.live:
         move = scene.graph.moving[0]
         return "none", (
             f"the job was moving: rank {move.done_by} had finished call {move.seq} of group "
@@ -117,8 +120,13 @@ def _unexplained(scene: Scene) -> str:
         return "every rank that others wait for waits itself; nothing tells who stopped first"
     first = first_in_program(scene, in_flight)
     group = scene.groups[first.group]
+    timed = any(dump.timed for dump in scene.dumps.values())
+    advice = (
+        "dump a second time, to see whether it does"
+        if timed
+        else "with start times recorded (TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+    )
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-        "none has finished it: the network or a device is stuck, or the job moves; with start times recorded "
-        "(TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+        f"none has finished it: the network or a device is stuck, or the job moves; {advice}"
     )

@@ -72,6 +72,16 @@ class Frontier:
             return None
         return Issue(self.enqueued >= seq, self.created(seq))
 
+    def in_step(self, seq: int) -> bool:
+        """Tell whether a number of a replica's group can mean the same call here: its ring reaches back or on to it.
+
+        Replicas in which data decide how often a group is called come to count apart.
+        """
+        numbers = self.tail.seq
+        if not len(numbers):
+            return True
+        return int(numbers[0]) - len(numbers) <= seq <= self.enqueued + len(numbers)
+
     def _place(self, seq: int) -> int | None:
         at = int(np.searchsorted(self.tail.seq, seq))
         return at if at < len(self.tail.seq) and self.tail.seq[at] == seq else None

@@ -115,7 +115,7 @@ def _issue(scene: Scene, rank: int, call: CallId) -> Issue | None:
         return None
     frontier = scene.groups[number].frontiers[rank]
     if not call.is_message:
-        return frontier.issue(call.seq)
+        return frontier.issue(call.seq) if number == call.group or frontier.in_step(call.seq) else None
     ranks, theirs = scene.groups[number].ranks, scene.groups[call.group].ranks
     same = call.rank in theirs and ranks.index(rank) == theirs.index(call.rank)
     dump = scene.dumps[rank]

@@ -63,6 +63,11 @@ class Scene:
         """Members of the greatest group; fewer than `world` where no group holds all ranks."""
         return max((len(group.ranks) for group in self.groups), default=0)
 
+    @cached_property
+    def outstanding_only(self) -> bool:
+        """Whether no dump holds a finished call, as where only outstanding ones are written."""
+        return not any(dump.finished for dump in self.dumps.values())
+
     def alike(self, rank: int, number: int) -> list[int]:
         """Give the groups of `rank` that stand in the same place as group `number`."""
         return self.places.get(rank, {}).get(self.groups[number].role, [])

@@ -5,14 +5,16 @@ dumps show a later state. Where peers finished a call that such a dump does not 
 all waiting then starts from one rank the job hangs there; else dumps of a live job were written at different times.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from tracekit.analysis.hang.culprits import find_culprits
+from tracekit.analysis.hang.live_job import lively, matching
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
-from tracekit.analysis.hang.wait_chains import all_explained
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.findings import Quality
-from tracekit.thresholds.hang import STALE_DUMPS_SHARE
+from tracekit.thresholds.hang import NAMED_IN_DOUBT, STALE_DUMPS_SHARE
 
 
 class Judgement(NamedTuple):
@@ -21,16 +23,38 @@ class Judgement(NamedTuple):
     scene: Scene
     found: Found
     stale: tuple[Quality, ...] = ()
+    live: int = 0
+    """Dumps that show the job moving; 0 where it may hang."""
 
 
 def judge(scene: Scene) -> Judgement:
     """Give the culprits, in the scene as it looks once old dumps are recognised."""
+    if scene.graph.stuck and (live := lively(scene)):
+        return Judgement(scene, matching(find_culprits(scene)), live=live)
     if scene.graph.moving:
         return _without_old_dumps(scene) or Judgement(scene, Found())
     if not scene.graph.stuck:
         return Judgement(scene, Found())
     found = find_culprits(scene)
-    return _without_doubtful_devices(scene, found) or Judgement(scene, found)
+    return _without_doubtful_devices(scene, found) or Judgement(scene, _explaining(scene, found))
+
+
+def _explaining(scene: Scene, found: Found) -> Found:
+    """Give the culprits without devices that seem to stall, where some waiting does not start from a culprit.
+
+    In dumps of a live job that lie some milliseconds apart devices seem to lag, too; but ranks wait there for others
+    as well. One device that stalled makes everybody wait for it in the end.
+    """
+    stalled = {rank for rank, accused in found.culprits.items() if accused.kind == "device_stalled"}
+    if not stalled or all_explained(scene, found.culprits.keys() | unseen_waits(scene), stalled):
+        return found
+    names = ", ".join(str(r) for r in sorted(stalled)[:NAMED_IN_DOUBT])
+    doubt = (
+        f"devices of ranks {names} lag, but some of the waiting does not start there: the job moves, or several links "
+        "are stuck; dump a second time, to see whether it does"
+    )
+    kept = {rank: accused for rank, accused in found.culprits.items() if rank not in stalled}
+    return replace(found, culprits=kept, doubts=(doubt, *found.doubts))
 
 
 def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:

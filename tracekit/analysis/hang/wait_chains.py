@@ -5,9 +5,11 @@ The first wait of a rank is its oldest outstanding call; later ones wait behind 
 
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_graph import PendingCall
 
 
 class _Wait(NamedTuple):
@@ -17,10 +19,11 @@ class _Wait(NamedTuple):
     at: int
 
 
-def all_explained(scene: Scene, culprits: Iterable[int]) -> bool:
+def all_explained(scene: Scene, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
     """Tell whether every waiting rank waits first of all for a culprit, or for a rank that does.
 
-    Linear in ranks and calls: each is reached once.
+    devices: culprits that hold up every call of theirs, also the first they wait in. Linear in ranks and calls: each is
+    reached once.
     """
     first = {rank: _first_waits(scene, rank) for rank in scene.graph.stuck}
     users: dict[_Wait, list[int]] = defaultdict(list)
@@ -38,7 +41,8 @@ def all_explained(scene: Scene, culprits: Iterable[int]) -> bool:
             continue
         reached.add(rank)
         own = first.get(rank, set())
-        behind = {_Wait(False, at) for at in scene.graph.waits.get(rank, ())} - own if own else set()
+        behind = {_Wait(False, at) for at in scene.graph.waits.get(rank, ())} if own else set()
+        behind -= set() if rank in devices else own
         for wait in ({_Wait(True, rank)} | lacked[rank] | behind) - explained:
             explained.add(wait)
             for user in users.get(wait, ()):
@@ -48,11 +52,26 @@ def all_explained(scene: Scene, culprits: Iterable[int]) -> bool:
     return scene.graph.stuck <= reached
 
 
+def unseen_waits(scene: Scene) -> set[int]:
+    """Give the ranks of which nothing tells what they wait for first: it may well be a culprit.
+
+    They left no dump or an old one, or their rings have lost outstanding calls or messages.
+    """
+    lost = {r for r in scene.world if r not in scene.dumps or scene.dumps[r].cut}
+    return lost | scene.graph.busy | scene.graph.stale
+
+
 def _lacked(scene: Scene) -> dict[int, set[_Wait]]:
-    """Give, by rank, the pending calls that it has not come to, as far as its dump tells."""
+    """Give, by rank, the pending calls that it has not come to, as far as its dump tells.
+
+    A rank that waits in one call of a group has not come to the next one in which others wait.
+    """
     lacked: dict[int, set[_Wait]] = defaultdict(set)
+    before: dict[int, PendingCall] = {}
     for at, call in enumerate(scene.graph.pending):
-        for rank in (*call.behind, *call.missing, *call.unknown):
+        waiting = before[call.group].waiting if call.group in before else ()
+        before[call.group] = call
+        for rank in (*call.behind, *call.missing, *call.unknown, *waiting):
             lacked[rank].add(_Wait(False, at))
     return lacked
 

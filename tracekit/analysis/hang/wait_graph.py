@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Group
-from tracekit.dumps.rank_dump import SCHEDULED, STARTED, RankDump
+from tracekit.dumps.rank_dump import RankDump
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,6 @@ class Graph:
     """rank → ranks whose sends or receives it has not met."""
     device: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """rank → calls that its device has not done though others' have."""
-    unstarted: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """rank → calls that its device has not begun though others' have."""
     busy: set[int] = field(default_factory=set)
     """Ranks with something outstanding that the dump does not tell."""
     moving: list[Moving] = field(default_factory=list)
@@ -81,11 +79,10 @@ def build_graph(
 ) -> Graph:
     """Give the wait-for graph of all groups; of `stale` ranks only the calls they issued count, not those they lack."""
     graph = Graph(stale=stale | {r for r, d in dumps.items() if d.truncated or d.damaged_end})
-    timed = {r for r, d in dumps.items() if d.timed}
     for number, group in enumerate(groups):
         graph.moving.extend(_moving(number, group))
         for call in _pending(number, group, dumps):
-            _add(graph, group, call, timed)
+            _add(graph, group, call)
     _add_messages(graph, groups, dumps)
     graph.busy.update(_in_unknown_groups(groups, dumps))
     return graph
@@ -130,7 +127,7 @@ def _unknown(group: Group, rank: int) -> bool:
     return frontier is None or frontier.enqueued < 0
 
 
-def _add(graph: Graph, group: Group, call: PendingCall, timed: set[int]) -> None:
+def _add(graph: Graph, group: Group, call: PendingCall) -> None:
     """Enter one pending call into the graph: who waits in it, who is behind, whose device lags."""
     at = len(graph.pending)
     graph.pending.append(call)
@@ -143,13 +140,6 @@ def _add(graph: Graph, group: Group, call: PendingCall, timed: set[int]) -> None
         for rank in call.waiting:
             if _device_lags(group, group.frontiers[rank], furthest):
                 graph.device[rank].append(at)
-    # a device that has not begun a call which others began is known even if some member left no dump
-    if not (call.behind or call.done) and graph.stale.issuperset(call.unknown):
-        states = {r: group.frontiers[r].state(call.seq) for r in call.waiting if r in timed}
-        if STARTED in states.values():
-            for rank, state in states.items():
-                if state == SCHEDULED:
-                    graph.unstarted[rank].append(at)
 
 
 def _device_lags(group: Group, frontier: Frontier, furthest: int) -> bool:

@@ -232,7 +232,8 @@ def _matched(
         run = replace(run, quality=(*run.quality, _REPEATED))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
-    if (run.groups == named or run.job is not None) and (others := strangers(ops, told, run.job)):
+    asked = run.groups == named or run.job is not None
+    if asked and (others := strangers(ops, told, run.job, chosen=run.chosen)):
         run = run.without(
             others, "its collectives do not end with those of the other ranks: another recording"
         )

@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, signific
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.operation_names import MESSAGES
@@ -212,11 +212,11 @@ def what_would_decide(case: Case) -> str:
     worst = max(spent, key=lambda k: spent[k])
     if spent[worst] <= 0:
         return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
-    return worst.format(ranks=listed(case.missing))
+    return worst.format(missing=add_traces(case.missing))
 
 
 _PEERLESS = (*MESSAGES, "send_recv")
-_ADD = "add the traces of rank {ranks}"
+_ADD = "{missing}"
 _PEERS = (
     "record sends and receives with their peers: torch 2.5 or newer, with ProfilerActivity.CPU and "
     "record_shapes=True"

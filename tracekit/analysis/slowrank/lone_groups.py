@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import whole
 from tracekit.analysis.slowrank.suspects import Answer, suspect_of
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.tables.channels import Channel
 from tracekit.thresholds.slowrank import LINK_RATIO_OF_TWO, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
@@ -102,7 +102,7 @@ def lone_group_answer(case: Case) -> Answer | None:
         return None
     axes = "_".join(found.axes)
     reason = (
-        f"the transfers of rank {listed(found.ranks)} along {axes} take {ms(found.spent):.1f} ms of "
+        f"the transfers of {ranks_in_words(found.ranks)} along {axes} take {ms(found.spent):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step, and no other group along {axes} was recorded whole to compare them with: a "
         "slow link would not show"
     )
@@ -112,5 +112,5 @@ def lone_group_answer(case: Case) -> Answer | None:
         suspect_of(case, row, found.spent, 0.0, "network", (), every=True) for row in rows[:RANKS_LISTED]
     )
     candidates = tuple(replace(s, lost_ms_low=0.0, lost_ms_high=ms(found.spent)) for s in suspects)
-    decide = f"add the trace of rank {listed(lacking)}"
+    decide = add_traces(lacking)
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)

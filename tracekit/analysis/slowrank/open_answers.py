@@ -13,7 +13,7 @@ from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
 from tracekit.units import ms
@@ -26,7 +26,7 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
     its groups. A recorded rank that works longer than its peers is a candidate as well, and stands first if it does so
     by more than the others are known to wait.
     """
-    to_decide = f"add the trace of rank {listed(unseen.ranks)}"
+    to_decide = add_traces(unseen.ranks)
     low, high = ms(unseen.known), ms(max(unseen.known, unseen.undecided))
     steps, mesh = case.steps.numbers, case.mesh
     candidates = tuple(
@@ -73,8 +73,8 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
 def unproven_answer(case: Case, price: float) -> Answer:
     """The step model does not reproduce the recorded steps well enough for the price that it gives."""
     reason = (
-        f"an explanation costs {ms(price):.1f} ms a step, but the model of the recorded steps misses them by "
-        f"{ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms: the price proves nothing"
+        f"by the model of the step, what was found costs {ms(price):.1f} ms; but that model misses the recorded steps "
+        f"by {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms, so the price proves nothing"
     )
     open_ = undecided(case)
     candidates = candidates_of(case, open_) if open_ is not None else ()
@@ -125,8 +125,8 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     near = link.high < MIN_LOST_SHARE * case.step_ns
     high = may_cost_ns(link.high, link.late) if near else link.high
     reason = (
-        f"transfers of rank {listed(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others lose "
-        f"between {ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
+        f"transfers of {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'; the others "
+        f"lose between {ms(link.low):.1f} and {ms(high):.1f} ms of {ms(case.step_ns):.1f} ms a step by it, because "
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE

@@ -35,11 +35,14 @@ def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
     return {r.rank: (r.group >= 0) | (False if r.hint is None else r.hint >= 0) for r in ranks}
 
 
-def strangers(ops: Operations, named: Mapping[int, Mask], job: int | None = None) -> tuple[int, ...]:
+def strangers(
+    ops: Operations, named: Mapping[int, Mask], job: int | None = None, *, chosen: bool = False
+) -> tuple[int, ...]:
     """Ranks that were not recorded with those of `job`, sorted; () where all were recorded together.
 
     `named` is what `named_by_traces` gives: where a group was inferred, ends that do not meet show a wrong one.
     Recordings are numbered from 1, the one of most ranks first; without a number that is the one that is answered.
+    Where a number has `chosen` among jobs already, none can choose among recordings of one.
     Raises InputError where it does not hold most ranks, UsageError where there is no such recording.
     """
     recordings = _recordings(ops, named)
@@ -51,9 +54,10 @@ def strangers(ops: Operations, named: Mapping[int, Mask], job: int | None = None
         raise UsageError(f"--job {job}: the input holds {held}; {_numbered(recordings)}")
     others = [ranks for number, ranks in enumerate(recordings, 1) if number != (job or 1)]
     if job is None and others and len(recordings[0]) <= sum(map(len, others)):
+        number = "" if chosen else "choose one with --job 1, or "
         raise InputError(
             f"the ranks were not recorded together: {why} "
-            f"({_numbered(recordings)}); choose one with --job 1, or give the files of one job, recorded at one time"
+            f"({_numbered(recordings)}); {number}give the files of one job, recorded at one time"
         )
     return tuple(sorted(r for ranks in others for r in ranks))
 

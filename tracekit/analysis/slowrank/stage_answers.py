@@ -8,7 +8,7 @@ from tracekit.analysis.slowrank.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.open_answers import why_open
 from tracekit.analysis.slowrank.suspects import Answer, suspect_of
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import add_traces, listed
 from tracekit.findings import Cause, Suspect
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -34,7 +34,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
         "from a long stage"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
-    to_decide = f"add the trace of rank {listed(unseen)}"
+    to_decide = add_traces(unseen)
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 

@@ -9,3 +9,13 @@ def listed(values: Sequence[object]) -> str:
     """The first few of `values`, and how many there are in all if that is more."""
     shown = ", ".join(map(str, values[:RANKS_LISTED]))
     return shown + (f", … ({len(values)} in all)" if len(values) > RANKS_LISTED else "")
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """`rank 5`, or `ranks 5, 6`, as `listed`."""
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(ranks)}"
+
+
+def add_traces(ranks: Sequence[int]) -> str:
+    """What to do about ranks without a trace."""
+    return f"add the trace{'' if len(ranks) == 1 else 's'} of {ranks_in_words(ranks)}"

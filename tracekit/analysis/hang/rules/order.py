@@ -7,6 +7,7 @@ other than the peers' shows who left one out; and last the reasons that rest on 
 
 from typing import Final
 
+from tracekit.analysis.hang.rules.left_program import left_program
 from tracekit.analysis.hang.rules.lost_calls import lost_calls
 from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collectives
 from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
@@ -25,6 +26,7 @@ RULES: Final = (
     Rule("stalled_host", When.ALWAYS, stalled_hosts),
     Rule("skipped_collective", When.NO_CULPRIT, skipped_collectives),
     Rule("skipped_message", When.NO_CULPRIT, skipped_message),
+    Rule("left_program", When.NO_CULPRIT, left_program),
     Rule("lost_calls", When.NO_CULPRIT, lost_calls),
     Rule("unstarted_device", When.NOTHING, unstarted_devices),
     Rule("missing_dump", When.NOTHING, missing_dump),

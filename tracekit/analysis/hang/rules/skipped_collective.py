@@ -66,7 +66,7 @@ def _order_shown(scene: Scene, lacked: Role, seq: int, ahead: Role, other: int) 
     past: set[int] = set()
     usual = 0
     for rank in first.keys() & second.keys():
-        if not (_in_step(first[rank], seq) and _in_step(second[rank], other)):
+        if not (first[rank].in_step(seq) and second[rank].in_step(other)):
             continue
         made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other
         if made and passed:
@@ -79,17 +79,6 @@ def _order_shown(scene: Scene, lacked: Role, seq: int, ahead: Role, other: int) 
         if passed and not made:
             past.add(rank)
     return past, usual
-
-
-def _in_step(frontier: Frontier, seq: int) -> bool:
-    """Tell whether a number of one group can mean the same call in this one: its ring reaches back or on to it.
-
-    Replicas in which data decide how often a group is called come to count apart.
-    """
-    numbers = frontier.tail.seq
-    if not len(numbers):
-        return True
-    return int(numbers[0]) - len(numbers) <= seq <= frontier.enqueued + len(numbers)
 
 
 def _frontiers(scene: Scene, role: Role) -> dict[int, Frontier]:
@@ -159,10 +148,14 @@ def _crossed(scene: Scene) -> dict[int, CallId]:
 
 
 def _first_before_second(scene: Scene, first: PendingCall, second: PendingCall) -> dict[int, bool]:
-    """Tell for members of these two groups whether each made the first call first, in its own place."""
+    """Tell for members of these two groups whether each made the first call first, in its own place.
+
+    Of two groups of the same members every member makes both calls, also where these are all ranks.
+    """
     groups = [scene.groups[call.group] for call in (first, second)]
     found: dict[int, bool] = {}
-    for rank in sorted({r for g in groups if scene.is_narrow(g) for r in g.ranks}):
+    same = groups[0].ranks == groups[1].ranks and not any(group.mixed for group in groups)
+    for rank in sorted({r for g in groups if same or scene.is_narrow(g) for r in g.ranks}):
         times = []
         for call in (first, second):
             number = scene.own(rank, call.group)

@@ -11,8 +11,10 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
 
     Looks for: ranks with such a call in the wait-for graph, at the call in which each has waited longest.
     Excuses: calls in dispute, which may end on one side only; calls that more members wait in than have done, since a
-    dead link leaves most of a ring waiting, and so do dumps of a live job; ends of unlike messages; and on Gloo, which
-    has no device, every rank that is not behind in another call (one that is behind has a stalled host).
+    dead link leaves most of a ring waiting, and so do dumps of a live job; where a device lacks one such call alone,
+    also calls that as many wait in as have done: of a pair nothing tells which end of a link is dead; ends of unlike
+    messages; and on Gloo, which has no device, every rank that is not behind in another call (one that is behind has a
+    stalled host).
     Returns: `device_stalled`; on Gloo `host_stalled`; a doubt where most members of a call wait in it.
     """
     graph = scene.graph
@@ -22,7 +24,8 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
         pending = [
             at for at in waits if (graph.pending[at].group, graph.pending[at].seq) not in known.disputed
         ]
-        shared.update(at for at in pending if _most_wait(graph.pending[at]))
+        once = sum(_lacked(scene, rank, graph.pending[at]) for at in pending) == 1
+        shared.update(at for at in pending if _most_wait(graph.pending[at], once=once))
         pending = [at for at in pending if at not in shared]
         if rank in known.excused or not pending:
             continue
@@ -36,9 +39,16 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
     return Found(culprits, doubts=doubts)
 
 
-def _most_wait(call: PendingCall) -> bool:
-    """Whether more members wait in a call than may have done it; one without a dump may have."""
-    return len(call.waiting) > len(call.done) + len(call.missing)
+def _lacked(scene: Scene, rank: int, call: PendingCall) -> int:
+    """Count the calls of this group, from this one on, that a rank issued and peers have done."""
+    frontiers = scene.groups[call.group].frontiers
+    furthest = max(frontiers[peer].proven for peer in call.done)
+    return min(furthest, frontiers[rank].enqueued) - call.seq + 1
+
+
+def _most_wait(call: PendingCall, *, once: bool) -> bool:
+    """Whether more members (`once`: as many) wait in a call than may have done it; one without a dump may have."""
+    return len(call.waiting) + once > len(call.done) + len(call.missing)
 
 
 def _doubt(scene: Scene, call: PendingCall) -> str:
@@ -46,5 +56,6 @@ def _doubt(scene: Scene, call: PendingCall) -> str:
     group = scene.groups[call.group]
     return (
         f"{len(call.done)} of {len(group.ranks)} members of group {group.name} ({group.desc}) finished call {call.seq} "
-        f"and {len(call.waiting)} have not: a link inside the group is stuck, or the job moves"
+        f"and {len(call.waiting)} have not: a link inside the group is stuck, or the job moves; dump a second time, to "
+        "see whether it does"
     )

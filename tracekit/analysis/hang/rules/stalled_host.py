@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.channels import End, same_group, usual_calls
 from tracekit.analysis.hang.program_order import CallId, first_missed
 from tracekit.analysis.hang.rules.rule import Accusation, Found
@@ -15,7 +16,8 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
     """Give the ranks that wait for nobody while others wait for a call or message of theirs.
 
     Looks for: idle ranks that are behind in a pending call, or that a send or receive awaits, at the first call that
-    each lacks; where there is none and dumps are missing, idle ranks of groups with members that left no dump.
+    each lacks; where there is none and dumps are missing, idle ranks of groups with members that left no dump; and idle
+    ranks whose rings have lost how far they are in a call that others wait in and nobody has done.
     Excuses: ranks already named, ends of unlike messages, and, where p2p is not recorded (Gloo), ranks that only wider
     groups than the others' miss: they may wait in a receive.
     Returns: `host_stalled`.
@@ -28,7 +30,7 @@ def stalled_hosts(scene: Scene, known: Found) -> Found:
             if accusation is not None:
                 culprits[rank] = accusation
     if not culprits and not known.culprits:
-        culprits = _idle_beside_missing(scene)
+        culprits = _idle_beside_missing(scene) or _idle_beyond_ring(scene)
     notes = []
     if len(culprits) > 1 and _without_messages(scene):
         nearest = _of_innermost_groups(scene, culprits)
@@ -112,6 +114,29 @@ def _idle_beside_missing(scene: Scene) -> dict[int, Accusation]:
             if tighter and scene.dumps[rank].entries + frontier.enqueued > 0:
                 found[rank] = CallId(number, frontier.enqueued + 1)
     return {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in found.items()}
+
+
+def _idle_beyond_ring(scene: Scene) -> dict[int, Accusation]:
+    """Find ranks with nothing outstanding whose rings have lost the calls of a group that waits for a member.
+
+    Had they come to the call, it would be outstanding: nobody has done it. An empty dump tells so, too, where no dump
+    holds a finished call. Where most ranks have nothing outstanding the job has ended for them, and where a ring is
+    full of outstanding calls others may have fallen out of it.
+    """
+    graph = scene.graph
+    told = {r for r, d in scene.dumps.items() if not d.cut and (d.entries or scene.outstanding_only)}
+    idle = {rank for rank in told - graph.stale if graph.idle(rank)}
+    if len(idle) > len(graph.stuck):
+        return {}
+    found: dict[int, CallId] = {}
+    for call in graph.pending:
+        if call.done or call.behind or not synchronising(scene.groups[call.group].call(call.seq)):
+            continue
+        for rank in idle.intersection(call.unknown):
+            known = found.get(rank)
+            if known is None or len(scene.groups[known.group].ranks) > len(scene.groups[call.group].ranks):
+                found[rank] = CallId(call.group, call.seq)
+    return {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in sorted(found.items())}
 
 
 def _without_messages(scene: Scene) -> bool:

@@ -1,0 +1,249 @@
+"""The modules of one data-parallel rank and micro-batch, judged twice: in the run's formats, and with bounds."""
+
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from numerics.local.bounded import Bounded, carrying, known
+from numerics.local.dropout_masks import DropoutMasks, Dropped
+from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
+from numerics.local.generator_use import GeneratorUse
+from numerics.local.judgement import Standing
+from numerics.local.recorded_step import Place, RecordedStep
+from numerics.local.relations import relation
+from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
+from tracekit.errors import InputError
+
+Tensors = dict[str, torch.Tensor]
+"""Tensors by the names of parameters."""
+
+_Key = tuple[str, str, int]
+"""Tensor, phase, and the number of the check among those of both."""
+
+_OTHER_DRAWS = "it holds random numbers that the recorded state of the generator does not give"
+
+
+@dataclass(frozen=True)
+class PlacePass:
+    """What was judged of a place: its checks, and the parameters' gradients in the run's formats and with bounds.
+
+    `unseen` is what could not be judged, in words. `dropped` are the masks of dropout layers. `draws` says that the
+    forward drew, in code beside these, the numbers that the recorded state of the generator gives, where asked.
+    """
+
+    checks: list[Check]
+    plain: Tensors
+    grads: Tensors
+    unseen: set[str] = field(default_factory=set)
+    dropped: list[Dropped] = field(default_factory=list)
+    draws: bool = False
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """One forward and backward: checks, gradients, masks, and the modules whose own code drew, but for judged layers.
+
+    `chance` is the decimal logarithm of the chance that another state of the generator gives these the same.
+    """
+
+    checks: list[Check]
+    grads: Tensors
+    dropped: list[Dropped]
+    drawing: set[str]
+    chance: float
+
+
+def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: bool) -> PlacePass:
+    """Return what is judged of a place with the weights `held`; `repeated` asks what it drew, though nothing is wrong.
+
+    What changes with the random numbers of code beside dropout layers is left open where none of it shows that the run
+    drew what the recorded generator gives.
+    """
+    drawn = state.random_state(place)
+    exact = _plainly(state, place, held, drawn)
+    found = _with_bounds(state, place, held, exact, draws=drawn is not None)
+    wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
+    if drawn is None or not exact.drawing or not (repeated or wrong):
+        return found
+    other = _plainly(state, place, held, _other_state(), counts=True)
+    touched = _computed(exact).keys() - {
+        key for key, value in _computed(other).items() if _same(_computed(exact).get(key), value)
+    }
+    if other.chance < REPEATED_BY_CHANCE and _mostly_right(found.checks, touched):
+        return replace(found, draws=True)
+    others = [one for one in state.recorded.places(state.step) if one != place]
+    if not touched or any(_draws_as_recorded(state, one, held, touched) for one in others):
+        return found
+    checks = [_left_open(c) if key in touched else c for key, c in _numbered(found.checks)]
+    grads = {name: _unknown(g) if _changes(name, exact, other) else g for name, g in found.grads.items()}
+    return replace(found, checks=checks, grads=grads)
+
+
+def _numbered(checks: list[Check]) -> list[tuple[_Key, Check]]:
+    """Return checks of a walk, each with what finds the same one in another walk."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for check in checks:
+        name = (check.tensor, check.phase)
+        found.append(((*name, seen[name]), check))
+        seen[name] += 1
+    return found
+
+
+def _computed(walk: _Walk) -> dict[_Key, torch.Tensor | None]:
+    """Return the recorded tensors' values as a walk computed them; None for those that are as recorded."""
+    kept = [(key, c.judged) for key, c in _numbered(walk.checks) if c.judged.standing != Standing.UNCHECKED]
+    return {key: None if judged.pair is None else judged.pair[1] for key, judged in kept}
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Return whether two walks computed the same."""
+    return torch.equal(one, other) if one is not None and other is not None else one is other
+
+
+def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
+    """Return whether a parameter's gradient is another in another walk."""
+    return not _same(exact.grads.get(name), other.grads.get(name))
+
+
+def _left_open(check: Check) -> Check:
+    """Return a check that is wrong only if the run drew from the recorded generator, as one that is open."""
+    if check.judged.standing != Standing.BEYOND:
+        return check
+    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, relation="", lone="")
+    return replace(check, judged=judged)
+
+
+def _other_state() -> torch.Tensor:
+    """Return a state of the generator that no run starts from."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(OTHER_SEED)
+        return torch.get_rng_state()
+
+
+def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched: set[_Key]) -> bool:
+    """Return whether a place's recorded state of the generator gives its `touched` outputs, which no chance does."""
+    drawn = state.random_state(place)
+    if drawn is None:
+        return False
+    walk = _plainly(state, place, held, drawn, counts=True)
+    return walk.chance < REPEATED_BY_CHANCE and _mostly_right(walk.checks, touched)
+
+
+def _mostly_right(checks: list[Check], touched: set[_Key]) -> bool:
+    """Return whether most of the recorded tensors that change with random numbers are what was computed."""
+    asked = [c.judged.standing for key, c in _numbered(checks) if key in touched]
+    return 2 * sum(one <= Standing.WITHIN for one in asked) > len(asked)
+
+
+def _with_bounds(state: RecordedStep, place: Place, held: Tensors, exact: _Walk, *, draws: bool) -> PlacePass:
+    """Return the better of the checks in the run's formats and of those with bounds."""
+    unseen: set[str] = set()
+    with carrying(state.parts, draws=draws) as carried:
+        try:
+            walk = _walked(state, place, held, state.random_state(place), bounds=True)
+            bounds, grads = walk.checks, walk.grads
+        except Exception as error:  # noqa: BLE001 - the model ran on plain tensors: the bounds cannot follow it
+            told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+            unseen.add(f"rounding: no bound follows this model ({told})")
+            bounds, grads = _without_bounds(exact)
+    unseen |= {f"an operator without a bound: {name}" for name in carried.without_rule}
+    best = (
+        [_related(_better(a, b), a) for a, b in zip(exact.checks, bounds, strict=True)]
+        if len(exact.checks) == len(bounds)
+        else bounds
+    )
+    return PlacePass(best, exact.grads, grads, unseen, exact.dropped)
+
+
+def _without_bounds(exact: _Walk) -> tuple[list[Check], Tensors]:
+    """Return checks and gradients of which no bound is known: what is not equal in bits may be rounding or not."""
+    why = "no bound of its rounding is known"
+    judged = [
+        replace(c, judged=replace(c.judged, standing=Standing.UNCHECKED, why=why))
+        if c.judged.standing == Standing.BEYOND
+        else c
+        for c in exact.checks
+    ]
+    return judged, {name: _unknown(g) for name, g in exact.grads.items()}
+
+
+def _unknown(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that a sound run may miss by anything."""
+    wide = value.value if isinstance(value, Bounded) else value.double()
+    return Bounded(wide, torch.full_like(wide, torch.inf), value.dtype)
+
+
+def _better(exact: Check, bound: Check) -> Check:
+    """Return the check that says more; a lone element is never rounding, whatever its bound allows."""
+    if exact.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} or exact.judged.lone:
+        return exact
+    return bound
+
+
+def _related(found: Check, exact: Check) -> Check:
+    """Return a check beyond its bound with the relation of the recorded tensor to the one computed in its format."""
+    pair = exact.judged.pair
+    told = found.judged.standing == Standing.BEYOND and pair is not None and not found.judged.lone
+    words = relation(*pair) if told and pair is not None else ""
+    return replace(found, judged=replace(found.judged, relation=words, pair=None))
+
+
+def _walked(
+    state: RecordedStep,
+    place: Place,
+    held: Tensors,
+    drawn: torch.Tensor | None,
+    *,
+    bounds: bool,
+    counts: bool = False,
+) -> _Walk:
+    """Run forward and backward of one place on recorded values.
+
+    `drawn` is the state of the generator of random numbers from which the run's forward drew.
+    """
+    values = {
+        name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
+        for name, v in held.items()
+    }
+    asked = partial(state.activation, place)
+    walk = ForcedPass(asked, partial(state.activation_gradient, place), bounds=bounds)
+    masks, use = (
+        DropoutMasks(lambda name, call, shape: asked(name, call, call + 1, shape)),
+        GeneratorUse(counts=counts),
+    )
+    args, kwargs = state.inputs(place)
+    with ExitStack() as around:
+        around.enter_context(torch.random.fork_rng(devices=[]))
+        around.enter_context(state.casting(place))
+        if drawn is not None:
+            torch.set_rng_state(drawn)
+        if not bounds:
+            around.enter_context(use.on(state.model))
+        around.enter_context(masks.on(state.model))
+        walk.run(state.model, values, args, kwargs)
+    grads = {name: v.grad for name, v in values.items() if v.grad is not None}
+    checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
+    drawing = use.drawing - masks.judged
+    return _Walk(
+        checks, grads, masks.found, drawing, sum(use.chances.get(name, 0.0) for name in sorted(drawing))
+    )
+
+
+def _plainly(
+    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, *, counts: bool = False
+) -> _Walk:
+    """Run one place in the run's formats. InputError where the model cannot run on what was recorded."""
+    try:
+        return _walked(state, place, held, drawn, bounds=False, counts=counts)
+    except InputError:
+        raise
+    except Exception as error:  # the user's model may raise anything
+        told = f"{type(error).__name__}: {str(error)[:ERROR_SHOWN]}"
+        raise InputError(
+            f"{state.recorded.run.capture.folder}: the built model cannot run on what step {state.step} recorded "
+            f"({told}); build it as it is trained: the same modules and names, formats of weights, and arguments"
+        ) from error

@@ -1,0 +1,86 @@
+"""Answers that cannot be put where they were wanted, here or behind URLs, and what the refusals advise."""
+
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.registry import _registry
+from tracekit_cli.mesh import mesh as mesh_command
+from tracekit_cli.numerics_compare import compare as compare_command
+
+from tests.advice.cases import Remote, command, traces
+from tests.advice.of_numerics import rungs
+from tests.advice.register import calls, case
+from tracekit.files.far import check_target, put_bytes
+from tracekit.ingest import far_run, load
+
+
+class Buckets(MemoryFileSystem):
+    """A store of objects whose only bucket is `there`."""
+
+    protocol = "s3"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("s3://")
+
+    def exists(self, path: str, **_: object) -> bool:
+        return path.partition("/")[0] == "there"
+
+
+@case("it is empty; name a file")
+def _(folder, _patch):
+    given = traces(folder, 2)
+    return command(mesh_command, f"{given} --json=", f"{given} --json={folder}/mesh.json")
+
+
+@case("--pair gives the finer runs; leave --ladder out")
+def _(folder, _patch):
+    (run, baseline), *finer = rungs(folder, "bf16", "fp32", "fp64")
+    given = f"--parallel {run} --baseline {baseline} --no-replay --pair {finer[0][0]} {finer[0][1]}"
+    return command(compare_command, f"{given} --ladder", given)
+
+
+@case("cannot be written ({}); check the URL and the credentials")
+def _(_folder, _patch):
+    return lambda: put_bytes("mem://out/a.json", b"{}"), lambda: put_bytes("memory://out/a.json", b"{}")
+
+
+@case("is written by a package that is not installed; pip install {}")
+def _(_folder, patch):
+    def installed():
+        patch.setitem(_registry, "s3", Remote)
+        put_bytes("s3://out/a.json", b"{}")
+
+    return lambda: put_bytes("s3://out/a.json", b"{}"), installed
+
+
+calls("it names no file", check_target, "memory://out/", "memory://out/a.json")
+
+
+@case("{}: cannot be written ({} does not exist); create it, or name another")
+def _(_folder, patch):
+    patch.setitem(_registry, "s3", Buckets)
+    return lambda: check_target("s3://absent/a.json"), lambda: check_target("s3://there/a.json")
+
+
+@case("the run there changed while it was read")
+def _(folder, patch):
+    load([str(traces(folder, 2))], out=f"memory://{folder.name}/run")
+    memory = fsspec.filesystem("memory")
+
+    def without_manifest() -> object:
+        with patch.context() as for_now:
+            for_now.setattr(far_run, "_names", lambda *_: [])
+            (folder / "a").mkdir()
+            return far_run.fetch_run(f"memory://{folder.name}/run", folder / "a")
+
+    assert memory.exists(f"/{folder.name}/run/manifest.json")
+    return without_manifest, lambda: far_run.fetch_run(f"memory://{folder.name}/run", folder / "b")
+
+
+@case("which tracekit did not write; name another place")
+def _(folder, _patch):
+    given = [str(traces(folder, 2))]
+    fsspec.filesystem("memory").pipe_file(f"/{folder.name}/mine", b"mine")
+    return (lambda: load(given, out=f"memory://{folder.name}/mine")), (
+        lambda: load(given, out=f"memory://{folder.name}/other")
+    )

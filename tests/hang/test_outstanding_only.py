@@ -1,0 +1,64 @@
+"""Dumps of outstanding calls alone: parts of batches that are done, rings that only look full, ranks without a call."""
+
+import pickle
+
+from tests.hang import simulate
+from tests.hang.simulate import Case, make
+from tests.hang.test_comparable import entry, pg_config
+from tests.hang.test_shapes import MESH, coalesced
+from tracekit.analysis.hang.analyse import analyse
+from tracekit.dumps.load import load_dumps
+
+
+def outstanding(case):
+    """The case as recorders write it that are asked for outstanding calls alone."""
+    dumps = {}
+    for rank, dump in case.dumps.items():
+        kept = [row for row in dump["entries"] if row["state"] != "completed"]
+        dumps[rank] = {**dump, "entries": kept}
+    return Case(case.sizes, case.fault, case.axis, case.culprit, case.timed, dumps)
+
+
+def test_parts_of_done_batches_are_no_outstanding_calls(judge):
+    case = coalesced(make(0, "host_stall", "tp", MESH, timed=False))
+    finding = judge(outstanding(case))
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "host_stalled")], finding.reason
+
+
+def written(folder, rows, groups, first=7):
+    """Dumps of these outstanding calls by rank, whose ids begin at `first`; the calls before them are done."""
+    for rank, calls in enumerate(rows):
+        entries = [entry(first + at, *call, False, at) for at, call in enumerate(calls)]
+        dump = {"version": "2.4", "pg_config": pg_config(rank, groups), "entries": entries}
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    return load_dumps([str(folder)])
+
+
+def test_full_rings_are_as_long_as_the_longest(tmp_path):
+    groups = {"0": range(4)}
+    short = written(tmp_path, [[("0", s) for s in range(5, 6 + rank)] for rank in range(4)], groups)
+    assert not any(dump.cut for dump in short.dumps.values())
+    full = written(tmp_path, [[("0", s) for s in range(5, 8)] for _ in range(4)], groups)
+    assert all(dump.cut for dump in full.dumps.values())
+
+
+def test_a_rank_without_a_call_stopped(tmp_path):
+    """No dump holds a finished call, so that an empty one is no recorder that was off."""
+    groups = {"0": range(4)}
+    rows = [[("0", s) for s in range(5, 6 + rank)] if rank else [] for rank in range(4)]
+    found = analyse(written(tmp_path, rows, groups))
+    assert {c.rank: c.kind for c in found.culprits} == {0: "host_stalled"}
+
+
+def test_a_full_ring_may_begin_with_a_done_batch(judge):
+    """Parts of a batch read as outstanding for ever: a ring that begins with one has lost nothing for that."""
+    case = coalesced(make(1, "host_stall", "tp", MESH, timed=False))
+    dumps = {}
+    for rank, dump in case.dumps.items():
+        rows = dump["entries"]
+        first = next(at for at, row in enumerate(rows) if at > 4 and row["state"] == "scheduled")
+        dumps[rank] = {**dump, "entries": rows[first:]}
+    finding = judge(Case(case.sizes, case.fault, case.axis, case.culprit, False, dumps))
+    assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "host_stalled")], finding.reason
+    loaded = simulate.make(1, "host_stall", "tp", MESH, timed=False)
+    assert loaded.culprit == case.culprit

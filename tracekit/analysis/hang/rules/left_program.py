@@ -1,0 +1,109 @@
+"""Ranks that left the program of their peers: one call more, less or another between two calls that all make.
+
+A micro-batch less, data that end early, a branch that only some take: the rank runs on, until every rank waits. The
+members of a group show it where they made the same calls between the group's calls before.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tracekit.analysis.hang.program_log import Step, Stretch, program_of, stretches
+from tracekit.analysis.hang.rules.rule import Accusation, Found
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
+from tracekit.dumps.calls import Signature
+from tracekit.findings.hang import CulpritKind
+from tracekit.thresholds.hang import MIN_ALIKE, MIN_WITNESSES
+
+
+class _Parting(NamedTuple):
+    """Where a rank left the program: the call before, what it made, what its peers make; None: nothing more."""
+
+    at: int
+    group: int
+    seq: int
+    made: Step | None
+    usual: Step | None
+
+
+def left_program(scene: Scene, _known: Found) -> Found:
+    """Give the ranks that made other calls than their peers between two calls of a group.
+
+    Looks for: groups whose members made the same calls between the group's calls some times, and then one or few of
+    them others.
+    Excuses: members of groups that do not run one program, as shown before; ranks that fewer than two peers contradict,
+    or less than twice as many as they are; and everybody where some waiting does not start from them.
+    Returns: `mismatched_call` for another operation of the same group, else `host_stalled` at the first call that the
+    rank left out, with a note.
+    """
+    programs = {rank: program_of(scene, rank) for rank in scene.dumps}
+    found: dict[int, _Parting] = {}
+    for number, group in enumerate(scene.groups):
+        if group.mixed or group.guessed or len(group.ranks) <= MIN_WITNESSES:
+            continue
+        shown = {r: stretches(steps, number) for r in group.frontiers if (steps := programs[r])}
+        for rank, parting in _partings(number, shown).items():
+            if rank not in found or parting.at < found[rank].at:
+                found[rank] = parting
+    if not found or not all_explained(scene, found.keys() | unseen_waits(scene), found.keys()):
+        return Found()
+    culprits = {rank: _accuse(scene, rank, programs[rank], found[rank]) for rank in sorted(found)}
+    notes = tuple(_note(rank, found[rank]) for rank in sorted(found))
+    return Found(culprits, notes=notes)
+
+
+def _partings(number: int, shown: Mapping[int, Mapping[int, Stretch]]) -> dict[int, _Parting]:
+    """Find the first place in which members of a group part; nothing where they did not go together before."""
+    alike = 0
+    for seq in sorted({seq for by_seq in shown.values() for seq in by_seq}):
+        known = {rank: by_seq[seq] for rank, by_seq in shown.items() if seq in by_seq}
+        usual = _usual(list(known.values()))
+        odd = [rank for rank, stretch in known.items() if not stretch.fits(usual)]
+        if not odd:
+            alike += sum(stretch.whole for stretch in known.values()) > MIN_WITNESSES
+            continue
+        others = len(known) - len(odd)
+        if alike < MIN_ALIKE or others < MIN_WITNESSES or others < 2 * len(odd):
+            return {}
+        return {rank: _parting(number, seq, known[rank], usual) for rank in odd}
+    return {}
+
+
+def _usual(known: list[Stretch]) -> Stretch:
+    """Give the stretch that most of these fit, the longest of them."""
+    kinds = {(stretch.names, stretch.whole): stretch for stretch in known}
+    fitting = {key: sum(other.fits(one) for other in known) for key, one in kinds.items()}
+    best = max(kinds, key=lambda key: (fitting[key], key[1], len(key[0]), key[0]))
+    return kinds[best]
+
+
+def _parting(number: int, seq: int, mine: Stretch, usual: Stretch) -> _Parting:
+    """Give where a rank's stretch leaves the usual one."""
+    at = mine.splits(usual)
+    made, theirs = (s.steps[at] if at < len(s.steps) else None for s in (mine, usual))
+    time = made.created if made is not None else mine.steps[-1].created if mine.steps else 0
+    return _Parting(time, number, seq, made, theirs)
+
+
+def _accuse(scene: Scene, rank: int, program: list[Step], parting: _Parting) -> Accusation:
+    """Accuse a rank at the call that its peers make where it parted."""
+    usual, made = parting.usual, parting.made
+    if usual is None:
+        return Accusation("host_stalled", parting.group, parting.seq + 1)
+    if usual.is_message:
+        desc, _, verb = usual.what.rpartition(" ")
+        number = next((n for n in scene.memberships[rank] if scene.groups[n].desc == desc), parting.group)
+        return Accusation("host_stalled", number, usual.seq, call=Signature(verb, "", "", "", ""))
+    own = scene.own(rank, usual.group)
+    number = parting.group if own is None else own
+    before = [s.seq for s in program if s.group == number and s.created < parting.at]
+    seq = before[-1] + 1 if before else usual.seq
+    same = made is not None and (made.group, made.seq) == (number, seq)
+    kind: CulpritKind = "mismatched_call" if same else "host_stalled"
+    return Accusation(kind, number, seq)
+
+
+def _note(rank: int, parting: _Parting) -> str:
+    """Say where a rank left the program."""
+    made, usual = (step.what if step is not None else "nothing" for step in (parting.made, parting.usual))
+    return f"rank {rank} left the program of its peers: where they make {usual}, it made {made}"

@@ -1,0 +1,35 @@
+"""Whether a rank's job moved when its dump was written, as the recorder's own bookkeeping tells.
+
+NCCL's watchdog looks at the calls that are not done ten times a second, and retires those that have ended. A dump that
+is written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
+watchdog last looked. After a timeout there is none. Part of `entries`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tracekit.dumps.fields import integer
+from tracekit.thresholds.dumps import MOVED_LATELY_NS
+
+CREATED, ENDED = "time_created_ns", "time_discovered_completed_ns"
+
+
+def moved_lately(entries: Sequence[Any], unretired: Sequence[Any], open_: Iterable[Any]) -> bool:
+    """Tell whether a device has finished calls since its watchdog last looked, before the first one that is not done.
+
+    entries: all of the ring; unretired: those that are completed and not retired; open_: those that are not done. The
+    end of a call that is not retired was found when the dump was written. Where no such call was issued within a second
+    before, and none retired, the watchdog may have stopped, or there is none. A call issued after one that is not done
+    shows nothing: another thread's may go on while the job hangs.
+    """
+    first = min((_time(entry, CREATED) for entry in open_), default=None)
+    before = [e for e in unretired if first is None or _time(e, CREATED) < first]
+    ended = max((_time(e, ENDED) for e in before), default=0)
+    retired = (e for e in entries if isinstance(e, dict) and e.get("retired") is True)
+    active = max([*(_time(e, CREATED) for e in before), *(_time(e, ENDED) for e in retired)], default=0)
+    return 0 <= ended - active <= MOVED_LATELY_NS and active > 0
+
+
+def _time(entry: Any, key: str) -> int:
+    """Give a time of an entry (ns), 0 where it is not told."""
+    return integer(entry.get(key)) or 0
