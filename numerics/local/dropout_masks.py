@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import log10, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from numerics.local.bounded import Bounded, bounded, exact
 from numerics.local.generator_use import in_backward
 from numerics.local.recorded import Reading
 from numerics.record.wrapped_models import clean_name
-from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS, REPEATED_BY_CHANCE
+from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS
 
 Recorded = Callable[[str, int, tuple[int, ...]], list[Reading]]
 """Maps a tensor's name, the number of the module's call, and the shape to readings."""
@@ -47,13 +47,17 @@ class Dropped:
 
 
 class DropoutMasks:
-    """Hooks on the dropout layers of a model for one forced pass; `found` holds what each call dropped in the run."""
+    """Hooks on the dropout layers of a model for one forced pass; `found` holds what each call dropped in the run.
+
+    `judged` names the layers whose outputs are judged whatever generator they drew from.
+    """
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._kept: dict[str, list[torch.Tensor | None]] = {}
         self._again: Counter[str] = Counter()
         self.found: list[Dropped] = []
+        self.judged: set[str] = set()
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
@@ -96,7 +100,11 @@ class DropoutMasks:
             return None
         told, kept = before != 0, first.tensor != 0
         if not plausible(int((told & ~kept).sum()), int(told.sum()), layer.p):
-            return None if first.how else drawn  # of ranks' addends a sum shows nothing; else no draw is so
+            if first.how:
+                return None  # a sum of ranks' addends shows nothing
+            self.judged.add(name)
+            return drawn  # no draw is so
+        self.judged.add(name)
         calls[-1] = kept
         sample = [t.reshape(-1)[:MASK_ELEMENTS].numpy() for t in (kept, told)]
         same = bool((drawn == kept)[told].all())
@@ -116,13 +124,3 @@ def dropped_as(given: torch.Tensor, kept: torch.Tensor, chance: float) -> torch.
     if isinstance(given, Bounded):
         return given * bounded(kept.double() / (1 - chance), 0.0, given.dtype)
     return given * kept.to(given.dtype).div_(1 - chance)
-
-
-def certain(elements: int, chance: float, pairs: int) -> bool:
-    """Return whether no two of so many pairs of draws agree on so many elements by chance."""
-    return elements * agreement(chance) + log10(max(pairs, 1)) < REPEATED_BY_CHANCE
-
-
-def agreement(chance: float) -> float:
-    """Return the decimal logarithm of the chance that two draws agree on an element: both keep it or both drop it."""
-    return log10(chance * chance + (1 - chance) * (1 - chance))

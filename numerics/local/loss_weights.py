@@ -5,9 +5,11 @@ from typing import Final
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.local_check import Doubt
+from numerics.local.padding import Inputs, several_sequences
 from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.token_weights import Weights, divisor, masked_positions, unequal_shares, weights_of
+from tracekit.errors import InputError
 
 ATTENTION_MASK: Final = "in.attention_mask"
 """What models of Hugging Face's manner are called with: 1 for words, 0 for padding."""
@@ -76,11 +78,21 @@ def _factors(state: RecordedStep, scale: Scale | None) -> list[float]:
 
 def _masked(state: RecordedStep, counted: dict[Place, Weights]) -> str:
     """Return in words that positions count which the attention mask leaves out; else ""."""
-    masks = {place: state.given(place, "input", ATTENTION_MASK) for place in counted}
+    alone = [place for place in counted if not several_sequences(inputs_of(state, place))]
+    masks = {place: state.given(place, "input", ATTENTION_MASK) for place in alone}
     found = {p: masked_positions(counted[p], mask) for p, mask in masks.items() if mask is not None}
     number = sum(found.values())
     word = ATTENTION_MASK.removeprefix("in.")
     return f"{number} positions that {word} leaves out count in the loss" if number else ""
+
+
+def inputs_of(state: RecordedStep, place: Place) -> Inputs:
+    """Return what a place's model was called with; nothing where that was not recorded."""
+    try:
+        args, kwargs = state.inputs(place)
+    except InputError:
+        return {}
+    return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
 
 
 def _in_words(step: int, read: dict[Place, Weights], *, alike: bool) -> str:

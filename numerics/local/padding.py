@@ -6,7 +6,7 @@ from math import log10
 
 import torch
 
-from numerics.thresholds.local import MOSTLY_COUNTED, PAD_RUN, PADDING_BY_CHANCE
+from numerics.thresholds.local import ALSO_WORDS, MOSTLY_COUNTED, PAD_RUN, PADDING_BY_CHANCE
 
 Inputs = Mapping[str, torch.Tensor]
 """What a model was called with, by name; positional ones by their number."""
@@ -44,14 +44,35 @@ def beyond_one(marked: torch.Tensor) -> int:
 
 
 def sequences_of(inputs: Inputs) -> torch.Tensor | None:
-    """Return the ids of words among a model's inputs: the whole numbers by sequence and position that vary most."""
-    found = [t for name, t in inputs.items() if _whole(t) and not is_label(name) and not _positions(t)]
-    return max(found, key=lambda t: len(torch.unique(t)), default=None)
+    """Return the ids of words among a model's inputs; None without any, and where several may be the output's."""
+    found = _ids(inputs)
+    return found[0] if found and not several_sequences(inputs) else None
 
 
-def is_label(name: str) -> bool:
-    """Return whether an input's name says that it holds labels."""
-    return "label" in name or "target" in name
+def several_sequences(inputs: Inputs) -> bool:
+    """Return whether two inputs hold ids of words, as those of an encoder and a decoder: a mask is of one of them."""
+    varied = [len(torch.unique(ids)) for ids in _ids(inputs)]
+    return len(varied) > 1 and varied[1] > ALSO_WORDS * varied[0]
+
+
+def shows_padding(inputs: Inputs) -> bool:
+    """Return whether any input that may hold ids of words has padding by a mask or by an id that ends sequences."""
+    return any(masked_out(inputs, ids) is not None or repeated_id(ids) is not None for ids in _ids(inputs))
+
+
+def _ids(inputs: Inputs) -> list[torch.Tensor]:
+    """Return the whole numbers by sequence and position that may be ids of words, those that vary most first."""
+    found = [
+        value
+        for name, value in inputs.items()
+        if _whole(value) and not is_label(name, value) and not _positions(value)
+    ]
+    return sorted(found, key=lambda t: -len(torch.unique(t)))
+
+
+def is_label(name: str, value: torch.Tensor) -> bool:
+    """Return whether an input holds labels: its name says so, or whole numbers below 0, which are no ids of words."""
+    return "label" in name or "target" in name or (_whole(value) and bool((value < 0).any()))
 
 
 def _whole(value: torch.Tensor) -> bool:

@@ -7,9 +7,8 @@ from typing import Final
 import torch
 
 from numerics.local.local_check import Doubt
-from numerics.local.loss_weights import ATTENTION_MASK, SETTLED
+from numerics.local.loss_weights import ATTENTION_MASK, SETTLED, inputs_of
 from numerics.local.padding import (
-    Inputs,
     Padding,
     beyond_one,
     is_label,
@@ -17,12 +16,13 @@ from numerics.local.padding import (
     repeated_id,
     runs_of,
     sequences_of,
+    several_sequences,
+    shows_padding,
 )
 from numerics.local.padding_effect import reaches_others
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.token_weights import Weights
 from numerics.schema import TARGET
-from tracekit.errors import InputError
 
 _SEEN_SETTLED: Final = "give every rank the mask of its own sequences, capture again and compare again"
 
@@ -43,6 +43,11 @@ class PaddingChecks:
         """Add what a step's padding does; `declared` says that the loss was repeated by a given function."""
         found = {} if self.done else padding_of(state)
         if not found:
+            given = [] if self.done else [inputs_of(state, p) for p in state.recorded.places(state.step)]
+            if any(several_sequences(inputs) and shows_padding(inputs) for inputs in given):
+                self.unseen.add(
+                    "padding: several inputs hold ids of words, and which the loss counts is not recorded"
+                )
             return
         self.done = True
         weighed = {
@@ -120,7 +125,9 @@ class PaddingChecks:
 
 def padding_of(state: RecordedStep) -> dict[Place, Padding]:
     """Return the padding of a step's sequences by place; none where nothing shows which id it is."""
-    inputs = {place: given for place in state.recorded.places(state.step) if (given := _inputs(state, place))}
+    inputs = {
+        place: given for place in state.recorded.places(state.step) if (given := inputs_of(state, place))
+    }
     ids = {place: held for place, given in inputs.items() if (held := sequences_of(given)) is not None}
     masks = {
         place: out for place, held in ids.items() if (out := masked_out(inputs[place], held)) is not None
@@ -141,18 +148,9 @@ def padding_of(state: RecordedStep) -> dict[Place, Padding]:
     return padded
 
 
-def _inputs(state: RecordedStep, place: Place) -> Inputs:
-    """Return what a place's model was called with; nothing where that was not recorded."""
-    try:
-        args, kwargs = state.inputs(place)
-    except InputError:
-        return {}
-    return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-
-
 def _labels(state: RecordedStep, place: Place, one: Padding) -> int | None:
     """Return how many positions of padding have padding for a label, not an ignored one; None without labels."""
-    labels = [value for name, value in _inputs(state, place).items() if is_label(name)]
+    labels = [value for name, value in inputs_of(state, place).items() if is_label(name, value)]
     targets = [n for n in state.recorded.names(state.step, "forward", "input") if n.startswith(TARGET)]
     labels += [value for name in targets if (value := state.given(place, "input", name)) is not None]
     for value in labels:

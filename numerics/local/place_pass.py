@@ -1,5 +1,6 @@
 """The modules of one data-parallel rank and micro-batch, judged twice: in the run's formats, and with bounds."""
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,11 +14,14 @@ from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
-from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED
+from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
 from tracekit.errors import InputError
 
 Tensors = dict[str, torch.Tensor]
 """Tensors by the names of parameters."""
+
+_Key = tuple[str, str, int]
+"""Tensor, phase, and the number of the check among those of both."""
 
 _OTHER_DRAWS = "it holds random numbers that the recorded state of the generator does not give"
 
@@ -26,82 +30,113 @@ _OTHER_DRAWS = "it holds random numbers that the recorded state of the generator
 class PlacePass:
     """What was judged of a place: its checks, and the parameters' gradients in the run's formats and with bounds.
 
-    `unbounded` are outputs of which no bound is known, `unseen` is what could not be judged, in words. `dropped` are
-    the masks of dropout layers. `draws` says that the forward drew, in code beside these, the numbers that the recorded
-    state of the generator gives: None where unasked.
+    `unseen` is what could not be judged, in words. `dropped` are the masks of dropout layers. `draws` says that the
+    forward drew, in code beside these, the numbers that the recorded state of the generator gives, where asked.
     """
 
     checks: list[Check]
     plain: Tensors
     grads: Tensors
-    unbounded: set[str]
     unseen: set[str] = field(default_factory=set)
     dropped: list[Dropped] = field(default_factory=list)
-    draws: bool | None = None
+    draws: bool = False
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """One forward and backward: checks, gradients, masks, and the modules whose own code drew random numbers."""
+    """One forward and backward: checks, gradients, masks, and the modules whose own code drew, but for judged layers.
+
+    `chance` is the decimal logarithm of the chance that another state of the generator gives these the same.
+    """
 
     checks: list[Check]
     grads: Tensors
     dropped: list[Dropped]
     drawing: set[str]
+    chance: float
 
 
 def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: bool) -> PlacePass:
     """Return what is judged of a place with the weights `held`; `repeated` asks what it drew, though nothing is wrong.
 
-    What code beside dropout layers drew is left open where no output shows that the recorded generator gave it.
+    What changes with the random numbers of code beside dropout layers is left open where none of it shows that the run
+    drew what the recorded generator gives.
     """
     drawn = state.random_state(place)
     exact = _plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
-    wrong = {c.tensor for c in found.checks if c.judged.standing == Standing.BEYOND}
-    unshown = exact.drawing - {one.module for one in exact.dropped}
-    if drawn is None or not unshown or not (repeated or wrong):
+    wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
+    if drawn is None or not exact.drawing or not (repeated or wrong):
         return found
-    blind = _with_bounds(state, place, held, exact, draws=False)
-    touched = blind.unbounded - found.unbounded
-    if touched & _right(found.checks) or _changed(state, place, held, exact):
+    other = _plainly(state, place, held, _other_state(), counts=True)
+    touched = _computed(exact).keys() - {
+        key for key, value in _computed(other).items() if _same(_computed(exact).get(key), value)
+    }
+    if other.chance < REPEATED_BY_CHANCE and _mostly_right(found.checks, touched):
         return replace(found, draws=True)
-    others = (other for other in state.recorded.places(state.step) if other != place)
-    if not touched or any(_draws_as_recorded(state, other, held, touched) for other in others):
-        return replace(found, draws=False)
-    told = [
-        replace(c, judged=replace(c.judged, why=_OTHER_DRAWS))
-        if c.tensor in wrong and c.judged.standing == Standing.UNCHECKED
-        else c
-        for c in blind.checks
-    ]
-    return replace(blind, checks=told, draws=False)
+    others = [one for one in state.recorded.places(state.step) if one != place]
+    if not touched or any(_draws_as_recorded(state, one, held, touched) for one in others):
+        return found
+    checks = [_left_open(c) if key in touched else c for key, c in _numbered(found.checks)]
+    grads = {name: _unknown(g) if _changes(name, exact, other) else g for name, g in found.grads.items()}
+    return replace(found, checks=checks, grads=grads)
 
 
-def _right(checks: list[Check]) -> set[str]:
-    """Return the outputs that are what was computed, in bits or within their bound."""
-    return {c.tensor for c in checks if c.phase == "forward" and c.judged.standing <= Standing.WITHIN}
+def _numbered(checks: list[Check]) -> list[tuple[_Key, Check]]:
+    """Return checks of a walk, each with what finds the same one in another walk."""
+    seen: Counter[tuple[str, str]] = Counter()
+    found = []
+    for check in checks:
+        name = (check.tensor, check.phase)
+        found.append(((*name, seen[name]), check))
+        seen[name] += 1
+    return found
 
 
-def _changed(state: RecordedStep, place: Place, held: Tensors, exact: _Walk) -> bool:
-    """Return whether an output that is right in bits is so no longer where the generator starts from another state."""
-    equal = {c.tensor for c in exact.checks if c.judged.standing == Standing.EQUAL}
+def _computed(walk: _Walk) -> dict[_Key, torch.Tensor | None]:
+    """Return the recorded tensors' values as a walk computed them; None for those that are as recorded."""
+    kept = [(key, c.judged) for key, c in _numbered(walk.checks) if c.judged.standing != Standing.UNCHECKED]
+    return {key: None if judged.pair is None else judged.pair[1] for key, judged in kept}
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Return whether two walks computed the same."""
+    return torch.equal(one, other) if one is not None and other is not None else one is other
+
+
+def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
+    """Return whether a parameter's gradient is another in another walk."""
+    return not _same(exact.grads.get(name), other.grads.get(name))
+
+
+def _left_open(check: Check) -> Check:
+    """Return a check that is wrong only if the run drew from the recorded generator, as one that is open."""
+    if check.judged.standing != Standing.BEYOND:
+        return check
+    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, relation="", lone="")
+    return replace(check, judged=judged)
+
+
+def _other_state() -> torch.Tensor:
+    """Return a state of the generator that no run starts from."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(OTHER_SEED)
-        other = torch.get_rng_state()
-    checks = _plainly(state, place, held, other).checks
-    return any(
-        c.phase == "forward" and c.tensor in equal and c.judged.standing == Standing.BEYOND for c in checks
-    )
+        return torch.get_rng_state()
 
 
-def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched: set[str]) -> bool:
-    """Return whether a place's recorded state of the generator gives one of its `touched` outputs in every bit."""
+def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched: set[_Key]) -> bool:
+    """Return whether a place's recorded state of the generator gives its `touched` outputs, which no chance does."""
     drawn = state.random_state(place)
     if drawn is None:
         return False
-    checks = _plainly(state, place, held, drawn).checks
-    return any(c.tensor in touched and c.judged.standing == Standing.EQUAL for c in checks)
+    walk = _plainly(state, place, held, drawn, counts=True)
+    return walk.chance < REPEATED_BY_CHANCE and _mostly_right(walk.checks, touched)
+
+
+def _mostly_right(checks: list[Check], touched: set[_Key]) -> bool:
+    """Return whether most of the recorded tensors that change with random numbers are what was computed."""
+    asked = [c.judged.standing for key, c in _numbered(checks) if key in touched]
+    return 2 * sum(one <= Standing.WITHIN for one in asked) > len(asked)
 
 
 def _with_bounds(state: RecordedStep, place: Place, held: Tensors, exact: _Walk, *, draws: bool) -> PlacePass:
@@ -121,8 +156,7 @@ def _with_bounds(state: RecordedStep, place: Place, held: Tensors, exact: _Walk,
         if len(exact.checks) == len(bounds)
         else bounds
     )
-    unbounded = {c.tensor for c in bounds if c.phase == "forward" and c.judged.standing == Standing.UNCHECKED}
-    return PlacePass(best, exact.grads, grads, unbounded, unseen, exact.dropped)
+    return PlacePass(best, exact.grads, grads, unseen, exact.dropped)
 
 
 def _without_bounds(exact: _Walk) -> tuple[list[Check], Tensors]:
@@ -134,9 +168,13 @@ def _without_bounds(exact: _Walk) -> tuple[list[Check], Tensors]:
         else c
         for c in exact.checks
     ]
-    return judged, {
-        name: Bounded(g, torch.full_like(g.double(), torch.inf), g.dtype) for name, g in exact.grads.items()
-    }
+    return judged, {name: _unknown(g) for name, g in exact.grads.items()}
+
+
+def _unknown(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that a sound run may miss by anything."""
+    wide = value.value if isinstance(value, Bounded) else value.double()
+    return Bounded(wide, torch.full_like(wide, torch.inf), value.dtype)
 
 
 def _better(exact: Check, bound: Check) -> Check:
@@ -155,7 +193,13 @@ def _related(found: Check, exact: Check) -> Check:
 
 
 def _walked(
-    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, *, bounds: bool
+    state: RecordedStep,
+    place: Place,
+    held: Tensors,
+    drawn: torch.Tensor | None,
+    *,
+    bounds: bool,
+    counts: bool = False,
 ) -> _Walk:
     """Run forward and backward of one place on recorded values.
 
@@ -167,7 +211,10 @@ def _walked(
     }
     asked = partial(state.activation, place)
     walk = ForcedPass(asked, partial(state.activation_gradient, place), bounds=bounds)
-    masks, use = DropoutMasks(lambda name, call, shape: asked(name, call, call + 1, shape)), GeneratorUse()
+    masks, use = (
+        DropoutMasks(lambda name, call, shape: asked(name, call, call + 1, shape)),
+        GeneratorUse(counts=counts),
+    )
     args, kwargs = state.inputs(place)
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
@@ -180,13 +227,18 @@ def _walked(
         walk.run(state.model, values, args, kwargs)
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
-    return _Walk(checks, grads, masks.found, use.drawing)
+    drawing = use.drawing - masks.judged
+    return _Walk(
+        checks, grads, masks.found, drawing, sum(use.chances.get(name, 0.0) for name in sorted(drawing))
+    )
 
 
-def _plainly(state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None) -> _Walk:
+def _plainly(
+    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, *, counts: bool = False
+) -> _Walk:
     """Run one place in the run's formats. InputError where the model cannot run on what was recorded."""
     try:
-        return _walked(state, place, held, drawn, bounds=False)
+        return _walked(state, place, held, drawn, bounds=False, counts=counts)
     except InputError:
         raise
     except Exception as error:  # the user's model may raise anything

@@ -163,7 +163,7 @@ def _modules(
     for place in state.recorded.places(state.step):
         found = judged_place(state, place, held, repeated=draws.begins_again(state, place))
         unseen |= found.unseen
-        draws.add(state, place, found.dropped, draws=bool(found.draws))
+        draws.add(state, place, found.dropped, draws=found.draws)
         checks += [LocalCheck(state.step, place, c) for c in found.checks]
         checks += check_added(state, place, found.plain, found.grads, sums)
     return checks, sums

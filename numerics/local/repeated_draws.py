@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from numerics.local.dropout_masks import Dropped, agreement, certain
+from numerics.local.dropout_chance import agreement, certain
+from numerics.local.dropout_masks import Dropped
 from numerics.local.dropout_parts import alike_parts
 from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing

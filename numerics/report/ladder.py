@@ -5,7 +5,7 @@ from typing import Final
 
 from numerics.precision.ladder import LADDER_SCHEMA, LadderFinding, Rung, Shape, Verdict
 from numerics.report.documents import LadderDocument, RungDocument
-from numerics.thresholds.report import RUNGS_SHOWN
+from numerics.thresholds.report import COLUMNS, RUNGS_SHOWN
 from tracekit.text import plain
 
 VERDICTS: Final[dict[Verdict, str]] = {
@@ -32,9 +32,10 @@ def ladder_text(finding: LadderFinding, *, verbose: bool = False) -> str:
     lines.append(f"{len(finding.rungs)} tensors: {counts}")
     shown = finding.rungs if verbose else telling(finding)
     if shown:
-        head = "".join(f"{policy:>11}" for policy in finding.policies)
-        lines.append(f"{'tensor':<52}{'step':>5}{head}{'slope':>8}  shape")
-        lines += [_row(rung) for rung in shown]
+        head = "".join(f"{policy:>9}" for policy in finding.policies)
+        room = COLUMNS - len(head) - 24
+        lines.append(f"{'tensor':<{room}}{'step':>6}{head}{'slope':>7}  shape")
+        lines += [_row(rung, room) for rung in shown]
     lines += [f"note: {note}" for note in finding.notes]
     return "".join(plain(line, "?") + "\n" for line in lines)
 
@@ -48,9 +49,15 @@ def telling(finding: LadderFinding) -> list[Rung]:
     return sorted(slopes, key=lambda rung: (-rung.distances[-1], rung.tensor))[:RUNGS_SHOWN]
 
 
-def _row(rung: Rung) -> str:
-    distances = "".join(f"{distance:>11.1e}" for distance in rung.distances)
-    return f"{rung.tensor:<52}{rung.step:>5}{distances}{rung.slope:>8.2f}  {rung.shape}"
+def _row(rung: Rung, room: int) -> str:
+    distances = "".join(f"{distance:>9.1e}" for distance in rung.distances)
+    slope = round(rung.slope, 2) + 0.0  # no -0.00
+    return f"{shortened(rung.tensor, room):<{room}}{rung.step:>6}{distances}{slope:>7.2f}  {rung.shape}"
+
+
+def shortened(name: str, room: int) -> str:
+    """Return a name that fits: of a longer one the end, which tells tensors of one module apart."""
+    return name if len(name) <= room else f"…{name[len(name) - room + 1 :]}"
 
 
 def ladder_document(finding: LadderFinding) -> LadderDocument:

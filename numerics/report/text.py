@@ -1,11 +1,12 @@
 """The finding for a terminal: the verdict first, then place, explanation, counts and blind spots."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from numerics.findings import CompareFinding, Divergence, TensorDifference
 from numerics.precision.beside import LadderBeside
-from numerics.report.ladder import ladder_text
-from numerics.thresholds.report import LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
+from numerics.report.ladder import ladder_text, shortened
+from numerics.thresholds.report import COLUMNS, LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
 from tracekit.text import plain
 
 _WORDS = {
@@ -41,8 +42,7 @@ def compare_text(
     lines += _counts(finding)
     shown = finding.largest_differences if verbose else finding.largest_differences[:LARGEST_SHOWN]
     if shown:
-        lines.append("differ most:" + " " * 33 + "step   max ulp        rel     cosine      ratio")
-        lines += [_difference(row) for row in shown]
+        lines += _differences(shown)
     lines += _ladder(ladder)
     lines += _listed("broken invariants", finding.invariants, verbose=verbose)
     lines += _listed("recorded plan against declared plan", finding.plan, verbose=verbose)
@@ -105,13 +105,43 @@ def _counts(finding: CompareFinding) -> list[str]:
     return lines
 
 
-def _difference(row: TensorDifference) -> str:
-    ulp = "-" if row.max_ulp is None else f"{row.max_ulp:.0f}"
-    rel, cosine, ratio = (
-        "-" if v is None else f"{v:.{digits}}"
-        for v, digits in ((row.rel, "2e"), (row.cosine, "6f"), (row.ratio, "6f"))
+def _differences(rows: Sequence[TensorDifference]) -> list[str]:
+    """Return a table of at most 80 columns: what is known of no row has no column."""
+    columns = [
+        (head, [_number(value, spec) for value in values])
+        for head, spec, values in (
+            ("max ulp", ".0f", [row.max_ulp for row in rows]),
+            ("rel", ".2e", [row.rel for row in rows]),
+            ("cosine", ".6f", [row.cosine for row in rows]),
+            ("ratio", ".6f", [row.ratio for row in rows]),
+        )
+        if any(value is not None for value in values)
+    ]
+    widths = [max(len(head), *map(len, told)) for head, told in columns]
+    room = COLUMNS - 2 - 6 - sum(width + 2 for width in widths)
+    return [
+        _line("differ most:", "step", [head for head, _ in columns], widths, room + 2),
+        *(
+            _line(
+                f"  {shortened(row.tensor, room)}",
+                str(row.step),
+                [t[i] for _, t in columns],
+                widths,
+                room + 2,
+            )
+            for i, row in enumerate(rows)
+        ),
+    ]
+
+
+def _line(name: str, step: str, cells: Sequence[str], widths: Sequence[int], room: int) -> str:
+    return f"{name:{room}}{step:>6}" + "".join(
+        f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)
     )
-    return f"  {row.tensor[:42]:42} {row.step:4} {ulp:>9} {rel:>10} {cosine:>10} {ratio:>10}"
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)
 
 
 def _listed(title: str, rows: tuple[str, ...], *, verbose: bool) -> list[str]:

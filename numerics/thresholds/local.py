@@ -126,3 +126,9 @@ PADDING_BY_CHANCE: Final = -6.0
 
 MOSTLY_COUNTED: Final = 0.5
 """Share of whole numbers that are one more than the one before from which they count positions: words do not."""
+
+ALSO_WORDS: Final = 0.5
+"""Share of the different ids of one input that another must have to hold words too: kinds and segments have few."""
+
+DRAWN_NUMBER: Final = -6.0
+"""Decimal logarithm of the chance that a uniform or normal number is drawn again: FP32 has 24 bits, BF16 fewer."""

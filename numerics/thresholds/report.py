@@ -26,6 +26,9 @@ DIFFERENCES_SHOWN: Final = 12
 TENSORS_SHOWN: Final = 4
 """Affected tensors named for each group in the terminal's answer without --verbose."""
 
+COLUMNS: Final = 80
+"""Width of tables in the terminal's answer: that of a terminal nobody has widened."""
+
 RUNGS_SHOWN: Final = 12
 """Tensors of the ladder in the terminal's answer without --verbose."""
 

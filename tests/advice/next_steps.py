@@ -11,6 +11,8 @@ from numerics.local.proof import prove
 from tests.advice.messages import PACKAGES, text_of
 from tests.house.source import ROOT
 from tests.numerics.local import test_learning_rates as rates
+from tests.numerics.local import test_padding as padding
+from tests.numerics.local import test_repeated_draws as draws
 from tests.numerics.local import test_token_weights as weights
 from tests.numerics.local.strangers import context, replicas
 from tests.ranks.pool import RankPool
@@ -75,7 +77,22 @@ def loss_given(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFindin
     return answered(run, f"{source}:made"), answered(run, f"{source}:with_loss")
 
 
+def drawn_on(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """Micro-batches that begin with one state of the generator, and such as go on with it."""
+    change = "twice from unlike inputs"
+    return draws.answered(folder / "alike", change, 2), draws.answered(
+        folder / "on", f"{change}, drawn on", 2
+    )
+
+
+def masks_given(folder: Path, _: RankPool) -> tuple[CompareFinding, CompareFinding]:
+    """A micro-batch whose padding no mask leaves out, and one with its own mask."""
+    return padding.trained(folder / "first", mask="first"), padding.trained(folder / "own")
+
+
 FOLLOWED = {
+    "give every rank the mask of its own sequences": masks_given,
+    "let each micro-batch draw on from where the one before it ended": drawn_on,
     "capture again with `watch(place=...)`": pieces_placed,
     "capture one step more": one_step_more,
     "return the scheduler too": scheduler_given,

@@ -102,7 +102,13 @@ def test_drift_beneath_a_swing_is_told():
 
 
 @pytest.mark.parametrize(
-    ("hours", "count", "why"), [(1, 30, "2 days"), (8, 9, "12 windows"), (24, 20, "h of the day")]
+    ("hours", "count", "why"),
+    [
+        (0.01, 30, "less than an hour is recorded"),
+        (1, 30, "29 h are recorded, 2 days"),
+        (8, 9, "12 windows"),
+        (24, 20, "h of the day"),
+    ],
 )
 def test_swing_is_not_asked_of_too_little(hours, count, why):
     found = step_trend(series(noisy(0, count), hours))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from numerics import watch
 from numerics.comparison.compare import Options, compare
-from numerics.local.padding import masked_out, repeated_id, runs_of, sequences_of
+from numerics.local.padding import masked_out, repeated_id, runs_of, sequences_of, several_sequences
 from numerics.local.proof import prove
 from numerics.report.json import compare_document
 
@@ -197,6 +197,15 @@ def test_ids_of_words_are_told_from_other_whole_numbers():
     given = {"position_ids": positions + 100, "0": ids, "labels": labels + 1000, "kinds": words.long()}
     assert sequences_of(given) is ids
     assert sequences_of({"image": torch.rand(3, LENGTH), "0": positions[0]}) is None
+
+
+def test_two_sequences_share_no_mask():
+    ids, labels, words = padded(0, 0)
+    other, _, _ = padded(5, 1)
+    both = {"input_ids": ids, "attention_mask": words.long(), "decoder_input_ids": other}
+    assert several_sequences(both)
+    assert sequences_of(both) is None
+    assert not several_sequences({"0": ids, "1": labels, "segments": words.long()})
 
 
 def test_ends_that_chance_makes_are_no_padding():

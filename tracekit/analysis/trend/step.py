@@ -69,7 +69,10 @@ def _unasked(times: F64) -> str:
     """Why no daily swing can be told; empty where it can."""
     hours = float(np.ptp(times)) / NS_PER_HOUR
     if np.ptp(times) < DAYS * NS_PER_DAY:
-        return f"no daily swing is looked for: {hours:.3g} h are recorded, {DAYS:.0f} days show whether it comes again"
+        recorded = f"{hours:.3g} h are" if hours >= 1 else "less than an hour is"
+        return (
+            f"no daily swing is looked for: {recorded} recorded, {DAYS:.0f} days show whether it comes again"
+        )
     if len(times) < LEAST_OF_SWING:
         return f"no daily swing is looked for: that needs {LEAST_OF_SWING} windows"
     of_day = np.sort(times % NS_PER_DAY)
