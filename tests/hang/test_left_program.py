@@ -72,6 +72,7 @@ def test_members_part_after_they_went_together(odd, named):
     assert not _partings(0, {2: usual[2], 3: shown(*odd)})  # of two nothing tells which
 
 
-def test_dumps_with_gaps_name_nobody(tmp_path):
-    finding = found(tmp_path, job(3, ["2", "2", "1"]), gaps={(rank, 2) for rank in range(4)})
-    assert finding.culprits == ()
+@pytest.mark.parametrize(("gap", "named"), [(1, {3}), (7, set())])
+def test_only_calls_after_a_gap_count(tmp_path, gap, named):
+    finding = found(tmp_path, job(3, ["2", "2", "1"]), gaps={(rank, gap) for rank in range(4)})
+    assert {c.rank for c in finding.culprits} == named

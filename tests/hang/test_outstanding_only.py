@@ -7,6 +7,7 @@ from tests.hang.simulate import Case, make
 from tests.hang.test_comparable import entry, pg_config
 from tests.hang.test_shapes import MESH, coalesced
 from tracekit.analysis.hang.analyse import analyse
+from tracekit.analysis.hang.scene import build_scene
 from tracekit.dumps.load import load_dumps
 
 
@@ -62,3 +63,25 @@ def test_a_full_ring_may_begin_with_a_done_batch(judge):
     assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "host_stalled")], finding.reason
     loaded = simulate.make(1, "host_stall", "tp", MESH, timed=False)
     assert loaded.culprit == case.culprit
+
+
+def test_calls_that_were_left_out_are_unknown(tmp_path):
+    """The first entry of all is kept, and others are not: of a group without an entry nothing is known."""
+    groups = {"0": range(2), "1": (0, 1)}
+    for rank in range(2):
+        entries = [entry(at, "0", 1 + at, False, at) for at in (0, 5)]
+        dump = {"version": "2.4", "pg_config": pg_config(rank, groups), "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    scene = build_scene(load_dumps([str(tmp_path)]))
+    assert {f.enqueued for group in scene.groups if group.name == "1" for f in group.frontiers.values()} == {
+        -1
+    }
+
+
+def test_no_outstanding_message_is_lost(tmp_path):
+    """The status tells of more messages than the dump holds: those left out are done."""
+    case = make(0, "host_stall", "pp", MESH, timed=False)
+    folder = outstanding(case).write(tmp_path / "dumps")
+    scene = build_scene(load_dumps([str(folder)]))
+    assert scene.graph.pairs
+    assert not scene.graph.busy

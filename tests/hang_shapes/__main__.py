@@ -17,13 +17,14 @@ from pathlib import Path
 from tests.hang_shapes.answer import ask
 from tests.hang_shapes.case import make, save
 from tests.hang_shapes.draw import drawn_case
+from tests.hang_shapes.fault import ASKED, FAULTS
 from tests.hang_shapes.report import tables, told
 from tests.hang_shapes.score import RIGHT, Outcome
 
 
-def one(seed: int, keep: Path | None = None) -> Outcome:
+def one(seed: int, keep: Path | None = None, cause: str | None = None) -> Outcome:
     """The outcome of one case."""
-    made = make(drawn_case(seed))
+    made = make(drawn_case(seed, cause))
     case = made.case
     outcome = Outcome(seed, case.shape, case.cause, case.job.mesh.world, made.culprits, made.fault.kinds)
     folder = keep or Path(tempfile.mkdtemp(prefix="hang-shapes-"))
@@ -47,6 +48,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="cases at once")
     parser.add_argument("--json", type=Path, help="every case as JSON, to this file")
     parser.add_argument("--only", type=int, help="one seed")
+    parser.add_argument("--cause", choices=[*FAULTS, *ASKED], help="all cases with this fault")
     parser.add_argument("--keep", type=Path, help="with --only: leave the files in this folder")
     return parser.parse_args(arguments)
 
@@ -62,7 +64,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     keep = chosen.keep if chosen.only is not None else None
     with ProcessPoolExecutor(chosen.jobs) as pool:
-        futures = {pool.submit(one, seed, keep): seed for seed in seeds(chosen)}
+        futures = {pool.submit(one, seed, keep, chosen.cause): seed for seed in seeds(chosen)}
         for future in as_completed(futures):
             problem = future.exception()
             if problem is not None:

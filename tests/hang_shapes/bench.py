@@ -20,6 +20,8 @@ class Fault:
     dead: dict[tuple[str, int], int | None] = field(default_factory=dict)
     at: dict[int, int] = field(default_factory=dict)
     """Where in the programs of its culprits it is."""
+    blind: dict[int, int] = field(default_factory=dict)
+    """From which place on the ends of a rank's calls are not seen."""
 
 
 class NotHere(Exception):  # noqa: N818 - no error, but a drawn place without such a call

@@ -10,12 +10,14 @@ from random import Random
 from tests.hang_shapes.bench import Bench, Fault, NotHere
 from tests.hang_shapes.calls import HostStuck, Program
 from tests.hang_shapes.dump import numbered, write
-from tests.hang_shapes.fault import FAULTS
+from tests.hang_shapes.fault import ASKED, FAULTS
 from tests.hang_shapes.machine import Host, Machine
 from tests.hang_shapes.ring import Recorder, Ring
 from tests.hang_shapes.writer import Job
 
 PER_HOST = 8
+LONGEST_SPREAD = 0.3
+"""Dumps of a job that runs lie at most this share of it apart, so that none is older than its first calls."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,13 @@ def reached(host: Host, place: int) -> bool:
 
 def make(case: Case) -> Made:
     """The case, run; a fault that finds no place or harms nobody is drawn again."""
+    faults = FAULTS | ASKED
     for attempt in range(60):
         drawn = Random(case.seed * 1009 + attempt)
         programs = [case.write(case.job, rank) for rank in range(case.job.mesh.world)]
         bench = Bench(programs, case.job.steps - 2, drawn)
         try:
-            fault = FAULTS[case.cause](bench) if case.cause in FAULTS else Fault(case.cause)
+            fault = faults[case.cause](bench) if case.cause in faults else Fault(case.cause)
         except NotHere:
             continue
         fault.at = dict(bench.at)
@@ -98,20 +101,22 @@ def save(made: Made, folder: Path) -> int:
     moment = made.last + case.recorder.timeout_ms * 1e3
     if case.cause == "busy":
         moment = made.last * drawn.uniform(0.45, 0.8)
+    spread = min(case.spread_us, made.last * LONGEST_SPREAD)
     skews: dict[int, int] = {}
     written = 0
-    shortest = min(sum(m.at <= moment - case.spread_us for m in host.made) for host in made.hosts)
+    shortest = min(sum(m.at <= moment - spread for m in host.made) for host in made.hosts)
     recorder = case.recorder
     if not recorder.began:
         recorder = Recorder(**{**vars(recorder), "capacity": min(recorder.capacity, max(shortest, 1))})
     past = pasts(case)
     for rank, host in enumerate(made.hosts):
         skew = skews.setdefault(rank // PER_HOST, drawn.randrange(-3_000_000, 3_000_000))
-        until = moment - (drawn.uniform(0, case.spread_us) if case.cause == "busy" else 0.0)
+        until = moment - (drawn.uniform(0, spread) if case.cause == "busy" else 0.0)
         if rank in made.fault.gone:
             continue
         own, local = numbered(case.job.groups.made, rank)
-        write(Ring(host, recorder, local, past, skew, until, moment), own, folder)
+        blind = made.fault.blind.get(rank, len(host.program.items))
+        write(Ring(host, recorder, local, past, skew, until, moment, blind), own, folder)
         written += 1
     (folder.parent / "truth.json").write_text(json.dumps(truth(made), indent=1))
     return written

@@ -21,10 +21,10 @@ BASE_NS = 1_758_610_000_000_000_000
 Sizes = tuple[tuple[str, int], ...]
 
 
-def drawn_case(seed: int) -> Case:
-    """The case of a seed: causes take turns, so that each has about as many cases."""
+def drawn_case(seed: int, asked: str | None = None) -> Case:
+    """The case of a seed: causes take turns, so that each has about as many cases, unless one is asked for."""
     drawn = Random(seed * 7 + 5)
-    cause = CAUSES[seed % len(CAUSES)]
+    cause = asked or CAUSES[seed % len(CAUSES)]
     shape = SHAPES[(seed // len(CAUSES) + seed) % len(SHAPES)]
     if cause in MESSAGES_ONLY:
         shape = "megatron"

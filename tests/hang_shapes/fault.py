@@ -76,6 +76,18 @@ def device_stuck(bench: Bench) -> Fault:
     return Fault("device_stuck", (rank,), (DEVICE,))
 
 
+def device_blind(bench: Bench) -> Fault:
+    """A device is lost: its host sees no more ends, and stops some calls later; until then the device does its part."""
+    rank = bench.rank()
+    place = bench.place(rank, is_call)
+    items = bench.programs[rank].items
+    later = [at for at in range(place + 1, len(items)) if is_call(items[at])][:12]
+    if len(later) < 2:
+        raise NotHere
+    bench.change(rank, bench.drawn.choice(later[1:]), HostStuck())
+    return Fault("device_blind", (rank,), (DEVICE, HOST), blind={rank: place})
+
+
 def device_unseen(bench: Bench) -> Fault:
     """The same, where no start is recorded."""
     return replace(device_stuck(bench), kind="device_unseen")
@@ -260,3 +272,6 @@ FAULTS: dict[str, Callable[[Bench], Fault]] = {
         early_stop,
     )
 }
+
+ASKED: dict[str, Callable[[Bench], Fault]] = {"device_blind": device_blind}
+"""Faults that no seed draws by itself: they came when seeds had their cases."""

@@ -32,6 +32,8 @@ class Made:
     at: float
     task: Task
     batch: bool = False
+    place: int = 0
+    """Behind which item of its program."""
 
 
 @dataclass
@@ -135,7 +137,7 @@ class Machine:
             meeting.dead = True
             if self.dead[name, number] == rank:
                 meeting.spared = task
-        host.made.append(Made(item, None, host.at, task))
+        host.made.append(Made(item, None, host.at, task, place=host.place))
         before = [host.compute, host.streams.get(name), host.keyed.get(item.after)]
         host.streams[name] = task
         task.enqueue(host.at, before)
@@ -150,8 +152,10 @@ class Machine:
         meetings = [self.pair(rank, item.group, message) for message in item.messages]
         if item.batched:
             task = Task(meetings=meetings)
-            host.made.extend(Made(item, message, host.at, task, batch=True) for message in item.messages)
-            host.made.append(Made(item, None, host.at, task))
+            host.made.extend(
+                Made(item, message, host.at, task, batch=True, place=host.place) for message in item.messages
+            )
+            host.made.append(Made(item, None, host.at, task, place=host.place))
             before = [host.compute, host.streams.get(item.group.name)]
             host.streams[item.group.name] = task
             task.enqueue(host.at, before)
@@ -161,7 +165,7 @@ class Machine:
         for message, meeting in zip(item.messages, meetings, strict=True):
             stream = (item.group.name, message.peer)
             task = Task(meetings=[meeting])
-            host.made.append(Made(item, message, host.at, task))
+            host.made.append(Made(item, message, host.at, task, place=host.place))
             before = [began, host.streams.get(stream)]
             host.streams[stream] = task
             task.enqueue(host.at, before)

@@ -59,6 +59,8 @@ class Ring:
     skew_ns: int
     until: float
     last: float
+    blind: int
+    """The place in the program behind which no end is seen."""
     entries: list[dict[str, object]] = field(default_factory=list)
     counts: dict[str, Count] = field(default_factory=dict)
     drawn: Random = field(init=False)
@@ -67,6 +69,7 @@ class Ring:
     def __post_init__(self) -> None:
         self.drawn = Random(self.recorder.seed * 7919 + self.host.program.rank)
         self.calls: dict[str, list[tuple[int, Made]]] = defaultdict(list)
+        self.retired: dict[str, set[int]] = defaultdict(set)
         first = 0 if self.recorder.began else 5000 + self.drawn.randrange(90000)
         for made in self.host.made:
             if made.at <= self.until:
@@ -186,8 +189,11 @@ class Ring:
     def progress(self, entry: dict[str, object], made: Made) -> None:
         """How far a call is at this moment."""
         start, end, until = made.task.start, made.task.end, self.until
+        seen = end + self.drawn.uniform(0, POLL_US)
+        if made.place > self.blind:
+            return
         if end <= until and end < inf:
-            seen = end + self.drawn.uniform(0, POLL_US)
+            self.retired[made.item.group.name] |= {id(made)} if seen <= until else set()
             entry["state"] = "completed"
             entry["retired"] = seen <= until
             entry["time_discovered_completed_ns"] = self.clock(min(seen, until))
@@ -200,14 +206,15 @@ class Ring:
             entry["time_discovered_started_ns"] = self.clock(until)
 
     def settle(self) -> None:
-        """What the watchdog knows of each group: the last number enqueued, started and completed."""
+        """What the watchdog knew of each group when it last looked: the last number enqueued, started and completed."""
         for name, calls in self.calls.items():
             count = self.counts[name]
             count.enqueued = calls[-1][0]
             for number, made in calls:
-                if self.recorder.timing and made.task.start <= self.until and made.task.start < inf:
+                begun = made.task.start <= self.until and made.task.start < inf
+                if self.recorder.timing and begun and made.place <= self.blind:
                     count.started = number
-                if made.task.end <= self.until and made.task.end < inf:
+                if id(made) in self.retired[name]:
                     count.completed = number
 
     def clock(self, at: float) -> int:

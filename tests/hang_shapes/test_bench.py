@@ -108,3 +108,37 @@ def test_members_count_collectives_alike(tmp_path: Path) -> None:
             told.setdefault(name, []).append(numbers)
     assert told
     assert all(set.intersection(*numbers) for numbers in told.values())
+
+
+def ended(dump: dict[str, object]) -> dict[str, int]:
+    """The last collective of each group that a dump knows to be done."""
+    rows = dump.get("entries", [])
+    assert isinstance(rows, list)
+    done = [row for row in rows if row["state"] == "completed" and not row["is_p2p"]]
+    return {row["process_group"][0]: row["collective_seq_id"] for row in done}
+
+
+def test_lost_device_sees_no_more_ends(tmp_path: Path) -> None:
+    """Its peers have done a call with it that it has not seen end."""
+    made = make(drawn_case(7000, "device_blind"))
+    dumps = {rank: ended(dump) for rank, dump in saved(made, tmp_path).items()}
+    (culprit,) = made.culprits
+    own = dumps.pop(culprit)
+    assert own
+    assert any(dump.get(group, -1) > number for dump in dumps.values() for group, number in own.items())
+
+
+def test_status_is_as_old_as_the_watchdogs_last_look(tmp_path: Path) -> None:
+    made = make(
+        replace(drawn_case(18), recorder=replace(drawn_case(18).recorder, version=(2, 9), active=False))
+    )
+    late = 0
+    for dump in saved(made, tmp_path).values():
+        status, groups = dump["pg_status"], dump["entries"]
+        assert isinstance(status, dict)
+        assert isinstance(groups, list)
+        local = {row["process_group"][0]: str(row["pg_id"]) for row in groups}
+        told = {group: int(status[number]["last_completed_collective"]) for group, number in local.items()}
+        assert all(told[group] <= number for group, number in ended(dump).items())
+        late += any(told[group] < number for group, number in ended(dump).items())
+    assert late

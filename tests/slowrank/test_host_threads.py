@@ -36,7 +36,7 @@ def on_host(folder, calls=8):
 def test_the_model_leaves_when_threads_left(tmp_path):
     case = on_host(tmp_path)
     assert case.residual_ns < 0.005 * case.step_ns
-    level = replace(case.model, later=[0.0] * len(case.model.later))
+    level = replace(case.model, later=np.zeros(len(case.model.later)))
     assert case.missed_ns(level) > 0.02 * case.step_ns
 
 

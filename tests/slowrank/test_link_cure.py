@@ -66,6 +66,6 @@ def test_cure_of_a_link_leaves_unseen_ranks_alone(tmp_path):
     """The model of a job with unseen ranks holds their operations behind the recorded ones."""
     mesh = grid(tp=2, pp=4)
     case = prepared(job(tmp_path, mesh, jitter=0.002), mesh)
-    model = replace(case.model, fixed=[*case.model.fixed, 5.0])
+    model = replace(case.model, fixed=np.append(case.model.fixed, 5.0))
     late = np.zeros(len(case.waits.transfer))
-    assert _cured(case, model, late).fixed == model.fixed
+    assert (_cured(case, model, late).fixed == model.fixed).all()

@@ -47,3 +47,43 @@ def test_uneven_documents_alone_are_an_imbalance(tmp_path, how):
     """Nobody is slow; a rank is in one step alone; one kernel of six is longer."""
     finding = analyse(documents(tmp_path, **how))
     assert (finding.verdict, finding.candidates) == ("imbalance", ())
+
+
+def experts(folder, *, tokens, factor=1.0, exchanged=True):
+    """A job whose experts got `tokens` (by rank, 1 is an even share) in every step; rank 2 is slower by `factor`."""
+    lines, random = [Timeline(r) for r in range(RANKS)], np.random.default_rng(5)
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for op in ("all_to_all" if exchanged else "all_reduce", "all_reduce"):
+            for line in lines:
+                slow = factor if line.rank == 2 else 1.0
+                for number in range(6):
+                    line.compute(LAYER_US / 2 * random.uniform(0.998, 1.002) * slow, f"fixed_{number}")
+                if op == "all_reduce":
+                    line.compute(3 * LAYER_US * tokens[line.rank] * slow, "expert_gemm")
+            handles = [line.post(0, op) for line in lines]
+            end = max(h[0] for h in handles) + TRANSFER_US
+            for line, handle in zip(lines, handles, strict=True):
+                line.finish(handle, end)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, {0: tuple(range(RANKS))}, {0: "dp"}, RANKS)
+
+
+UNEVEN = (0.75, 1.1, 1.22, 0.9, 0.95, 1.05)
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ({"tokens": UNEVEN}, "imbalance"),
+        ({"tokens": UNEVEN, "factor": 1.1}, "slow_rank"),
+        ({"tokens": UNEVEN, "exchanged": False}, "slow_rank"),
+        ({"tokens": (1.0, 1.1, 1.22, 0.9, 0.95, 1.05)}, "slow_rank"),
+    ],
+)
+def test_experts_with_more_tokens_are_no_slow_ranks(tmp_path, how, verdict):
+    """One has more tokens; it is slow besides; no tokens are exchanged; no other rank is as far from the usual."""
+    finding = analyse(experts(tmp_path, **how))
+    assert finding.verdict == verdict
+    assert [s.rank for s in finding.suspects][:1] == ([] if verdict == "imbalance" else [2])

@@ -54,7 +54,7 @@ def test_slack_costs_nothing_until_it_is_spent(tmp_path):
 
 def test_other_transfers_change_the_step_by_their_sum(tmp_path):
     case = prepared(job(tmp_path, MESH, jitter=0), MESH)
-    doubled = [2 * t for t in case.model.transfer]
+    doubled = 2 * case.model.transfer
     assert projected(case, transfer=doubled) == pytest.approx(STEP_NS + CALLS * TRANSFER_US * 1000, rel=0.001)
 
 

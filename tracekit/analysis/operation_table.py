@@ -12,6 +12,7 @@ from tracekit.analysis.slowrank.analyse import opened
 from tracekit.analysis.slowrank.measured import StepRange
 from tracekit.arrays import from_numpy, from_strings
 from tracekit.store import Run
+from tracekit.tables.words import numbered
 
 
 def operations(
@@ -53,5 +54,5 @@ def operations(
 
 def _words(column: npt.NDArray[Any]) -> pa.Array:
     """A dictionary array of a column of words."""
-    words, code = np.unique(column.astype(str), return_inverse=True)
-    return pa.DictionaryArray.from_arrays(from_numpy(code.astype(np.int32)), from_strings(words.tolist()))
+    words, code = numbered(column)
+    return pa.DictionaryArray.from_arrays(from_numpy(code), from_strings(words))

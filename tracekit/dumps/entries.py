@@ -18,7 +18,7 @@ from tracekit.dumps.fields import (
 )
 from tracekit.dumps.lately import moved_lately
 from tracekit.dumps.rank_dump import DONE, GroupTail, RankDump
-from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of, without_gaps
+from tracekit.dumps.ring_order import fitting, in_order, last_gap, span_of, whole_since, without_gaps
 from tracekit.dumps.scan import Scan
 from tracekit.dumps.signatures import Signatures
 from tracekit.dumps.status import believed, fill_status
@@ -215,9 +215,10 @@ def _fill_ring(result: RankDump, entries: Any, scan: Scan) -> None:
         moved_lately(entries, scan.unretired, scan.unfinished()) if scan.unretired else False
     )
     result.finished = scan.finished()
+    result.whole_since = whole_since(entries)
     first, state, call = scan.oldest or (0, DONE, (-1, False, -1))
     state = scan.coalesced.get(call, state)
-    result.wrapped = bool(first)
+    result.wrapped = bool(first) or (bool(entries) and not result.gapless)
     # gaps in the numbers are calls left out because they were done: then nothing outstanding is lost
     result.cut = result.wrapped and state != DONE and result.gapless
 

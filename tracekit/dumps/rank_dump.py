@@ -120,13 +120,14 @@ class RankDump:
     backend: str = ""
     timed: bool = False  # start times are recorded
     moved_lately: bool = False  # its device finished calls just before it was written
-    wrapped: bool = False  # the ring has overwritten entries
+    wrapped: bool = False  # the ring has overwritten entries, or some were left out
     has_status: bool = False
     cut: bool = (
         False  # the oldest entry kept is outstanding: older outstanding ones may have been overwritten
     )
     finished: bool = False  # it holds calls that are done
     gapless: bool = False  # its entries follow one another: none was left out
+    whole_since: int = 0  # time (ns) from which on this is so; MAX_INTEGER where that is not told
     unlisted: bool = False  # calls name groups that the dump does not list
     damaged_end: bool = False  # damaged entries may be its newest calls or messages
     truncated: bool = False  # the file ends too early: the newest entries are not in it

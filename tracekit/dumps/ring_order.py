@@ -12,7 +12,7 @@ from operator import itemgetter, lt
 from typing import Any, TypeVar
 
 from tracekit.dumps.fields import integer
-from tracekit.thresholds.dumps import MAX_LEAP
+from tracekit.thresholds.dumps import MAX_INTEGER, MAX_LEAP
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 """Sequence number first; what follows is not looked at."""
@@ -67,6 +67,15 @@ def without_gaps(entries: Sequence[Any]) -> bool:
         integer(e.get("record_id")) if isinstance(e, dict) else None for e in (*entries[:1], *entries[-1:])
     ]
     return len(ids) > 1 and ids[0] is not None and ids[1] is not None and ids[1] - ids[0] + 1 == len(entries)
+
+
+def whole_since(entries: Sequence[Any]) -> int:
+    """Return the time of issue (ns) from which on no entry is missing: 0 for all, MAX_INTEGER where untold."""
+    steps = [after - before for before, after in pairwise(_ids(entries))]
+    if len(steps) + 1 != len(entries) or (steps and min(steps) < 1):
+        return MAX_INTEGER
+    last = max((place for place, step in enumerate(steps, 1) if step > 1), default=0)
+    return (integer(entries[last].get("time_created_ns")) or MAX_INTEGER) if last else 0
 
 
 def in_order(entries: Sequence[Any]) -> Sequence[Any]:

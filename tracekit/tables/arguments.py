@@ -3,6 +3,7 @@
 Some arguments stand only on the host-side record of a kernel, some only in other ranks' files.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -68,10 +69,8 @@ def read_arguments(
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
         kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry] = ends
-    token = tuple(
-        f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}"
-        for o, d, n in zip(kinds, strings(taken.column("dtype")), nelems, strict=True)
-    )
+    told = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
+    token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in told)
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,

@@ -17,6 +17,7 @@ from tracekit.tables.clock import Clocks, aligned
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.messages import found_done, message_ends
+from tracekit.tables.words import numbered
 from tracekit.thresholds.tables import (
     ALWAYS_BUFFERED_BYTES,
     BUFFER_BYTES_A_CHANNEL,
@@ -70,12 +71,12 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
     eager, unsure = np.zeros(len(ops.start), bool), np.zeros(len(ops.start), bool)
     messages = _messages(ops, clocks)
     most = _most_buffered(ops, messages)
-    token = ops.token[messages.send].astype(str)
+    kinds, token = numbered(ops.token[messages.send])
     channel = ops.channel[messages.send]
     on_gpu = any(r.on_gpu for r in ops.per_rank.values())
     goes, open_ = messages.proven.copy(), np.zeros(len(token), bool)
-    for kind in np.unique(token).tolist():
-        alike = token == kind
+    for number, kind in enumerate(kinds):
+        alike = token == number
         size = bytes_of(kind) if on_gpu else -1
         if 0 <= size <= ALWAYS_BUFFERED_BYTES:
             goes[alike] = True

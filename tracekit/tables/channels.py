@@ -1,6 +1,6 @@
 """Which operations may match each other: those of one process group, or the messages of one rank to another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,31 +39,56 @@ def channels_of(
     be a message or an all-to-all as its collective, unless the job is known to be `pipelined`.
     """
     numbers: dict[tuple[object, ...], Channel] = {}
-    members = {g.group: g.ranks for g in groups}
-    everyone = tuple(r.rank for r in ranks)
-    anonymous = not any(len(g.ranks) > 1 for g in groups)
+    known: dict[_Row, int] = {}
+    groups_told = _GroupsTold(
+        {g.group: g.ranks for g in groups},
+        tuple(r.rank for r in ranks),
+        _carriers(ranks),
+        anonymous=not any(len(g.ranks) > 1 for g in groups),
+        pipelined=pipelined,
+    )
     result: list[int] = []
-    carriers = _carriers(ranks)
     for r in ranks:
         inferred = (r.message >= 0).tolist() if r.message is not None else [False] * len(r.op)
-        rows = zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True)
-        for op, group, src, dst, guessed in rows:
-            key: tuple[object, ...]
-            who: tuple[int, ...]
-            if op in MESSAGES or guessed:
-                carrier = group if group != WORLD else carriers.get((src, dst), WORLD)
-                carrier = WORLD if guessed else carrier
-                key, who = ("p2p", src, dst, carrier, op in MESSAGES, guessed), (src, dst)
-            else:
-                key, who = ("group", group), members.get(group, everyone)
-            coalesced = op == "other" or (op == "send_recv" and (pipelined or group != WORLD) and not guessed)
-            if coalesced or len(who) < 2 or (group == WORLD and not anonymous and key[0] == "group"):
-                result.append(-1)  # alone, or its members are unknown: the list was cut
-                continue
-            p2p = key[0] == "p2p"
-            channel = numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed))
-            result.append(channel.number)
+        for row in zip(r.op, r.group.tolist(), r.src.tolist(), r.dst.tolist(), inferred, strict=True):
+            if row not in known:
+                known[row] = groups_told.channel(row, numbers)
+            result.append(known[row])
     return np.asarray(result, np.int64), tuple(numbers.values())
+
+
+_Row = tuple[str, int, int, int, bool]
+"""(operation, group, source, destination, whether its ends were inferred)"""
+
+
+@dataclass(frozen=True)
+class _GroupsTold:
+    """What is known of groups before operations get their channels; as in `channels_of`."""
+
+    members: Mapping[int, tuple[int, ...]]
+    everyone: tuple[int, ...]
+    carriers: Mapping[tuple[int, int], int]
+    anonymous: bool
+    pipelined: bool
+
+    def channel(self, row: _Row, numbers: dict[tuple[object, ...], Channel]) -> int:
+        """The number of an operation's channel, which is added to `numbers` where it is new; -1 for none."""
+        op, group, src, dst, guessed = row
+        key: tuple[object, ...]
+        who: tuple[int, ...]
+        p2p = op in MESSAGES or guessed
+        if p2p:
+            carrier = group if group != WORLD else self.carriers.get((src, dst), WORLD)
+            carrier = WORLD if guessed else carrier
+            key, who = ("p2p", src, dst, carrier, op in MESSAGES, guessed), (src, dst)
+        else:
+            key, who = ("group", group), self.members.get(group, self.everyone)
+        coalesced = op == "other" or (
+            op == "send_recv" and (self.pipelined or group != WORLD) and not guessed
+        )
+        if coalesced or len(who) < 2 or (group == WORLD and not self.anonymous and not p2p):
+            return -1  # alone, or its members are unknown: the list was cut
+        return numbers.setdefault(key, Channel(len(numbers), who, p2p, group, guessed)).number
 
 
 def _carriers(ranks: Sequence[RankOps]) -> dict[tuple[int, int], int]:

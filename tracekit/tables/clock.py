@@ -70,7 +70,7 @@ def align(ops: Operations) -> Clocks:
         if len(pairs[a, b]) >= CLOCK_FIT_FROM:
             exact.join(a, b)
         if linked.join(a, b):
-            mine, theirs = np.array(pairs[a, b], np.float64).T
+            mine, theirs = pairs[a, b].astype(np.float64).T
             shift, rate = line_through(theirs - mine, theirs)
             lead = float(np.median(mine - theirs))
             neighbours[a].append((b, shift, rate, lead))
@@ -78,7 +78,7 @@ def align(ops: Operations) -> Clocks:
     offset, rates, island = _walk(ops.ranks, neighbours)
     clocks = Clocks(offset, rates, island, origin, 0.0)
     _join_islands(ops, clocks)
-    errors = [_errors(clocks, a, b, np.array(pairs[a, b], np.float64).T) for a, b in edges]
+    errors = [_errors(clocks, a, b, pairs[a, b].astype(np.float64).T) for a, b in edges]
     residual = float(np.median(np.concatenate(errors))) if errors else 0.0
     return Clocks(
         offset, rates, island, origin, residual, clocks.doubt, {r: exact.find(r) for r in ops.ranks}
@@ -150,12 +150,15 @@ def _message_delays(
     return delays
 
 
-def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """(rank, rank) → the ends of each collective that both took part in, ns from the origin of either."""
-    pairs: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for a, b in common_collectives(ops).tolist():
-        one, two = int(ops.rank[a]), int(ops.rank[b])
-        pairs[one, two].append((int(ops.end[a]) - origin[one], int(ops.end[b]) - origin[two]))
+def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int], I64]:
+    """(rank, rank) → the ends of each collective that both took part in, (collectives, 2), ns from their origins."""
+    both = common_collectives(ops)
+    ranks = ops.rank[both]
+    both = both[np.lexsort((ranks[:, 1], ranks[:, 0]))]  # it keeps the order within a pair
+    found, first = np.unique(ops.rank[both], axis=0, return_index=True)
+    pairs: dict[tuple[int, int], I64] = {}
+    for (one, two), mine in zip(found.tolist(), np.split(both, first[1:])[: len(found)], strict=True):
+        pairs[one, two] = ops.end[mine] - np.array([origin[one], origin[two]])
     return pairs
 
 
@@ -165,9 +168,8 @@ def common_collectives(ops: Operations) -> I64:
     Exchanges whose kernels were found to end together count as well.
     """
     p2p = np.array([c.p2p for c in ops.channels] or [False])
-    kinds = ops.op.astype(str)
-    counts = ~p2p[np.maximum(ops.channel, 0)] | (kinds == "send_recv")
-    rows = np.flatnonzero((ops.instance >= 0) & counts & ~np.isin(kinds, ROOTED))
+    counts = ~p2p[np.maximum(ops.channel, 0)] | ops.among(("send_recv",))
+    rows = np.flatnonzero((ops.instance >= 0) & counts & ~ops.among(ROOTED))
     rows = rows[np.lexsort((ops.rank[rows], ops.instance[rows]))]
     together = ops.instance[rows[:-1]] == ops.instance[rows[1:]]
     return np.stack([rows[:-1][together], rows[1:][together]], axis=1)

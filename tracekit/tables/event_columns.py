@@ -24,7 +24,9 @@ def ints(events: pa.Table, column: str, null: int) -> I64:
 
 def strings(column: pa.ChunkedArray) -> list[str | None]:
     """The texts of a column, one entry a row; None for missing values."""
-    return [str(v) if v is not None else None for v in column.to_pylist()]
+    texts, places = _encoded(column)
+    found: list[str | None] = np.array([*texts, None], np.object_)[places].tolist()
+    return found
 
 
 def present(events: pa.Table, column: str) -> Mask:
@@ -34,7 +36,7 @@ def present(events: pa.Table, column: str) -> Mask:
 
 def matches(events: pa.Table, column: str, of: Callable[[str | None], object]) -> Values:
     """`of(value)` for each row of a dictionary column; `of` is called once for each distinct value, and with None."""
-    texts, places = _encoded(events, column)
+    texts, places = _encoded(events.column(column))
     table = np.empty(len(texts) + 1, np.object_)
     for place, value in enumerate([*texts, None]):
         table[place] = of(value)
@@ -49,15 +51,15 @@ def filled(values: Values) -> Mask:
 
 def truth(events: pa.Table, column: str, pattern: re.Pattern[str]) -> Mask:
     """Whether each row of a dictionary column matches `pattern`."""
-    texts, places = _encoded(events, column)
+    texts, places = _encoded(events.column(column))
     found = np.array([bool(text and pattern.search(text)) for text in texts] + [False], bool)
     result: Mask = found[places]
     return result
 
 
-def _encoded(events: pa.Table, column: str) -> tuple[list[str | None], I64]:
-    """Distinct texts of a dictionary column, and the place of each row among them, that of null behind the last."""
-    values = events.column(column).combine_chunks()
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str | None], I64]:
+    """Distinct texts of a column, and the place of each row among them, that of null behind the last."""
+    values = column.combine_chunks()
     if not pa.types.is_dictionary(values.type):
         values = values.dictionary_encode()
     if isinstance(values, pa.ChunkedArray):

@@ -14,6 +14,7 @@ from tracekit.tables.match import Operations
 from tracekit.tables.open_messages import Link
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.operations import RankOps
+from tracekit.tables.words import among
 
 OPEN: Final = "send_recv"
 Told = Mapping[int, Mapping[int, tuple[str, int, int]]]
@@ -26,7 +27,7 @@ def half_known(ops: Operations) -> Told:
     found: dict[int, dict[int, tuple[str, int, int]]] = {}
     for rank in ops.ranks if open_ else ():
         source, where = ops.per_rank[rank], ops.of(rank)
-        alone = np.isin(ops.op[where].astype(str), MESSAGES) & (ops.instance[where] < 0)
+        alone = among(ops.op[where], MESSAGES) & (ops.instance[where] < 0)
         for row in np.flatnonzero(alone).tolist():
             src, dst = int(source.src[row]), int(source.dst[row])
             if (dst if src == rank else src) in open_:

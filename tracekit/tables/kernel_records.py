@@ -189,5 +189,5 @@ def _expanded(rows: I64, own: Mask, records: I64, launch: I64, batches: list[_Ba
         else:
             entries.append((k, row if own[k] or record < 0 else record, record, k))
     table = np.array(entries, np.int64).reshape(-1, 4)
-    kernel = table[:, 0]
+    kernel = table[:, 0].copy()  # it is kept; a view would keep the whole table
     return Joined(kernel, table[:, 1], table[:, 2], launch[kernel], table[:, 3])

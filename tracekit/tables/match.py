@@ -5,8 +5,9 @@ step, else by ordinal after aligning ragged capture windows. Point-to-point oper
 order, those whose ends were inferred (tables.neighbours) by the number that the inference gave both ends.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracekit.tables.issue_order import by_issue
 from tracekit.tables.message_order import UNKNOWN_SIZE, by_size
 from tracekit.tables.operations import RankOps
 from tracekit.tables.progress import Progress, own_progress
+from tracekit.tables.words import Codes, numbered
 
 Mask = npt.NDArray[np.bool_]
 
@@ -48,6 +50,21 @@ class Operations:
     channels: tuple[Channel, ...]
     unmatched: int  # operations of known channels that no other rank has
     mismatched: int  # operations dropped because the members disagree about what they are
+
+    @cached_property
+    def kinds(self) -> tuple[list[str], Codes]:
+        """The different `op`, sorted, and the number of each operation's."""
+        return numbered(self.op)
+
+    @cached_property
+    def messages(self) -> tuple[list[str], Codes]:
+        """The different `token`, sorted, and the number of each operation's."""
+        return numbered(self.token)
+
+    def among(self, wanted: Collection[str]) -> Mask:
+        """Whether each operation is one of the `wanted`."""
+        words, code = self.kinds
+        return np.array([word in wanted for word in words], bool)[code]
 
     def of(self, rank: int) -> slice:
         """The entries that hold the operations of `rank`; KeyError where the run has no such rank."""

@@ -6,6 +6,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.words import numbered
 
 
 def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
@@ -16,7 +17,7 @@ def found_done(ops: Operations) -> npt.NDArray[np.bool_]:
 
 def message_ends(ops: Operations) -> tuple[I64, I64]:
     """(sends, receives): rows of `ops` with the two ends of each message seen on both ranks, in order of instance."""
-    rows = np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), MESSAGES))
-    rows = rows[np.lexsort((ops.op[rows].astype(str), ops.instance[rows]))]  # "recv" sorts before "send"
+    rows = np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES))
+    rows = rows[np.lexsort((numbered(ops.op[rows])[1], ops.instance[rows]))]  # "recv" sorts before "send"
     first = np.flatnonzero(ops.instance[rows[:-1]] == ops.instance[rows[1:]])
     return rows[first + 1], rows[first]

@@ -62,7 +62,7 @@ def measure_waits(ops: Operations, clocks: Clocks, *, eager: Mask) -> Waits:
     held = wait.copy()
     waits = Waits(wait, held, exposed, transfer, delivery, members, members == size, timed, last, first)
     _measure_messages(ops, clocks, waits, eager=eager)
-    rooted = np.isin(ops.op.astype(str), ROOTED) if len(ops.op) else np.zeros(0, bool)
+    rooted = ops.among(ROOTED)
     wait[rooted] = held[rooted] = 0
     exposed[:] = np.minimum(wait, ops.exposed)
     return waits
@@ -107,7 +107,7 @@ def _measure_messages(ops: Operations, clocks: Clocks, waits: Waits, *, eager: M
 
 def _quickest(ops: Operations, duration: I64) -> I64:
     """By operation the shortest `duration` of a receive of its message (ns): a long one takes long without any wait."""
-    _, message = np.unique(ops.token.astype(str), return_inverse=True)
+    _, message = ops.messages
     shortest = np.full(int(message.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     received = ops.op == "recv"
     np.minimum.at(shortest, message[received], duration[received])

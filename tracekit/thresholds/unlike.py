@@ -35,3 +35,7 @@ STALL_SHARE: Final = 0.03
 LAG_BEFORE: Final = 0.05
 """Share of a step by which a rank's first one is shorter than its peers' where it began that step late. A third of it
 is missing from the price of three steps."""
+
+EXPERTS_ONLY: Final = 0.3
+"""Share of a rank's excess that kernels which follow no data may show where experts are all that is longer on it: a
+device that is slow throughout shows all of it."""

@@ -106,7 +106,7 @@ def named(parts: TimeParts) -> dict[str, int]:
 def waits_told(case: Case) -> Mask:
     """By operation: whether its wait is known, of all that its kernel carries; else it may be waiting or transfer."""
     ops = case.ops
-    told = whole(case) & ~np.isin(ops.op.astype(str), ROOTED)
+    told = whole(case) & ~ops.among(ROOTED)
     send, receive = message_ends(ops)
     apart = ~linked(ops, case.clocks, send, receive)
     told[send[apart]] = told[receive[apart]] = False

@@ -19,6 +19,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import MESSAGES, ROOTED
 from tracekit.tables.ring import ring_share
 from tracekit.tables.steps import F64
+from tracekit.tables.words import among, numbered
 
 MESSAGE: Final = "message"
 """A send or a receive."""
@@ -68,13 +69,14 @@ def calls_of(case: Case) -> Calls:
     column = np.minimum(np.searchsorted(np.array(steps.numbers), label), len(steps.numbers) - 1)
     whole = (np.array(steps.numbers)[column] == label) & np.isfinite(steps.wall[row, column])
     size = np.array([*(len(c.members) for c in ops.channels), 0], np.int64)
-    op = ops.op.astype(str)
+    op = ops.op.copy()
+    op[among(op, MESSAGES)] = MESSAGE
     exposed = np.zeros(len(ops.start), np.int64)
     for rank in ops.ranks:
         pieces = exposed_pieces(ops, case.waits, rank)
         np.add.at(exposed, pieces.row, pieces.end - pieces.start)
     every = Calls(
-        case.axis, np.where(np.isin(op, MESSAGES), MESSAGE, op).astype(object), size[ops.channel],
+        case.axis, op, size[ops.channel],
         row * len(steps.numbers) + column, _by_token(ops.token, _elements), _by_token(ops.token, bytes_of),
         exposed, ops.instance,
     )  # fmt: skip
@@ -110,8 +112,8 @@ def _speed(case: Case, calls: Calls) -> float | None:
 
 def _by_token(token: npt.NDArray[np.object_], of: Callable[[str], int]) -> I64:
     """`of(token)` for each operation; it is called once for each distinct one."""
-    distinct, code = np.unique(token.astype(str), return_inverse=True)
-    return np.array([of(str(t)) for t in distinct], np.int64)[code]
+    distinct, code = numbered(token)
+    return np.array([of(t) for t in distinct], np.int64)[code]
 
 
 def _elements(token: str) -> int:

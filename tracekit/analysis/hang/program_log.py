@@ -54,11 +54,12 @@ class Stretch:
 
 
 def program_of(scene: Scene, rank: int) -> list[Step]:
-    """Give the calls of a rank in the order of issue, as far back as its dump holds all; none where it has gaps."""
+    """Give the calls of a rank in the order of issue, as far back as its dump holds all; none where it is damaged."""
     dump = scene.dumps[rank]
-    if not dump.gapless or dump.truncated or dump.damaged_end or dump.malformed:
+    if dump.truncated or dump.damaged_end or dump.malformed:
         return []
     steps, since = _messages(dump)
+    since = max(since, dump.whole_since)
     for number in scene.memberships.get(rank, ()):
         frontier = scene.groups[number].frontiers.get(rank)
         if frontier is None:

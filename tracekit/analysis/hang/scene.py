@@ -64,6 +64,23 @@ class Scene:
         return max((len(group.ranks) for group in self.groups), default=0)
 
     @cached_property
+    def stages(self) -> dict[int, tuple[tuple[Role, int], ...]]:
+        """The place of every rank with a dump in its groups that send messages, and the roles of its other groups.
+
+        Ranks of one stage run one program; those of another make other calls under the same numbers.
+        """
+        return {
+            rank: tuple(
+                sorted(
+                    (role, self.groups[number].ranks.index(rank) if self.groups[number].mixed else -1)
+                    for role, numbers in roles.items()
+                    for number in numbers
+                )
+            )
+            for rank, roles in self.places.items()
+        }
+
+    @cached_property
     def outstanding_only(self) -> bool:
         """Whether no dump holds a finished call, as where only outstanding ones are written."""
         return not any(dump.finished for dump in self.dumps.values())

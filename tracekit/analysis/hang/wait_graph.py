@@ -206,7 +206,11 @@ def _add_messages(graph: Graph, groups: list[Group], dumps: Mapping[int, RankDum
 
 
 def _lost_messages(frontier: Frontier, dump: RankDump) -> bool:
-    """Tell whether messages are outstanding that the ring has lost: they still show in the status."""
-    lossy = dump.wrapped or dump.truncated
+    """Tell whether messages are outstanding that the ring has lost: they still show in the status.
+
+    A dump of outstanding calls alone leaves out only what is done.
+    """
+    outstanding_only = not (dump.gapless or dump.finished)
+    lossy = (dump.wrapped and not outstanding_only) or dump.truncated
     told = not frontier.stale or dump.truncated
     return lossy and told and 0 <= frontier.tail.status_completed < frontier.tail.status_enqueued

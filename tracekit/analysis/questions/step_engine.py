@@ -138,8 +138,8 @@ class StepEngine:
     def _step_ns(
         self, model: StepModel, own: F64, fixed: npt.NDArray[np.bool_], usual: Usual | None
     ) -> float:
-        recorded = np.array(model.transfer[: len(fixed)], np.float64)
-        return model.step_ns(own, self._transfers.typical(recorded, fixed).tolist(), usual)
+        recorded = model.transfer[: len(fixed)].copy()
+        return model.step_ns(own, self._transfers.typical(recorded, fixed), usual)
 
     # -- what is fixed
     def _ranks(self, fixes: Sequence[Fix]) -> I64:

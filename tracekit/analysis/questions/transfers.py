@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.steps import F64
+from tracekit.tables.words import among, numbered
 
 Mask = npt.NDArray[np.bool_]
 
@@ -32,7 +33,7 @@ class Transfers:
     def of_type(self, op: str) -> Mask:
         """Which instances are the operation `op`; a send and its receive are one message."""
         alike = MESSAGES if op in MESSAGES else (op,)
-        return np.isin(self.op.astype(str), alike)
+        return among(self.op, alike)
 
     def typical(self, recorded: F64, fixed: Mask) -> F64:
         """`recorded` transfers (ns) with those of `fixed` instances typical."""
@@ -46,7 +47,7 @@ def transfers_of(case: Case) -> Transfers:
     named = [case.axes_of(c) for c in ops.channels]
     _, kind = np.unique([f"{'p2p' if c.p2p else ''}{n}" for c, n in zip(ops.channels, named, strict=True)] or [""],
                         return_inverse=True)  # fmt: skip
-    token, code = np.unique(ops.token[waits.first_row].astype(str), return_inverse=True)
+    token, code = numbered(ops.token[waits.first_row])
     message = kind[channel] * max(len(token), 1) + code
     delivery = waits.delivery.astype(np.float64)
     known = waits.complete & waits.timed & case.analysed[waits.first_row]

@@ -65,18 +65,24 @@ class Case(Measured):
         row = {rank: i for i, rank in enumerate(self.steps.ranks)}
         column = {number: i for i, number in enumerate(self.steps.numbers)}
         stood = np.zeros(self.steps.own.shape)
-        for event, spent in model.replay().items():
-            if event >= len(self.ops.rank):
-                continue  # of a rank without a trace
-            at = column[int(self.ops.step[event])] if self.steps.labelled else 0
-            stood[row[int(self.ops.rank[event])], at] += spent
+        event, spent = model.replay()
+        recorded = event < len(self.ops.rank)  # behind these come those of ranks without a trace
+        event, spent = event[recorded], spent[recorded]
+        ranks, which = np.unique(self.ops.rank[event], return_inverse=True)
+        steps, when = np.unique(self.ops.step[event], return_inverse=True)
+        rows = np.array([row[int(r)] for r in ranks.tolist()], np.int64)[which]
+        columns = np.array(
+            [column.get(int(s), 0) if self.steps.labelled else 0 for s in steps.tolist()], np.int64
+        )
+        np.add.at(stood, (rows, columns[when]), spent)
         miss = np.abs(self.steps.wall - self.steps.own - stood)
         return max(whole, float(np.nanmean(miss)))
 
     @cached_property
     def free_model(self) -> StepModel | TableModel:
         """The step model in which every wait that is not matched may vanish: what a cure could save at the most."""
-        return model_of(self, free=True) if isinstance(self.model, StepModel) else self.model
+        model = self.seen or self.model
+        return model_of(self, free=True, like=model) if isinstance(model, StepModel) else model
 
     @cached_property
     def pinned_model(self) -> StepModel | TableModel:
@@ -85,13 +91,13 @@ class Case(Measured):
         if not isinstance(model, StepModel):
             return model
         lonely = self.ops.instance < 0
-        fixed = np.where(lonely, self.ops.end - self.ops.start, np.array(model.fixed, np.float64))
-        transfer = np.array(model.transfer, np.float64)
+        fixed = np.where(lonely, (self.ops.end - self.ops.start).astype(np.float64), model.fixed)
+        transfer = model.transfer.copy()
         known = transfer[
             : len(self.waits.transfer)
         ]  # those of unknown groups come behind, and keep their lengths
         known[~self.waits.complete] = self.waits.transfer[~self.waits.complete]
-        return replace(model, fixed=fixed.tolist(), transfer=transfer.tolist())
+        return model.retimed(fixed=fixed, transfer=transfer)
 
 
 def build(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRange] | None) -> Case:

@@ -203,7 +203,7 @@ def what_would_decide(case: Case) -> str:
     """A sentence that says what to record or to add, for the largest kind of operation that was not matched."""
     ops = case.ops
     open_ = case.analysed & ~whole(case)
-    message = np.isin(ops.op.astype(str), _PEERLESS)
+    message = ops.among(_PEERLESS)
     spent = {
         _ADD: float(ops.exposed[open_ & (ops.channel >= 0)].sum()) if case.missing else 0.0,
         _PEERS: float(ops.exposed[open_ & (ops.channel < 0) & message].sum()),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.measured import Measured, Rows
 from tracekit.analysis.slowrank.statistics import Excess, errors_of_chance, excess, median_of_others
 from tracekit.analysis.slowrank.throttled import throttled
+from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
@@ -47,7 +48,8 @@ def rank_excess(run: Measured, own: F64) -> Excess:
         once = throttled(run, found, lasting)
         lasting[list(once)] = True
         return replace(found, z=np.where(lasting, found.z, np.minimum(found.z, 0.0)), throughout=once)
-    often = [_z_of_coming_last(run, rank) for rank in steps.ranks]
+    longest = _longest_waits(run)
+    often = [_z_of_coming_last(run, rank, longest) for rank in steps.ranks]
     z = np.where(found.mean > 0, often, 0.0)
     limit = errors_of_chance(ONE_STEP_P / max(len(steps.ranks), 1))
     once = throttled(run, found, z > limit)
@@ -98,22 +100,27 @@ def _longest_single(run: Measured) -> F64:
     return np.where(np.isfinite(longest), longest, 0.0)
 
 
-def _z_of_coming_last(run: Measured, rank: int) -> float:
+def _longest_waits(run: Measured) -> I64:
+    """By instance the longest wait of a member, ns."""
+    longest = np.zeros(len(run.waits.members), np.int64)
+    matched = run.ops.instance >= 0
+    np.maximum.at(longest, run.ops.instance[matched], run.waits.wait[matched])
+    return longest
+
+
+def _z_of_coming_last(run: Measured, rank: int, longest: I64) -> float:
     """Standard errors by which the rank came last more often than by chance.
 
     Each collective is one trial, won with probability 1/members. Collectives in which nobody waited long enough for
-    the order to mean anything are left out.
+    the order to mean anything are left out: `longest` is the longest wait of each.
     """
-    ops, waits = run.ops, run.waits
-    inside = (ops.instance >= 0) & (ops.rank == rank)
+    ops, waits, mine = run.ops, run.waits, run.ops.of(rank)
+    inside = ops.instance[mine] >= 0
     if run.steps.labelled:
-        inside &= ops.step == run.steps.numbers[0]
-    trials = np.unique(ops.instance[inside])
+        inside &= ops.step[mine] == run.steps.numbers[0]
+    trials = np.unique(ops.instance[mine][inside])
     p2p = np.array([c.p2p for c in ops.channels], bool)
     trials = trials[~p2p[ops.channel[waits.first_row[trials]]]]
-    longest = np.zeros(len(waits.members), np.int64)
-    matched = ops.instance >= 0
-    np.maximum.at(longest, ops.instance[matched], waits.wait[matched])
     trials = trials[longest[trials] > 0]
     if not len(trials):
         return 0.0

@@ -50,6 +50,6 @@ def _as_peer(case: Case, model: StepModel, places: Places, pair: tuple[int, int]
         if row not in by_row or mate not in by_row:
             return None
         other = by_row[mate]
-        taken = replace(other, row=row, events=own[other.events].tolist(), start=by_row[row].start)
+        taken = replace(other, row=row, events=own[other.events].astype(np.int32), start=by_row[row].start)
         runs.append((columns, tuple(taken if line.row == row else line for line in lines)))
     return replace(model, runs=tuple(runs))

@@ -4,8 +4,6 @@ A late message holds up more than its receiver: its sender, whose buffer it drai
 the two kernels that carry it.
 """
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -25,11 +23,11 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
     transfer = np.maximum(case.waits.transfer - _with_mates(case, late), 0.0)
     pinned, free = case.pinned_model, case.free_model
     if not (isinstance(model, StepModel) and isinstance(pinned, StepModel) and isinstance(free, StepModel)):
-        gain = model.recorded_ns - model.step_ns(own, transfer.tolist())
+        gain = model.recorded_ns - model.step_ns(own, transfer)
         return gain, gain, gain
     gain, low, high = (
         model.recorded_ns
-        - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer).tolist())
+        - _cured(case, m, late).step_ns(own, np.minimum(m.transfer[: len(transfer)], transfer))
         for m in (model, pinned, free)
     )
     low += pinned.recorded_ns - model.recorded_ns
@@ -79,7 +77,7 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
 
     No send becomes shorter than the usual one of its message in kernels that are in time.
     """
-    ops, fixed = case.ops, np.array(model.fixed, np.float64)
+    ops, fixed = case.ops, model.fixed.copy()
     own = fixed[: len(ops.op)]  # behind these come operations of ranks without a trace
     rows = np.flatnonzero((ops.op == "send") & (ops.instance >= 0) & (own >= 0))
     by = _of_kernel(case, late)[rows]
@@ -90,7 +88,7 @@ def _cured(case: Case, model: StepModel, late: F64) -> StepModel:
             mine = rows[alike & (by > 0)]
             least = np.minimum(fixed[mine], float(np.median(sound)))
             fixed[mine] = np.maximum(fixed[mine] - by[alike & (by > 0)], least)
-    return replace(model, fixed=fixed.tolist())
+    return model.retimed(fixed=fixed)
 
 
 def _tokens(found: npt.NDArray[np.object_]) -> list[str]:

@@ -35,11 +35,11 @@ def lopsided(case: Case) -> Lopsided | None:
     """
     ops = case.ops
     seen = whole(case)
-    kinds = np.where(
-        np.isin(ops.op.astype(str), (*MESSAGES, *_MAY_BE_MESSAGES)), "message", ops.op.astype(str)
-    )
+    names, code = ops.kinds
+    names = ["message" if name in (*MESSAGES, *_MAY_BE_MESSAGES) else name for name in names]
+    kinds = np.array(names, object)[code]
     worst: Lopsided | None = None
-    for kind in np.unique(kinds[case.analysed & ~seen]).tolist():
+    for kind in sorted(set(kinds[case.analysed & ~seen].tolist())):
         over = _lasting(_beyond_peers(case, case.analysed & (kinds == kind), ~seen))
         row = int(np.argmax(over))
         if over[row] > 0 and (worst is None or over[row] > worst.over):

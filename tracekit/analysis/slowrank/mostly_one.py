@@ -12,8 +12,10 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import saved_ns
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.nobody import uneven_experts_answer
 from tracekit.analysis.slowrank.open_answers import one_step_answer
 from tracekit.analysis.slowrank.recurrence import in_one_step, others_prove_health
+from tracekit.analysis.slowrank.steady_work import dealt_to_experts
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -29,8 +31,12 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     """`answer`, or the open one that names a rank which costs more than what `answer` blames.
 
     That is the data, of which one rank causes most, or a stage or a link where one step of a rank costs more than
-    these. A rank whose share of tokens explains its work is not meant.
+    these. A rank whose share of tokens explains its work is not meant; one that is blamed for what its experts got
+    gives way to the data.
     """
+    if dealt_to_experts(case, answer):
+        levelled = case.model.recorded_ns - case.model.levelled_ns(case.stages)
+        return uneven_experts_answer(case, max(answer.gain, levelled))
     if answer.verdict == "slow_link" or answer.cause == "stage_imbalance":
         return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns

@@ -219,3 +219,12 @@ def uneven_answer(case: Case, gain: float) -> Answer:
         "a step go into waiting, no rank is slow throughout"
     )
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
+
+
+def uneven_experts_answer(case: Case, gain: float) -> Answer:
+    """Experts got uneven numbers of tokens, whose sizes nothing tells, which costs `gain` (ns a step)."""
+    reason = (
+        "tokens are dealt unevenly to experts: ranks differ in every step, but kernels that follow no data take as "
+        f"long on all; {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms a step go into waiting"
+    )
+    return Answer("imbalance", "data_imbalance", reason, gain=gain)

@@ -89,8 +89,9 @@ def _elsewhen(ops: Operations) -> list[list[int]]:
     """Ranks by recording where some share no operation with the others and were recorded long before or after them."""
     linked = DisjointSets(ops.ranks)
     rows = np.flatnonzero(ops.instance >= 0)
-    for row, first in zip(rows.tolist(), _first_rows(ops.instance[rows], rows).tolist(), strict=True):
-        linked.join(int(ops.rank[row]), int(ops.rank[first]))
+    met = np.stack([ops.rank[rows], ops.rank[_first_rows(ops.instance[rows], rows)]], axis=1)
+    for rank, first in np.unique(met, axis=0).tolist():
+        linked.join(rank, first)
     parts: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         parts[linked.find(rank)].append(rank)

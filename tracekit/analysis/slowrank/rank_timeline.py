@@ -1,6 +1,6 @@
 """What each rank posts and needs in the recorded steps, in order, on the axis of its own time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -26,9 +26,9 @@ class RankTimeline:
     """One rank in one run of steps: events in the order in which they happened; own time in ns."""
 
     row: int  # of the rank in Steps
-    kinds: list[int]  # POST or NEED
+    kinds: npt.NDArray[np.int8]  # POST or NEED
     readings: npt.NDArray[np.float64]  # own time of each event
-    events: list[int]  # operation of each event
+    events: npt.NDArray[np.int32]  # operation of each event
     knots: F64  # own-time readings at the begins of the run's steps, and the end of the last
     blocks: F64  # the same, each step cut into STEP_PARTS parts with equally many operations
     parts: tuple[
@@ -56,9 +56,16 @@ def runs_of(run: Measured) -> list[tuple[int, ...]]:
 
 
 def timeline_of(
-    run: Measured, queue: CollectiveQueue, rank: int, columns: tuple[int, ...]
+    run: Measured,
+    queue: CollectiveQueue,
+    rank: int,
+    columns: tuple[int, ...],
+    like: RankTimeline | None = None,
 ) -> RankTimeline | None:
-    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole."""
+    """The timeline of `rank` over the steps in `columns`; None where one of them is not known whole.
+
+    A timeline `like` it, of the same rank and steps in another queue, lends its parts, and events that are the same.
+    """
     ops, steps = run.ops, run.steps
     row = steps.row(rank)
     if not np.isfinite(steps.own[row, list(columns)]).all():
@@ -67,6 +74,8 @@ def timeline_of(
     labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
     rows = np.flatnonzero(np.isin(labels, [steps.numbers[c] for c in columns])) + where.start
     kind, reading, event = _events(ops, queue, rows)
+    if like is not None:
+        return _with_events(like, kind, reading, event)
     begins = steps.begin[row, list(columns)]
     knots = np.append(begins, begins[-1] + steps.own[row, columns[-1]])
     knots = np.maximum.accumulate(knots)
@@ -75,14 +84,21 @@ def timeline_of(
     blocks = [p[np.linspace(0, len(p), STEP_PARTS, endpoint=False).astype(int)[1:]] for p in every]
     return RankTimeline(
         row,
-        kind.tolist(),
+        kind.astype(np.int8),
         reading,
-        event.tolist(),
+        event.astype(np.int32),
         knots,
         blocks=cut(knots, blocks),
         parts=parts_of(ops, rows, numbers, mine, knots),
         start=_begin_wall(run, rank, rows, knots[0]),
     )
+
+
+def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> RankTimeline:
+    """`like` with other events; `like` itself where they are the same."""
+    if np.array_equal(kind, like.kinds) and np.array_equal(event, like.events):
+        return like if np.array_equal(reading, like.readings) else replace(like, readings=reading)
+    return replace(like, kinds=kind.astype(np.int8), readings=reading, events=event.astype(np.int32))
 
 
 def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analysis.slowrank.rank_timeline import NEED, RankTimeline
 from tracekit.analysis.slowrank.replay_events import Events, depths_of, events_of, order_is_told
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
+
+I32 = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,21 @@ class Levels:
     bounds: list[
         tuple[int, ...]
     ]  # by level: first event, first need, first instance, end; the same of `posts`
-    earlier: I64  # by event: the place of the one before it on its rank
-    gap: I64  # by event: its gap among the gaps of all ranks, the last of which is 0
-    needs: I64  # by need: its number among the events
-    awaited: I64  # by need: the place of what it waits for
+    earlier: I32  # by event: the place of the one before it on its rank
+    gap: I32  # by event: its gap among the gaps of all ranks, the last of which is 0
+    needs: I32  # by need: its number among the events
+    awaited: I32  # by need: the place of what it waits for
     lasts: (
-        I64  # by need: how long that lasts, among the transfers of instances and the durations of operations
+        I32  # by need: how long that lasts, among the transfers of instances and the durations of operations
     )
     later: F64  # by need: by how much it ends later, ns
-    posts: I64  # by instance, its posts: their places
-    first_post: I64  # by instance: its first post in `posts`
-    queued: I64  # by instance: the place of the one before it on its channel, -1 (the last place) for none
-    queued_lasts: I64  # by instance: that one's transfer
-    told: I64  # the needs in order of ranks
-    operations: I64  # of these
-    final: I64  # by rank: the place at which it ends
+    posts: I32  # by instance, its posts: their places
+    first_post: I32  # by instance: its first post in `posts`
+    queued: I32  # by instance: the place of the one before it on its channel, -1 (the last place) for none
+    queued_lasts: I32  # by instance: that one's transfer
+    told: I32  # the needs in order of ranks
+    operations: I32  # of these
+    final: I32  # by rank: the place at which it ends
 
     def walls(self, gaps: F64, lasts: F64) -> F64:
         """When each place is reached, ns. `gaps`: own time before each event; `lasts`: transfers, then durations."""
@@ -79,7 +82,7 @@ def levels_of(
     timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64
 ) -> Levels | None:
     """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
-    if not any(line.kinds for line in timelines):
+    if not any(len(line.kinds) for line in timelines):
         return None  # nothing to lay out
     events = events_of(timelines, instance, fixed, before)
     if events is None or not order_is_told(events, before):
@@ -110,20 +113,25 @@ def _laid_out(
     return Levels(
         begins=np.array([line.start for line in timelines]),
         bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
-        earlier=earlier[of_events],
-        gap=events.gap[of_events],
-        needs=needs,
-        awaited=np.where(events.after >= 0, place[events.after], at[events.awaits])[mine],
-        lasts=events.lasts[mine],
+        earlier=_small(earlier[of_events]),
+        gap=_small(events.gap[of_events]),
+        needs=_small(needs),
+        awaited=_small(np.where(events.after >= 0, place[events.after], at[events.awaits])[mine]),
+        lasts=_small(events.lasts[mine]),
         later=np.where(events.alone, 0.0, later[events.event])[mine],
-        posts=place[rows],
-        first_post=first_post,
-        queued=np.where((before >= 0) & (events.expected[before] > 0), at[before], -1)[of_instances],
-        queued_lasts=before[of_instances],
-        told=np.argsort(mine),
-        operations=events.event[np.sort(mine)],
-        final=np.where(first < stop, place[stop - 1], np.arange(ranks)),
+        posts=_small(place[rows]),
+        first_post=_small(first_post),
+        queued=_small(np.where((before >= 0) & (events.expected[before] > 0), at[before], -1)[of_instances]),
+        queued_lasts=_small(before[of_instances]),
+        told=_small(np.argsort(mine)),
+        operations=_small(events.event[np.sort(mine)]),
+        final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),
     )
+
+
+def _small(numbers: I64) -> I32:
+    """Places and numbers, which memory bounds far below 2^31, in half the memory."""
+    return numbers.astype(np.int32)
 
 
 def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:

@@ -30,7 +30,7 @@ def places_of(case: Case) -> Places:
     sides = np.append(sides.reshape(-1, 2), [[-1, -1]], axis=0)  # channel -1 takes the last one
     first = np.array([c.members[0] for c in ops.channels] + [-1], np.int64)
     side = sides[ops.channel, (first[ops.channel] != ops.rank).astype(np.int64)]
-    _, op = np.unique(ops.op.astype(str), return_inverse=True)
+    _, op = ops.kinds
     order = np.lexsort((ops.start, ops.step, op, side, ops.rank))
     columns = np.stack([side, op, ops.step, ops.rank])[:, order]
     new = np.append(True, (np.diff(columns, axis=1) != 0).any(axis=0))[: len(order)]

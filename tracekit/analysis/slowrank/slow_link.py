@@ -199,12 +199,13 @@ def _peers(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> li
     """
     ops, rows = case.ops, case.waits.first_row
     families: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for number in np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows]):
-        channel = ops.channels[int(ops.channel[rows[number]])]
-        shape = case.shape_of(channel)
-        if shape:
-            kind = (shape, reach(channel, nodes), channel.p2p, message[number])
-            families[kind][channel.number].append(int(number))
+    usable = np.flatnonzero(case.waits.complete & case.waits.timed & case.analysed[rows])
+    channels, which = np.unique(ops.channel[rows[usable]], return_inverse=True)
+    found = [ops.channels[c] for c in channels.tolist()]
+    alike = [(case.shape_of(c), reach(c, nodes), c.p2p) for c in found]
+    for number, at in zip(usable.tolist(), which.tolist(), strict=True):
+        if alike[at][0]:
+            families[*alike[at], message[number]][found[at].number].append(number)
     return [channels for channels in families.values() if len(channels) > 1]
 
 

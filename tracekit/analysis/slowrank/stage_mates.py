@@ -24,7 +24,7 @@ def mates(run: Measured) -> I64:
     """
     ops = run.ops
     number = np.full(len(ops.start), -1, np.int64)
-    open_ = (ops.channel < 0) & run.analysed & ~np.isin(ops.op.astype(str), UNDIRECTED)
+    open_ = (ops.channel < 0) & run.analysed & ~ops.among(UNDIRECTED)
     if not open_.any():
         return number
     places: dict[tuple[int, int, str], dict[int, list[I64]]] = defaultdict(dict)

@@ -1,8 +1,9 @@
-"""A slow rank behind an imbalance: kernels that do not follow the data take longer on it in every step.
+"""Kernels that follow no data tell a slow rank from uneven work: on a slow device they are longer in every step.
 
 Where data is dealt unevenly, the longest rank changes, and hides one that is slow besides. Most kernels follow the
 data, but some do not, as those of the optimizer: on all other ranks they take equally long. What is longer there is no
-data.
+data. And a rank that is long in every step while these take as long on it as on its peers has more tokens for its
+experts, and no slow device.
 """
 
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tracekit.thresholds.slowrank import (
     STEADY_PEERS,
     STEADY_TIMES,
 )
+from tracekit.thresholds.unlike import EXPERTS_ONLY
 from tracekit.units import ms
 
 
@@ -65,8 +67,44 @@ def _answer(case: Case, row: int, factor: float, lost: float, uneven: float) -> 
     return Answer("inconclusive", "unknown", reason, candidates=(candidate,), to_decide=decide)
 
 
+def dealt_to_experts(case: Case, answer: Answer) -> bool:
+    """Whether the suspects are long for their experts' tokens, as far as kernels show.
+
+    The job exchanges tokens, other ranks are as far from the usual, and what follows no data is not longer on them.
+    """
+    if (
+        answer.cause != "gpu_compute"
+        or answer.verdict != "slow_rank"
+        or not case.ops.among(("all_to_all",)).any()
+    ):
+        return False
+    row = {rank: i for i, rank in enumerate(case.steps.ranks)}
+    blamed = [row[s.rank] for s in answer.suspects]
+    for rows in (stage for stage in case.stages if set(blamed) <= set(stage.tolist())):
+        over = _steady_excess(case, rows) if STEADY_PEERS <= len(rows) <= RANKS_SAMPLED else None
+        off = np.abs(np.nan_to_num(case.found.mean[rows]))
+        mine = np.isin(rows, blamed)
+        if over is None or mine.all() or off[~mine].max() < off[mine].max():
+            return False
+        longer = case.found.mean[rows][mine] / np.nanmean(case.steps.own[rows][mine], axis=1)
+        return bool((over[mine].mean(axis=1) < EXPERTS_ONLY * longer).all())
+    return False
+
+
 def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
     """(the row whose steady kernels are longer in every step, by which factor); None where no single one's are."""
+    over = _steady_excess(case, rows)
+    if over is None:
+        return None
+    worst = int(np.argmax(over.min(axis=1)))
+    others = np.abs(np.delete(over, worst, axis=0)).max()
+    if over[worst].min() < max(STEADY_TIMES * others, STEADY_LEVEL):
+        return None
+    return int(rows[worst]), 1.0 + float(over[worst].mean())
+
+
+def _steady_excess(case: Case, rows: I64) -> F64 | None:
+    """By which share the steady kernels of each rank are longer in each step; None where too few are steady."""
     if not np.isfinite(case.steps.own[rows]).all() or len(case.steps.numbers) < FEWEST_USUAL_STEPS:
         return None
     if not all(case.ops.per_rank[case.steps.ranks[r]].on_gpu for r in rows.tolist()):
@@ -79,12 +117,8 @@ def _longer(case: Case, rows: I64) -> tuple[int, float] | None:
     )
     if int(steady.sum()) < STEADY_KERNELS:
         return None
-    over = took[:, :, steady].sum(axis=2) / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0
-    worst = int(np.argmax(over.min(axis=1)))
-    others = np.abs(np.delete(over, worst, axis=0)).max()
-    if over[worst].min() < max(STEADY_TIMES * others, STEADY_LEVEL):
-        return None
-    return int(rows[worst]), 1.0 + float(over[worst].mean())
+    found: F64 = took[:, :, steady].sum(axis=2) / np.maximum(usual[:, steady].sum(axis=1), 1.0) - 1.0
+    return found
 
 
 def _places(kernels: list[StepKernels], steps: int) -> F64:

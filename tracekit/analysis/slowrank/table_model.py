@@ -46,7 +46,7 @@ class TableModel:
     def step_ns(
         self,
         target: F64,
-        transfer: Sequence[float] | None = None,
+        transfer: F64 | None = None,
         usual: Usual | None = None,  # noqa: ARG002 (as StepModel has it)
     ) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).

@@ -11,7 +11,9 @@ from tracekit.tables.clock import aligned
 from tracekit.tables.steps import F64
 
 
-def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> StepModel:
+def model_of(
+    run: Measured, *, free: bool = False, joined: bool = False, like: StepModel | None = None
+) -> StepModel:
     """The model of every run of consecutive analysed steps. Eager sends complete by themselves.
 
     If `joined`, collectives of unknown groups wait for those at the same place of the other ranks of their stage.
@@ -19,6 +21,8 @@ def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> Step
     With `free`, waits that are not matched with all members shrink to the shortest operation of the same message, as
     do sends of which nothing proves that they waited for their receiver, and collectives that stood in a queue could
     have started with the one before them.
+
+    A model `like` this one lends what does not differ: the parts of its timelines, and their order.
     """
     ops, waits = run.ops, run.waits
     usual = _shortest(run) if free else _usual_transfer(run)
@@ -36,19 +40,17 @@ def model_of(run: Measured, *, free: bool = False, joined: bool = False) -> Step
     before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
     runs = []
     for columns in runs_of(run):
-        timelines = [timeline_of(run, queue, rank, columns) for rank in ops.ranks]
+        lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
+        timelines = [
+            timeline_of(run, queue, rank, columns, lent.get((columns, run.steps.row(rank))))
+            for rank in ops.ranks
+        ]
         kept = tuple(line for line in timelines if line is not None)
         if kept:
             runs.append((columns, kept))
-    return StepModel(
-        run.steps.own,
-        tuple(runs),
-        instance.tolist(),
-        fixed.tolist(),
-        transfer.tolist(),
-        before.tolist(),
-        _ends_later(run).tolist(),
-    )
+    later = _ends_later(run) if like is None else like.later
+    made = StepModel(run.steps.own, tuple(runs), instance, fixed, transfer, before, later)
+    return made if like is None else made.in_order_of(like)
 
 
 def _ends_later(run: Measured) -> F64:
@@ -71,7 +73,7 @@ def _ends_later(run: Measured) -> F64:
 def _shortest(run: Measured) -> F64:
     """Per operation the duration of the shortest operation of the same message on any rank, ns."""
     ops = run.ops
-    _, message = np.unique(ops.token.astype(str), return_inverse=True)
+    _, message = ops.messages
     least = np.full(int(message.max(initial=-1)) + 1, np.inf)
     np.minimum.at(least, message, (ops.end - ops.start).astype(np.float64))
     return np.asarray(least[message], np.float64)
@@ -83,8 +85,8 @@ def _usual_transfer(run: Measured) -> F64:
     An operation that waited for a rank without a trace must not keep its recorded length when another rank is cured.
     """
     ops, waits = run.ops, run.waits
-    token = ops.token[waits.first_row]
-    level = {
-        t: float(np.median(waits.transfer[waits.complete & (token == t)])) for t in set(token[waits.complete])
-    }
-    return np.array([level.get(t, np.inf) for t in ops.token], np.float64)
+    words, every = ops.messages
+    token, level = every[waits.first_row], np.full(len(words), np.inf)
+    for number in np.unique(token[waits.complete]).tolist():
+        level[number] = float(np.median(waits.transfer[waits.complete & (token == number)]))
+    return np.asarray(level[every], np.float64)

@@ -242,7 +242,7 @@ def _usual(case: Case) -> dict[Kind, float]:
     """
     ops, waits = case.ops, case.waits
     spent: dict[Kind, list[float]] = defaultdict(list)
-    for i in np.flatnonzero((ops.instance >= 0) & np.isin(ops.op.astype(str), MESSAGES)).tolist():
+    for i in np.flatnonzero((ops.instance >= 0) & ops.among(MESSAGES)).tolist():
         spent[_kind(case, i)].append(float(min(ops.exposed[i], ops.end[i] - ops.start[i])))
     least = _least(case)
     for number in np.flatnonzero(waits.complete & np.isfinite(least)).tolist():

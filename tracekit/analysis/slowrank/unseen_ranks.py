@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import RankTimeline
@@ -19,6 +20,7 @@ from tracekit.tables.channels import Channel
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Mask, Operations
 from tracekit.tables.operation_names import MESSAGES
+from tracekit.tables.words import numbered
 from tracekit.thresholds.slowrank import MAJORITY, UNSEEN_REPLAYED
 
 Place = tuple[Hashable, str, int, int]
@@ -72,8 +74,12 @@ class _Draft:
     def __post_init__(self) -> None:
         """Give a number to each operation that an unseen rank takes part in, and a transfer without waiting for it."""
         run, base = self.run, self.base
-        self.instance, self.fixed, self.later = list(base.instance), list(base.fixed), list(base.later)
-        self.transfer = list(base.transfer)
+        self.instance, self.fixed, self.later = (
+            base.instance.tolist(),
+            base.fixed.tolist(),
+            base.later.tolist(),
+        )
+        self.transfer = base.transfer.tolist()
         self.made: dict[tuple[int, int], int] = {}
         self.number: dict[Place, int] = {}
         seen = set(run.ops.ranks)
@@ -107,9 +113,9 @@ class _Draft:
         ops = self.run.ops
         return channel, _sort_of(ops, row), int(ops.step[row]), int(self.place[row])
 
-    def copied(self, events: list[int], like: int, rank: int) -> list[int]:
+    def copied(self, events: npt.NDArray[np.int32], like: int, rank: int) -> npt.NDArray[np.int32]:
         """The operations of `rank`, for those of `like` in `events`."""
-        return [self._copy(row, like, rank) for row in events]
+        return np.array([self._copy(row, like, rank) for row in events.tolist()], np.int32)
 
     def _copy(self, row: int, like: int, rank: int) -> int:
         """The operation of `rank` that stands for the operation `row` of `like`."""
@@ -125,8 +131,8 @@ class _Draft:
         self.made[rank, row] = len(self.instance)
         alone = number < 0 or self.eager[row]
         self.instance.append(number)
-        self.fixed.append(self.base.fixed[row] if alone else -1.0)
-        self.later.append(self.base.later[row])
+        self.fixed.append(float(self.base.fixed[row]) if alone else -1.0)
+        self.later.append(float(self.base.later[row]))
         return self.made[rank, row]
 
     def _moved(self, channel: int, like: int, rank: int) -> Hashable:
@@ -145,10 +151,11 @@ class _Draft:
 
     def model(self, runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]) -> StepModel:
         """The model with the operations that were added."""
-        before = [*self.base.before, *([-1] * (len(self.transfer) - len(self.base.before)))]
+        more = np.full(len(self.transfer) - len(self.base.before), -1)
         return replace(
-            self.base, runs=runs, instance=self.instance, fixed=self.fixed, transfer=self.transfer,
-            before=before, later=self.later,
+            self.base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
+            transfer=np.array(self.transfer, np.float64), before=np.append(self.base.before, more),
+            later=np.array(self.later, np.float64),
         )  # fmt: skip
 
 
@@ -182,7 +189,7 @@ def _eager(run: Measured) -> Mask:
     ops = run.ops
     sends = ops.op == "send"
     eager = run.buffered.eager & sends
-    for token in sorted(set(ops.token[sends].astype(str).tolist())):
+    for token in numbered(ops.token[sends])[0]:
         alike = sends & (ops.token == token)
         seen = eager[alike & (ops.instance >= 0)]
         eager[alike & (ops.instance < 0)] = bool(len(seen)) and float(seen.mean()) > MAJORITY

@@ -55,7 +55,7 @@ def _transfers(case: Case) -> dict[int, float]:
     model, missing = case.model, frozenset(case.missing)
     if not isinstance(model, StepModel):
         return {}
-    return {row: model.transfer[model.instance[row]] for row in partial_rows(case, missing)}
+    return {row: float(model.transfer[model.instance[row]]) for row in partial_rows(case, missing)}
 
 
 def _left(case: Case) -> float:
@@ -64,9 +64,8 @@ def _left(case: Case) -> float:
         return 0.0
     ops = case.ops
     over = np.where(case.analysed, ops.exposed, 0).astype(np.float64)
-    for event, stood in case.model.replay().items():
-        if event < len(over):
-            over[event] -= stood
+    event, stood = case.model.replay()
+    np.subtract.at(over, event[event < len(over)], stood[event < len(over)])
     left: dict[tuple[int, str], float] = defaultdict(float)
     for row in np.flatnonzero(over).tolist():
         left[int(ops.rank[row]), str(case.axis[row])] += float(over[row])

@@ -7,13 +7,14 @@ Lin et al., "Understanding Stragglers in Large Model Training Using What-if Anal
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline
+from tracekit.analysis.slowrank.rank_timeline import RankTimeline
+from tracekit.analysis.slowrank.replay_in_turn import InTurn
 from tracekit.analysis.slowrank.replay_levels import Levels, levels_of
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
@@ -23,33 +24,37 @@ Usual = Mapping[tuple[int, int], tuple[int, F64]]
 """(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
 
 
+StepRun = tuple[tuple[int, ...], tuple[RankTimeline, ...]]
+"""(columns of Steps, timelines)"""
+
+
 @dataclass(frozen=True)
 class StepModel:
     """The recorded steps as a model that can be run with any own times and transfers; all times ns."""
 
     own: F64  # recorded own times, ranks × steps
-    runs: tuple[tuple[tuple[int, ...], tuple[RankTimeline, ...]], ...]  # (columns of Steps, timelines)
-    instance: list[int]  # of each operation, -1 where it is matched with nobody
-    fixed: list[float]  # duration of an operation that completes by itself, -1 where it is matched
-    transfer: list[float]  # per instance; those of unknown groups stand behind the matched ones
-    before: list[int]  # per instance: the one before it on its channel, -1 where it starts when posted
-    later: list[float]  # by how much each operation ends after the one of the member that came last
+    runs: tuple[StepRun, ...]
+    instance: I64  # of each operation, -1 where it is matched with nobody
+    fixed: F64  # duration of an operation that completes by itself, -1 where it is matched
+    transfer: F64  # per instance; those of unknown groups stand behind the matched ones
+    before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
+    later: F64  # by how much each operation ends after the one of the member that came last
 
     @cached_property
     def recorded_ns(self) -> float:
         """Mean step time of the model with the recorded own times and transfers, ns."""
         return self.step_ns(self.own)
 
-    def step_ns(
-        self, target: F64, transfer: Sequence[float] | None = None, usual: Usual | None = None
-    ) -> float:
+    def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
         Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
         usual, any other rank in all parts alike.
         """
         total, count = 0.0, 0
-        lasts = np.array([*(transfer or ()), *self.transfer[len(transfer or ()) :]])
+        lasts = self.transfer
+        if transfer is not None:
+            lasts = np.concatenate([transfer, lasts[len(transfer) :]])
         for n, (columns, timelines) in enumerate(self.runs):
             chosen = list(columns)
             gaps = []
@@ -65,14 +70,37 @@ class StepModel:
             count += len(columns)
         return total / max(count, 1)
 
-    def replay(self) -> dict[int, float]:
-        """For how long each needed operation holds its rank up in the model with nothing changed, ns."""
-        stood: dict[int, float] = {}
+    def replay(self) -> tuple[I64, F64]:
+        """(needed operations, for how long each holds its rank up) in the model with nothing changed; ns."""
+        operations, held = [np.empty(0, np.int64)], [np.empty(0)]
         for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
-            _, operations, held = self._run(n, gaps, self.transfer)
-            stood |= zip(operations.tolist(), held.tolist(), strict=True)
-        return stood
+            _, needed, stood = self._run(n, gaps, self.transfer)
+            operations, held = [*operations, needed], [*held, stood]
+        return np.concatenate(operations), np.concatenate(held)
+
+    def retimed(self, *, fixed: F64 | None = None, transfer: F64 | None = None) -> "StepModel":
+        """The model with other durations or transfers; it waits for the same, so that it shares the order of replay."""
+        made = replace(
+            self,
+            fixed=self.fixed if fixed is None else fixed,
+            transfer=self.transfer if transfer is None else transfer,
+        )
+        return made.in_order_of(self)
+
+    def in_order_of(self, other: "StepModel") -> "StepModel":
+        """The model itself, with the order of replay of `other` where both wait for the same."""
+        alike = (
+            len(self.runs) == len(other.runs)
+            and all(map(_same_events, self.runs, other.runs))
+            and np.array_equal(self.instance, other.instance)
+            and np.array_equal(self.before, other.before)
+            and np.array_equal(self.later, other.later)
+            and np.array_equal(self.fixed >= 0, other.fixed >= 0)
+        )
+        if alike:
+            self.__dict__["levels"] = other.levels
+        return self
 
     def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
         """Median work before each operation over the `peers` of each row; only peers with the same operations count.
@@ -112,129 +140,52 @@ class StepModel:
             count += len(columns)
         return total / max(count, 1)
 
-    def _span(self, n: int, gaps: Sequence[F64], transfer: F64 | Sequence[float]) -> float:
+    def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
         ends, _, _ = self._run(n, gaps, transfer)
         return float(np.median(ends)) - float(np.median([line.start for line in self.runs[n][1]]))
 
     @cached_property
-    def _levels(self) -> tuple[Levels | None, ...]:
+    def levels(self) -> tuple[Levels | None, ...]:
         """Of each run; None where it can be replayed in turn only."""
-        instance, before = np.array(self.instance, np.int64), np.array(self.before, np.int64)
-        later = np.array(self.later, np.float64)
-        return tuple(levels_of(lines, instance, self._fixed, before, later) for _, lines in self.runs)
+        told = self.instance, self.fixed, self.before, self.later
+        return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
-    @cached_property
-    def _fixed(self) -> F64:
-        return np.array(self.fixed, np.float64)
-
-    def _run(self, n: int, gaps: Sequence[F64], transfer: F64 | Sequence[float]) -> tuple[F64, I64, F64]:
+    def _run(self, n: int, gaps: Sequence[F64], transfer: F64) -> tuple[F64, I64, F64]:
         """(when each rank of run `n` ends; needed operations, and for how long each held its rank up); ns.
 
         `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance.
         """
-        levels = self._levels[n]
+        levels = self.levels[n]
         if levels is None:
-            done = _Projection(self, self.runs[n][1], [g.tolist() for g in gaps], np.array(transfer).tolist())
+            told = self.instance, self.fixed, self.before, self.later
+            done = InTurn(
+                self.runs[n][1], [g.tolist() for g in gaps], transfer.tolist(), *(t.tolist() for t in told)
+            )
             ends = np.array(done.ends())
             return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
         every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
-        lasts = np.concatenate([transfer, self._fixed, [0.0]])
+        lasts = np.concatenate([transfer, self.fixed, [0.0]])
         wall = levels.walls(every, lasts)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
-        return ends, levels.operations, levels.stood_ns(wall, every, lasts)
+        return ends, levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts)
 
 
-@dataclass
-class _Projection:
-    """One pass through one run of steps, in turn: how far each rank has come, what has been posted; times ns."""
-
-    model: StepModel
-    timelines: Sequence[RankTimeline]
-    gaps: Sequence[list[float]]  # by timeline: own time before each of its events; the tail comes last
-    transfer: Sequence[float]  # by instance
-    clock: list[float] = field(init=False)  # by timeline: wall time it has reached
-    place: list[int] = field(init=False)  # by timeline: its next event
-    expected: dict[int, int] = field(init=False)  # by instance: posts until it starts
-    posted: dict[int, int] = field(default_factory=dict)  # by instance: posts so far
-    latest: dict[int, float] = field(default_factory=dict)  # by instance: when it could start
-    alone: dict[int, float] = field(default_factory=dict)  # by unmatched operation: when it ends
-    waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
-    ready: list[int] = field(init=False)  # timelines that can go on
-    stood: dict[int, float] = field(
-        default_factory=dict
-    )  # by operation: for how long its rank stood still for it
-
-    def __post_init__(self) -> None:
-        """Put every rank at its begin."""
-        self.clock = [line.start for line in self.timelines]
-        self.place = [0] * len(self.timelines)
-        self.ready = list(range(len(self.timelines)))
-        self.expected = {}
-        for line in self.timelines:
-            for kind, event in zip(line.kinds, line.events, strict=True):
-                number = self.model.instance[event]
-                if kind == POST and number >= 0:
-                    self.expected[number] = self.expected.get(number, 0) + 1
-
-    def ends(self) -> list[float]:
-        """Wall time at which each rank ends. To be called once."""
-        while True:
-            while self.ready:
-                self._advance(self.ready.pop())
-            stuck = [n for n, line in enumerate(self.timelines) if self.place[n] < len(line.kinds)]
-            if not stuck:
-                return [c + g[-1] for c, g in zip(self.clock, self.gaps, strict=True)]
-            n = min(stuck, key=lambda i: self.clock[i])  # contradictory matching: let the earliest go on
-            self.posted[self.model.instance[self.timelines[n].events[self.place[n]]]] = _ENOUGH_POSTS
-            self.ready.append(n)
-
-    def _advance(self, n: int) -> None:
-        """Moves rank `n` on until it ends or needs an operation that another rank has not posted."""
-        line, gaps = self.timelines[n], self.gaps[n]
-        kinds, events, fixed, instance = line.kinds, line.events, self.model.fixed, self.model.instance
-        now, i = self.clock[n], self.place[n]
-        while i < len(kinds):
-            event = events[i]
-            number = instance[event]
-            now += gaps[i]
-            if kinds[i] == POST:
-                if fixed[event] >= 0:
-                    self.alone[event] = now + fixed[event]
-                if number >= 0:
-                    self._post(number, now)
-            elif fixed[event] >= 0:
-                now = self._stand(event, now, self.alone.get(event, now))
-            elif self.posted.get(number, 0) >= self.expected.get(number, 0):
-                now = self._stand(event, now, self._end(number, event, now))
-            else:
-                self.waiting.setdefault(number, []).append(n)
-                gaps[i] = 0.0  # spent on the way to this need
-                break
-            i += 1
-        self.clock[n], self.place[n] = now, i
-
-    def _end(self, number: int, event: int, now: float) -> float:
-        """When a member's operation ends."""
-        return self.latest.get(number, now) + self.transfer[number] + self.model.later[event]
-
-    def _stand(self, event: int, now: float, until: float) -> float:
-        """When a rank that needs the operation `event` at `now` goes on: at `until`, or at once."""
-        self.stood[event] = max(until - now, 0.0)
-        return max(now, until)
-
-    def _post(self, number: int, now: float) -> None:
-        """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""
-        self.latest[number] = max(self.latest.get(number, now), now)
-        self.posted[number] = self.posted.get(number, 0) + 1
-        if self.posted[number] != self.expected.get(number, 0):
-            return
-        earlier = self.model.before[number]
-        if 0 < self.expected.get(earlier, 0) <= self.posted.get(earlier, 0):
-            self.latest[number] = max(self.latest[number], self.latest[earlier] + self.transfer[earlier])
-        self.ready.extend(self.waiting.pop(number, ()))
-
-
-_ENOUGH_POSTS = 1 << 40  # more than any instance has members
+def _same_events(one: StepRun, other: StepRun) -> bool:
+    """Whether two runs of steps have the same begins, and the same events in the same order."""
+    return (
+        one[0] == other[0]
+        and len(one[1]) == len(other[1])
+        and all(
+            a is b
+            or (
+                a.start == b.start
+                and a.row == b.row
+                and np.array_equal(a.kinds, b.kinds)
+                and np.array_equal(a.events, b.events)
+            )
+            for a, b in zip(one[1], other[1], strict=True)
+        )
+    )
 
 
 def _ratio(own: F64, target: F64) -> F64:

@@ -5,7 +5,7 @@ one place in the mesh run one program: those that made both calls, or only the f
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from tracekit.analysis.hang.frontier import Frontier, Role
@@ -38,34 +38,38 @@ def accuse_skipped(found: Mapping[int, CallId]) -> Found:
 def _past_collectives(scene: Scene) -> dict[int, CallId]:
     """Find ranks that lack a call but issued one that comes later in the program.
 
-    All ranks that show an order issue the call they lack first, and these are at least twice as many.
+    All ranks of their stage that show an order issue the call they lack first, and these are at least twice as many.
     """
     odd: dict[int, CallId] = {}
-    orders: dict[tuple[Role, int, Role, int], tuple[set[int], int]] = {}
+    orders: dict[tuple[object, ...], tuple[set[int], int]] = {}
     for rank, pending in scene.graph.behind_in.items():
         for lacked in scene.pending(pending):
             for ahead in scene.pending(scene.graph.waits.get(rank, set())):
                 if ahead.group == lacked.group:
                     continue
                 roles = [scene.groups[call.group].role for call in (lacked, ahead)]
-                key = (roles[0], lacked.seq, roles[1], ahead.seq)
+                key = (scene.stages[rank], roles[0], lacked.seq, roles[1], ahead.seq)
                 if key not in orders:
-                    orders[key] = _order_shown(scene, *key)
+                    same = [r for r in scene.stages if scene.stages[r] == scene.stages[rank]]
+                    orders[key] = _order_shown(scene, same, (roles[0], lacked.seq), (roles[1], ahead.seq))
                 past, usual = orders[key]
                 if rank in past and 2 * len(past) <= usual:
                     odd[rank] = CallId(lacked.group, lacked.seq)
     return odd
 
 
-def _order_shown(scene: Scene, lacked: Role, seq: int, ahead: Role, other: int) -> tuple[set[int], int]:
-    """Find ranks that issued `other` without `seq`, and count those that issue `seq` first (0 if some do not).
+def _order_shown(
+    scene: Scene, stage: Iterable[int], lacked: tuple[Role, int], ahead: tuple[Role, int]
+) -> tuple[set[int], int]:
+    """Find ranks of a stage that issued the call `ahead` without the one `lacked`; count those that issue that first.
 
-    Ranks whose own groups of these roles count otherwise show nothing.
+    The count is 0 if some do not. Ranks whose own groups of these roles count otherwise show nothing.
     """
-    first, second = _frontiers(scene, lacked), _frontiers(scene, ahead)
+    (role, seq), (later, other) = lacked, ahead
+    first, second = _frontiers(scene, role), _frontiers(scene, later)
     past: set[int] = set()
     usual = 0
-    for rank in first.keys() & second.keys():
+    for rank in first.keys() & second.keys() & set(stage):
         if not (first[rank].in_step(seq) and second[rank].in_step(other)):
             continue
         made, passed = first[rank].enqueued >= seq, second[rank].enqueued >= other

@@ -1,0 +1,26 @@
+"""Columns of words as numbers: 4 bytes an operation, where a text of fixed width takes as many as its longest word."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Codes = npt.NDArray[np.int32]
+
+
+def numbered(column: npt.NDArray[Any] | Iterable[object]) -> tuple[list[str], Codes]:
+    """(the different words, sorted; the number of each entry's word among them)."""
+    seen: dict[object, int] = {}
+    entries = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    code = np.fromiter((seen.setdefault(word, len(seen)) for word in entries), np.int32, len(entries))
+    words = [str(word) for word in seen]
+    place = np.empty(len(words), np.int32)
+    place[np.argsort(np.array(words, object), kind="stable")] = np.arange(len(words))
+    return sorted(words), place[code]
+
+
+def among(column: npt.NDArray[np.object_], wanted: Collection[str]) -> npt.NDArray[np.bool_]:
+    """Whether the word of each entry is one of the `wanted`."""
+    words, code = numbered(column)
+    return np.array([word in wanted for word in words], bool)[code]
