@@ -118,7 +118,7 @@ def answered(tmp_path, change, steps=3):
 
 
 REPEATING = [
-    ("reseeded alike", 3, "drop.out", "in steps 1, 2 it drops the very elements that it dropped in step 0"),
+    ("reseeded alike", 2, "drop.out", "in step 1 it drops the very elements that it dropped in step 0"),
     ("forked alike", 2, "drop.out", "in step 1 it drops"),
     ("inline, reseeded alike", 2, "rng.cpu", "begin with the state that step 0 began with"),
     ("every other", 3, "drop.out", "in step 2 it drops the very elements that it dropped in step 0"),
@@ -127,7 +127,7 @@ REPEATING = [
 SOUND = [
     ("forked anew", 2),
     ("twice from the same inputs", 2),
-    ("went back", 5),
+    ("went back", 4),
     ("", 3),
     ("inline", 3),
     ("reseeded by step", 3),
