@@ -4,12 +4,17 @@ import click
 
 from tracekit.text import plain
 
+from .output import NamedPath
 from .source import Source, source
 
 
 @click.command()
 @click.option(
-    "--out", required=True, metavar="DIR|URL", help="Folder or URL to write; replaced if it is a run."
+    "--out",
+    type=NamedPath(),
+    required=True,
+    metavar="DIR|URL",
+    help="Folder or URL to write; replaced if it is a run.",
 )
 @click.option(
     "--append", is_flag=True, help="Read only the files that the run does not hold yet, and add them."

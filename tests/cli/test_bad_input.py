@@ -122,6 +122,11 @@ def test_an_empty_name_is_not_this_folder(arguments, tmp_path, monkeypatch):
         numerics.main(["compare", *arguments], standalone_mode=False)
 
 
+def test_an_empty_name_holds_no_run(tracekit, slow):
+    done = tracekit("ingest", slow[0], "--out", "")
+    assert (done.code, "'--out': it is empty; name a path" in done.err) == (2, True)
+
+
 def test_an_empty_folder(tracekit, tmp_path):
     done = tracekit("slowrank", tmp_path)
     one_sentence(done)
