@@ -58,8 +58,8 @@ class _Messages:
     lead: npt.NDArray[np.float64]  # time from the send's start to the receive's, less the doubt about clocks
     together: Mask  # both ended together, on a common clock, and no other message of the send's kernel ended with it
 
-    def of(self, chosen: Mask) -> "_Messages":
-        """The chosen ones."""
+    def of(self, chosen: Mask | I64) -> "_Messages":
+        """The chosen ones, by a mask or their places."""
         return _Messages(
             self.send[chosen], self.receive[chosen], self.sent[chosen], self.received[chosen],
             self.alone[chosen], self.proven[chosen], self.lead[chosen], self.together[chosen],
@@ -83,12 +83,13 @@ def buffered_sends(ops: Operations, clocks: Clocks) -> Buffered:
             continue
         alike &= most >= size
         usual = _went(messages.of(alike))
-        for c in np.unique(channel[alike]).tolist():
-            here = alike & (channel == c)
-            chosen = messages.of(here)
-            told = _shown(chosen)
+        untold = _shown(messages.of(alike)) is None
+        rows = np.flatnonzero(alike)
+        rows = rows[np.argsort(channel[rows], kind="stable")]
+        for here in np.split(rows, np.flatnonzero(np.diff(channel[rows])) + 1) if len(rows) else ():
+            told = _shown(messages.of(here))
             goes[here] |= usual if told is None else told
-            open_[here] = told is None and _shown(messages.of(alike)) is None
+            open_[here] = told is None and untold
     goes |= found_done(ops)[messages.send]
     for rows in (messages.send, messages.receive):
         eager[rows], unsure[rows] = goes, open_ & ~goes
@@ -121,8 +122,7 @@ def members_of_kernel(ops: Operations) -> I64:
 
 def linked(ops: Operations, clocks: Clocks, sends: I64, receives: I64) -> Mask:
     """Whether the two ends of each message have a common clock."""
-    island = {rank: clocks.island[rank] for rank in ops.ranks}
-    at = np.array([island[rank] for rank in ops.rank.tolist()], np.int64)
+    at = ops.by_rank(np.array([clocks.island[rank] for rank in ops.ranks], np.int64))
     return np.asarray(at[sends] == at[receives], bool)
 
 
@@ -130,7 +130,7 @@ def _messages(ops: Operations, clocks: Clocks) -> _Messages:
     """All messages of `ops` that were seen on both ranks."""
     send, receive = message_ends(ops)
     start, end = aligned(ops, clocks, ops.start), aligned(ops, clocks, ops.end)
-    doubt = np.array([clocks.doubt.get(int(r), 0.0) for r in ops.rank], np.float64)
+    doubt = ops.by_rank(np.array([clocks.doubt.get(rank, 0.0) for rank in ops.ranks], np.float64))
     sent, received = (ops.end - ops.start)[send], (ops.end - ops.start)[receive]
     timed = linked(ops, clocks, send, receive)
     doubt = doubt[send] + doubt[receive] + clocks.residual_ns

@@ -66,6 +66,10 @@ class Operations:
         words, code = self.kinds
         return np.array([word in wanted for word in words], bool)[code]
 
+    def by_rank(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """For each operation the entry of its rank in `values`, which has one for each of `ranks`."""
+        return np.repeat(values, [len(self.per_rank[r].start) for r in self.ranks])
+
     def of(self, rank: int) -> slice:
         """The entries that hold the operations of `rank`; KeyError where the run has no such rank."""
         begin = self.first[rank]

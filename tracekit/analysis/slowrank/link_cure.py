@@ -39,8 +39,8 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
 
 def _most_on_a_rank(case: Case, spent: F64) -> float:
     """The largest sum over the operations of one rank of what they `spent` (by operation), ns a step."""
-    rows = np.flatnonzero((case.ops.instance >= 0) & case.analysed)
-    by_rank = [float(spent[rows[case.ops.rank[rows] == r]].sum()) for r in case.ops.ranks]
+    counts = (case.ops.instance >= 0) & case.analysed
+    by_rank = [float(spent[mine][counts[mine]].sum()) for mine in map(case.ops.of, case.ops.ranks)]
     return max(by_rank, default=0.0) / len(case.steps.numbers)
 
 
