@@ -12,11 +12,14 @@ CHUNK_EVENTS = 40_000
 
 
 def chunk() -> str:
-    """A stretch of events as Kineto writes them, with TTTTTT for the six high digits of every time."""
+    """A stretch of events as Kineto writes them, with TTTTTT for the six high digits of every time and correlation.
+
+    Each launch has a correlation of its own, as in a real trace: HTA joins by it.
+    """
     events = []
     for i in range(CHUNK_EVENTS // 5):
         ts = f"TTTTTT{i * 100:09d}.125"
-        name, corr = f"aten::op_{i % 97}", 1000 + i
+        name, corr = f"aten::op_{i % 97}", f"TTTTTT{i:04d}"
         at = f'"pid": 77, "tid": 78,\n    "ts": {ts}, "dur": 41.250'
         shape = f'"Input Dims": [[16, 2048, 4096], [4096, 4096]], "Ev Idx": {i}'
         events += [
@@ -33,7 +36,7 @@ def _call(what: str, args: str) -> str:
     return f'"ph": "X", {what},\n    "args": {{\n      {args}\n    }}'
 
 
-def _kernel(i: int, ts: str, corr: int) -> str:
+def _kernel(i: int, ts: str, corr: str) -> str:
     args = f'"External id": {i}, "device": 0, "context": 1, "stream": 7, "correlation": {corr}, "grid": [8, 1, 1]'
     name = f"sm90_gemm_{i % 31}"
     if i % 20 == 0:
