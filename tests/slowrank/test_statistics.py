@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 from tracekit.analysis.slowrank.statistics import (
+    MAD_TO_SIGMA,
     confidence,
     errors_of_chance,
     excess,
     median_of_others,
     spread,
+    spread_of_others,
 )
 from tracekit.thresholds.slowrank import Z_LIMIT
 
@@ -100,3 +102,35 @@ def test_the_normal_quantile_is_that_of_scipy(probability):
 
 def test_certainty_has_no_standard_errors():
     assert errors_of_chance(1.0) == -math.inf
+
+
+COLUMNS = st.lists(
+    st.lists(
+        st.one_of(st.just(math.nan), st.integers(-3, 3).map(float), st.floats(-1e9, 1e9)),
+        min_size=3,
+        max_size=3,
+    ),
+    min_size=2,
+    max_size=9,
+)
+
+
+@given(COLUMNS)
+def test_medians_of_others_are_those_of_numpy(rows):
+    values = np.array(rows)
+    found = median_of_others(values, [np.arange(len(values))])
+    for row in range(len(values)):
+        others = np.delete(values, row, axis=0)
+        for column in range(3):
+            known = others[np.isfinite(others[:, column]), column]
+            told = float(np.median(known)) if len(known) else math.nan
+            assert np.array_equal(found[row, column], told, equal_nan=True)
+
+
+@given(st.lists(st.one_of(st.integers(0, 4).map(float), st.floats(0, 1e9)), min_size=2, max_size=12))
+def test_spread_of_others_is_about_their_own_median(levels):
+    peers, between = spread_of_others(levels)
+    for i, _ in enumerate(levels):
+        others = np.delete(np.array(levels), i)
+        assert peers[i] == np.median(others)
+        assert between[i] == MAD_TO_SIGMA * np.median(np.abs(others - np.median(others)))

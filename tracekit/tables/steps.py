@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,13 @@ class Steps:
 
     def row(self, rank: int) -> int:
         """Row of `rank`; ValueError where it is none of `ranks`."""
-        return self.ranks.index(rank)
+        if rank not in self._rows:
+            raise ValueError(f"rank {rank} has no steps")
+        return self._rows[rank]
+
+    @cached_property
+    def _rows(self) -> dict[int, int]:
+        return {rank: row for row, rank in enumerate(self.ranks)}
 
 
 def measure(ops: Operations, wanted: Sequence[tuple[int | None, int | None]] | None = None) -> Steps:

@@ -136,9 +136,10 @@ def _judged(
     pairs, place = np.unique(ops.rank[both], axis=0, return_inverse=True)
     order = np.argsort(place.reshape(-1), kind="stable")
     bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
+    lasted = ops.end - ops.start
     for number, (a, b) in enumerate(pairs.tolist()):
         mine = both[order[bounds[number] : bounds[number + 1]]]
-        shortest = (ops.end - ops.start)[mine].min(axis=1)
+        shortest = lasted[mine].min(axis=1)
         (apart if _misfit(ops.end[mine], float(np.median(shortest))) else together).append((a, b))
     return apart, together
 

@@ -22,7 +22,7 @@ from tracekit.analysis.slowrank.nodes import (
     reach,
     whole_boundaries,
 )
-from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA, spread_of_others
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -225,15 +225,14 @@ def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int
         case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
     )
     slow = {}
-    for channel, numbers in channels.items():
-        others = [level[c] for c in channels if c != channel]
-        peers = float(np.median(others))
+    ratio = LINK_RATIO if len(channels) > 2 else LINK_RATIO_OF_TWO
+    for (channel, numbers), peers, between in zip(
+        channels.items(), *spread_of_others(list(level.values())), strict=True
+    ):
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
         noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(numbers))
-        between = MAD_TO_SIGMA * float(np.median([abs(v - peers) for v in others]))
         scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
         z = (level[channel] - peers) / scale
-        ratio = LINK_RATIO if len(others) > 1 else LINK_RATIO_OF_TWO
         if level[channel] > ratio * peers and z > Z_LIMIT:
             slow[channel] = _Slowness(level[channel], peers, z)
     return slow

@@ -1,5 +1,6 @@
 """Robust statistics: the median of the others, the spread of noise, and how significant an excess is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import erfc, inf, sqrt
 from statistics import NormalDist
@@ -60,6 +61,16 @@ def _median_without_each(block: F64) -> F64:
         at += known & (at >= place)
         found += np.take_along_axis(ascending, np.minimum(at, len(block) - 1), axis=0)
     return np.where(others > 0, found / 2, np.nan)
+
+
+def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]:
+    """(the median of the other levels, their robust standard deviation about it), for each of two levels or more."""
+    values = np.array(levels)[:, None]
+    peers, between = _median_without_each(values), np.zeros(values.shape)
+    for middle in np.unique(peers):  # three values at the most
+        mine = peers == middle
+        between[mine] = _median_without_each(np.abs(values - middle))[mine]
+    return peers[:, 0].tolist(), (MAD_TO_SIGMA * between[:, 0]).tolist()
 
 
 def spread(values: F64) -> float:
