@@ -18,9 +18,8 @@ import torch
 from torch import nn
 
 from numerics.local.bounded import Bounded, bounded, exact
-from numerics.local.generator_use import in_backward
 from numerics.local.recorded import Reading
-from numerics.record.wrapped_models import clean_name
+from numerics.record.wrapped_models import clean_name, in_backward
 from numerics.thresholds.local import MASK_ELEMENTS, MASK_SIGMAS
 
 Recorded = Callable[[str, int, tuple[int, ...]], list[Reading]]

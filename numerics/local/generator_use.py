@@ -10,13 +10,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerics.local.dropout_chance import agreement
-from numerics.record.wrapped_models import clean_name
+from numerics.record.wrapped_models import clean_name, in_backward
 from numerics.thresholds.local import DRAWN_NUMBER
-
-
-def in_backward() -> bool:
-    """Return whether autograd runs a backward in this thread."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask
 
 
 class GeneratorUse:

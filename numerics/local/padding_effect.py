@@ -19,11 +19,8 @@ def reaches_others(state: RecordedStep, place: Place, padding: Padding) -> bool 
 
     None where no layer `nn.Embedding` looks the ids up, or the model cannot run so.
     """
-    try:
-        before, _ = _output(state, place, padding, change=False)
-        after, changed = _output(state, place, padding, change=True)
-    except Exception:  # noqa: BLE001 - the user's model may raise anything; the proof has told if it cannot run
-        return None
+    before, _ = _output(state, place, padding, change=False)
+    after, changed = _output(state, place, padding, change=True)
     if not changed or before is None or after is None or before.shape != after.shape:
         return None
     if before.shape[:2] != padding.at.shape:
@@ -34,13 +31,13 @@ def reaches_others(state: RecordedStep, place: Place, padding: Padding) -> bool 
 def _output(
     state: RecordedStep, place: Place, padding: Padding, *, change: bool
 ) -> tuple[torch.Tensor | None, bool]:
-    """Return the model's output on recorded weights and inputs, and whether embeddings of padding were changed."""
-    weights: dict[str, torch.Tensor] = {}
-    for name, p in state.model.named_parameters():
-        held = state.gathered(name, tuple(p.shape))
-        held = state.parameter(name, tuple(p.shape)) if held is None else held
-        if held is not None:
-            weights[name] = held
+    """Return the model's output on recorded weights and inputs, and whether embeddings of padding were changed.
+
+    The output is None where the model cannot run so.
+    """
+    shapes = {name: tuple(p.shape) for name, p in state.model.named_parameters()}
+    held = {name: state.computed_with(name, shape) for name, shape in shapes.items()}
+    weights = {name: weight for name, weight in held.items() if weight is not None}
     drawn, done = state.random_state(place), []
 
     def changed(_layer: nn.Module, given: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor | None:
@@ -60,5 +57,8 @@ def _output(
         for layer in state.model.modules() if change else ():
             if isinstance(layer, nn.Embedding):
                 around.callback(layer.register_forward_hook(changed).remove)
-        out = first_tensor(torch.func.functional_call(state.model, weights, tuple(args), kwargs))
-    return out, bool(done)
+        try:
+            out = torch.func.functional_call(state.model, weights, tuple(args), kwargs)
+        except Exception:  # noqa: BLE001 - the user's model may raise anything; the proof has told if it cannot run
+            return None, False
+    return first_tensor(out), bool(done)

@@ -70,6 +70,11 @@ class RecordedStep:
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 
+    def computed_with(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Return a weight as the step computed with it: as it was gathered, else as it stood before."""
+        gathered = self.gathered(name, shape)
+        return self.parameter(name, shape) if gathered is None else gathered
+
     @contextmanager
     def casting(self, place: Place) -> Iterator[None]:
         """Cast by itself for a while, as the run's forward did."""

@@ -24,7 +24,7 @@ from numerics.record.training_state import (
     steps_any,
     surroundings,
 )
-from numerics.record.wrapped_models import clean_name, first_tensor
+from numerics.record.wrapped_models import clean_name, first_tensor, in_backward
 from numerics.schema import LEARNING_RATE, TARGET, Kind, Phase
 
 
@@ -79,7 +79,7 @@ class Watcher:
     def _collective(self, call: Call) -> None:
         if self._to is None or call.value.is_complex():
             return
-        phase: Phase = "backward" if _in_backward() else "forward" if self._in_forward else "reduce"
+        phase: Phase = "backward" if in_backward() else "forward" if self._in_forward else "reduce"
         self._put(
             call.label,
             call.value,
@@ -97,7 +97,7 @@ class Watcher:
 
     def _weight(self, name: str, at: Placed) -> None:
         """Record a gathered weight, once a step; a copy, for FSDP2 frees the memory that it was gathered into."""
-        if not self._micro_batch and torch.is_grad_enabled() and not _in_backward():
+        if not self._micro_batch and torch.is_grad_enabled() and not in_backward():
             copied = replace(at, local=at.local.detach().clone())
             self._record(name, copied, "forward", "param", _module(name), -1)
 
@@ -140,7 +140,7 @@ class Watcher:
             found = first_tensor(output)
             if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
                 return
-            backward = _in_backward()
+            backward = in_backward()
             phase: Phase = "backward" if backward else "forward"
             micro_batch = self._micro_batch
             self._value(tensor, found, phase, "activation", name, micro_batch)
@@ -282,8 +282,3 @@ class Watcher:
 def _module(parameter: str) -> str:
     """Return the name of the module that holds a parameter."""
     return parameter.rpartition(".")[0]
-
-
-def _in_backward() -> bool:
-    """Return whether autograd runs a backward in this thread."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask

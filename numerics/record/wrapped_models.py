@@ -1,4 +1,7 @@
-"""Models as FSDP2, DDP, compilation and checkpointing wrap them: clean names, first outputs, data-parallel meshes."""
+"""Models as FSDP2, DDP, compilation and checkpointing wrap them: clean names, first outputs, data-parallel meshes.
+
+And whether their forward runs within a backward, as checkpointing does.
+"""
 
 import re
 from collections.abc import Mapping
@@ -35,3 +38,8 @@ def first_tensor(output: object) -> torch.Tensor | None:
     if isinstance(output, (tuple, list)):
         return next((item for item in output if isinstance(item, torch.Tensor)), None)
     return None
+
+
+def in_backward() -> bool:
+    """Return whether autograd runs a backward in this thread."""
+    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - there is no public way to ask

@@ -269,7 +269,7 @@ def _(folder, _patch):
     return lambda: load([f"{url}/*.zst"]), lambda: load([f"{url}/**/*.json"])
 
 
-@case("cannot be reached ({}); check the URL and the credentials")
+@case("cannot be {} ({}); check the URL and the credentials")
 def _(folder, _patch):
     url = remote(folder)
     return lambda: load([url.replace("memory", "mem")]), lambda: load([url])
@@ -285,7 +285,7 @@ class Remote(MemoryFileSystem):
         return MemoryFileSystem._strip_protocol(path.replace("s3://", "memory://"))
 
 
-@case("is read by a package that is not installed; pip install {}")
+@case("needs a package that is not installed); pip install {}")
 def _(folder, patch):
     remote(folder)
 

@@ -5,7 +5,8 @@ import ast
 from tests.house.source import ROOT
 
 PACKAGES = ("tracekit", "cli", "numerics", "reftrain")
-ENDINGS = ("Error", "BadParameter")
+ENDINGS = ("Error", "BadParameter", "fails")
+"""How classes of errors end, or a class that a function is given as its `fails`."""
 PLAIN = frozenset(
     {"AssertionError", "AttributeError", "KeyError", "OSError", "RuntimeError", "TypeError", "ValueError"}
 )

@@ -6,10 +6,10 @@ from fsspec.registry import _registry
 from tracekit_cli.mesh import mesh as mesh_command
 from tracekit_cli.numerics_compare import compare as compare_command
 
-from tests.advice.cases import Remote, command, traces
+from tests.advice.cases import command, traces
 from tests.advice.of_numerics import rungs
 from tests.advice.register import calls, case
-from tracekit.files.far import check_target, put_bytes
+from tracekit.files.far import check_target
 from tracekit.ingest import far_run, load
 
 
@@ -37,20 +37,6 @@ def _(folder, _patch):
     (run, baseline), *finer = rungs(folder, "bf16", "fp32", "fp64")
     given = f"--parallel {run} --baseline {baseline} --no-replay --pair {finer[0][0]} {finer[0][1]}"
     return command(compare_command, f"{given} --ladder", given)
-
-
-@case("cannot be written ({}); check the URL and the credentials")
-def _(_folder, _patch):
-    return lambda: put_bytes("mem://out/a.json", b"{}"), lambda: put_bytes("memory://out/a.json", b"{}")
-
-
-@case("is written by a package that is not installed; pip install {}")
-def _(_folder, patch):
-    def installed():
-        patch.setitem(_registry, "s3", Remote)
-        put_bytes("s3://out/a.json", b"{}")
-
-    return lambda: put_bytes("s3://out/a.json", b"{}"), installed
 
 
 calls("it names no file", check_target, "memory://out/", "memory://out/a.json")

@@ -1,5 +1,6 @@
 """Runs and answers behind URLs: put there whole, read from there, and never over a stranger's files."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tracekit_cli.tracekit import main
 
 from tests.house.source import ROOT
 from tracekit.errors import InputError, OutputError
+from tracekit.files.far import put_bytes
 from tracekit.ingest import load
 
 SAMPLE = ROOT / "sample_traces" / "slow_compute" / "trace"
@@ -98,3 +100,18 @@ def test_what_cannot_be_written_is_told_before_the_work(monkeypatch, capsys):
         load("nosuch://bucket/run", out="memory://far/run")
     assert ask(monkeypatch, "slowrank", "nowhere", "--json", "nosuch://bucket/x.json") == 3
     assert "nosuch://bucket/x.json: cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mem://out/a.json", r"cannot be written \(.*\); check the URL"),
+        (
+            "dropbox://out/a.json",
+            r"cannot be written \(dropbox needs .* not installed\); pip install dropbox",
+        ),
+    ],
+)
+def test_a_store_that_cannot_be_written_is_told(url, told):
+    with pytest.raises(OutputError, match=re.escape(url) + ": " + told):
+        put_bytes(url, b"{}")

@@ -1,7 +1,7 @@
 """Files behind fsspec URLs: who serves one, what stops it from being reached, and bytes put there."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tracekit.errors import InputError, OutputError, TracekitError
@@ -9,15 +9,28 @@ from tracekit.errors import InputError, OutputError, TracekitError
 FileSystem = Any
 """A file system of fsspec, which is imported only where somebody names a URL."""
 
+Lent = AbstractContextManager[tuple[FileSystem, str]]
+"""A file system and a path within it, lent for a while."""
+
 
 def is_url(text: str) -> bool:
     """Whether a text names something behind a URL rather than a path."""
     return "://" in text
 
 
-@contextmanager
-def reached(url: str) -> Iterator[tuple[FileSystem, str]]:
+def reached(url: str) -> Lent:
     """Lend the file system of a URL and the path within it; whatever the backend raises becomes an InputError."""
+    return _lent(url, "reached", InputError)
+
+
+def written_to(url: str) -> Lent:
+    """Lend the file system of a URL and the path within it; whatever the backend raises becomes an OutputError."""
+    return _lent(url, "written", OutputError)
+
+
+@contextmanager
+def _lent(url: str, done: str, fails: type[TracekitError]) -> Iterator[tuple[FileSystem, str]]:
+    """Lend the file system of a URL and the path within it; what cannot be `done` becomes the error `fails`."""
     import fsspec  # what reads local files need not wait for it
 
     try:
@@ -25,34 +38,14 @@ def reached(url: str) -> Iterator[tuple[FileSystem, str]]:
     except TracekitError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{url}: no such file or folder; check the URL") from error
+        raise fails(f"{url}: no such file or folder; check the URL") from error
     except ImportError as error:
-        raise InputError(
-            f"{url}: {_protocol(url)} is read by a package that is not installed; pip install {_package(url)}"
+        raise fails(
+            f"{url}: cannot be {done} ({_protocol(url)} needs a package that is not installed); "
+            f"pip install {_package(url)}"
         ) from error
     except Exception as error:  # every backend has errors of its own
-        raise InputError(
-            f"{url}: cannot be reached ({_told(error)}); check the URL and the credentials"
-        ) from error
-
-
-@contextmanager
-def written_to(url: str) -> Iterator[tuple[FileSystem, str]]:
-    """Lend the file system of a URL and the path within it; whatever the backend raises becomes an OutputError."""
-    import fsspec
-
-    try:
-        yield fsspec.core.url_to_fs(url)
-    except TracekitError:
-        raise
-    except ImportError as error:
-        raise OutputError(
-            f"{url}: {_protocol(url)} is written by a package that is not installed; pip install {_package(url)}"
-        ) from error
-    except Exception as error:
-        raise OutputError(
-            f"{url}: cannot be written ({_told(error)}); check the URL and the credentials"
-        ) from error
+        raise fails(f"{url}: cannot be {done} ({_told(error)}); check the URL and the credentials") from error
 
 
 def check_target(url: str) -> None:
