@@ -7,6 +7,7 @@ import pytest
 from tests.hang.test_comparable import entry, pg_config
 from tracekit.analysis.hang.analyse import analyse
 from tracekit.dumps.load import load_dumps
+from tracekit.plain_pickle import loads_plain
 
 DUMPED_NS = 1_700_000_000_000_900_000
 
@@ -71,7 +72,7 @@ def test_unlike_calls_are_named_in_a_live_job_too(tmp_path):
     rows = [[("0", 1, "fresh"), ("0", 2, "open")] for _ in range(4)]
     written(tmp_path, rows, {"0": range(4)})
     path = tmp_path / "nccl_trace_rank_2"
-    dump = pickle.loads(path.read_bytes())
+    dump = loads_plain(path.read_bytes())
     dump["entries"][1]["input_sizes"] = [[9]]
     path.write_bytes(pickle.dumps(dump, protocol=2))
     found = analyse(load_dumps([str(tmp_path)]))
@@ -100,7 +101,7 @@ def test_rings_that_lost_calls_show_no_live_job(tmp_path):
     assert written(tmp_path, rows, groups).culprits == ()
     for rank in (4, 5):
         path = tmp_path / f"nccl_trace_rank_{rank}"
-        dump = pickle.loads(path.read_bytes())
+        dump = loads_plain(path.read_bytes())
         dump["entries"] = dump["entries"][-5:]  # as long as the others
         dump["pg_status"] = {"2": {"last_enqueued_collective": 7, "last_completed_collective": 0}}
         path.write_bytes(pickle.dumps(dump, protocol=2))

@@ -62,8 +62,21 @@ def test_coalesced_calls(judge, fault, axis):
             fault == "device_unseen" and not finding.culprits
         ):  # a pair's only call: a dead link looks the same
             assert "1 of 2 members" in finding.reason
+            assert MESH[axis] == 2
             continue
         assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, KINDS[case.fault])], (
+            finding.reason
+        )
+
+
+@pytest.mark.parametrize("axis", quick_first(1, ["tp", "cp", "dp"]))
+@pytest.mark.parametrize("size", quick_first(1, [4, 3]))
+def test_a_device_of_a_larger_group_is_named(judge, axis, size):
+    """Of a pair a dead link may look the same; where most members have done the call, nothing else does."""
+    for seed in range(3):
+        case = make(seed, "device_unseen", axis, {**MESH, "pp": 1, axis: size}, timed=False)
+        finding = judge(coalesced(case))
+        assert [(c.rank, c.kind) for c in finding.culprits] == [(case.culprit, "device_stalled")], (
             finding.reason
         )
 

@@ -47,6 +47,16 @@ def test_a_culprit_whose_dump_is_older_is_named(judge, axis, calls):
     assert named >= (3 if calls > 1 else 2)  # of a pair's only call a dead link shows the same
 
 
+@pytest.mark.parametrize("axis", quick_first(1, ["tp", "cp", "dp"]))
+@pytest.mark.parametrize("calls", [1, 5])
+def test_an_older_culprit_of_a_larger_group_is_named(judge, axis, calls):
+    """Nothing but the culprit explains what a group of four shows: here no seed may be left open."""
+    for seed in range(4):
+        case = make(seed, "host_stall", axis, {**MESH, "pp": 1, axis: 4})
+        finding = judge(with_older(case, case.culprit, calls, open_=seed % 2))
+        assert {c.rank for c in finding.culprits} == {case.culprit}, finding.reason
+
+
 @pytest.mark.parametrize("seed", quick_first(4, range(24)))
 def test_a_victim_whose_dump_is_older_is_never_blamed(judge, seed):
     rng = random.Random(seed)
