@@ -35,6 +35,9 @@ STRAGGLER_CHANCE: Final = 1e-3
 RANKS_SHOWN: Final = 8
 """Members of a group shown in a refusal: enough to recognise it."""
 
+MAX_ASKED: Final = 256
+"""Ranks of which each is asked whether all waiting can start from it: a second for a job of as many."""
+
 NAMED_A_SIDE: Final = 4
 """Ranks named of each side of a mismatch in doubt; the group tells the rest."""
 

@@ -19,37 +19,48 @@ class _Wait(NamedTuple):
     at: int
 
 
-def all_explained(scene: Scene, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
-    """Tell whether every waiting rank waits first of all for a culprit, or for a rank that does.
+class WaitChains:
+    """The first waits of all ranks and who holds them up, ready to be followed from any rank."""
 
-    devices: culprits that hold up every call of theirs, also the first they wait in. Linear in ranks and calls: each is
-    reached once.
-    """
-    first = {rank: _first_waits(scene, rank) for rank in scene.graph.stuck}
-    users: dict[_Wait, list[int]] = defaultdict(list)
-    for rank, waits in first.items():
-        for wait in waits:
-            users[wait].append(rank)
-    lacked = _lacked(scene)
-    open_ = {rank: len(waits) for rank, waits in first.items()}
-    reached: set[int] = set()
-    explained: set[_Wait] = set()
-    news = list(culprits)
-    while news:
-        rank = news.pop()
-        if rank in reached:
-            continue
-        reached.add(rank)
-        own = first.get(rank, set())
-        behind = {_Wait(False, at) for at in scene.graph.waits.get(rank, ())} if own else set()
-        behind -= set() if rank in devices else own
-        for wait in ({_Wait(True, rank)} | lacked[rank] | behind) - explained:
-            explained.add(wait)
-            for user in users.get(wait, ()):
-                open_[user] -= 1
-                if not open_[user]:
-                    news.append(user)
-    return scene.graph.stuck <= reached
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._first = {rank: _first_waits(scene, rank) for rank in scene.graph.stuck}
+        self._lacked = _lacked(scene)
+        self._users: dict[_Wait, list[int]] = defaultdict(list)
+        for rank, waits in self._first.items():
+            for wait in waits:
+                self._users[wait].append(rank)
+
+    def start_from(self, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
+        """Tell whether every waiting rank waits first of all for a culprit, or for a rank that does.
+
+        devices: culprits that hold up every call of theirs, also the first they wait in. Linear in ranks and calls:
+        each is reached once.
+        """
+        open_ = {rank: len(waits) for rank, waits in self._first.items()}
+        reached: set[int] = set()
+        explained: set[_Wait] = set()
+        news = list(culprits)
+        while news:
+            rank = news.pop()
+            if rank in reached:
+                continue
+            reached.add(rank)
+            own = self._first.get(rank, set())
+            behind = {_Wait(False, at) for at in self._scene.graph.waits.get(rank, ())} if own else set()
+            behind -= set() if rank in devices else own
+            for wait in ({_Wait(True, rank)} | self._lacked[rank] | behind) - explained:
+                explained.add(wait)
+                for user in self._users.get(wait, ()):
+                    open_[user] -= 1
+                    if not open_[user]:
+                        news.append(user)
+        return self._first.keys() <= reached
+
+
+def all_explained(scene: Scene, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
+    """Tell whether all waiting starts from these ranks, as `WaitChains.start_from` does for one question."""
+    return WaitChains(scene).start_from(culprits, devices)
 
 
 def unseen_waits(scene: Scene) -> set[int]:

@@ -39,7 +39,8 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
             missed = first_missed(scene, rank)
             culprits[rank] = Accusation("host_stalled", missed.group, missed.seq)
     doubts = () if culprits or not shared else (_doubt(scene, graph.pending[min(shared)]),)
-    return Found(culprits, doubts=doubts)
+    waiting = frozenset(r for at in shared for r in graph.pending[at].waiting)
+    return Found(culprits, doubts=doubts, candidates=waiting if doubts else frozenset())
 
 
 def _of_unlike_times(scene: Scene) -> set[int]:
