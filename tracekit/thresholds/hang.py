@@ -20,6 +20,9 @@ STALE_DUMPS_SHARE: Final = 0.25
 LIVE_DUMPS_SHARE: Final = 0.5
 """Share of dumps that must show calls just finished before a job counts as live: a stopped watchdog shows them, too."""
 
+STATES_OF_A_HANG: Final = 2
+"""Last finished calls that members of a group may tell in a hang: the stuck call ended on some of them, or on none."""
+
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""
 
