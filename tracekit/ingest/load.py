@@ -86,7 +86,7 @@ def _fetched(url: str, local: Callable[..., Run], out: Path | None) -> Run:
         fetched = folder / "run"
         fetch_run(url, fetched)
         try:
-            run = local([str(fetched)], None)
+            run = local([str(fetched)], None).verified()
         except InputError as error:  # who gave the URL has not heard of the folder here
             raise type(error)(str(error).replace(str(fetched), url.rstrip("/"))) from error
     return replace(run, lease=lease)
