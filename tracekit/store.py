@@ -120,9 +120,7 @@ class Run:
         """
         record = self.record(rank)
         path = self.folder / record.table
-        if record.table_sha256 and rank not in self._verified:
-            verify(path, record.table_sha256)
-            self._verified.add(rank)
+        self._verify(record)
         try:
             stored = set(pq.read_schema(path, memory_map=True).names)
             taken = [c for c in columns or EVENTS.names if c in stored]
@@ -150,6 +148,17 @@ class Run:
         local = table.column("group")
         group = pa.chunked_array([rows.take(chunk) for chunk in local.chunks], pa.int32())
         return table.set_column(table.schema.get_field_index("group"), EVENTS.field("group"), group)
+
+    def verified(self) -> "Run":
+        """Return this run once all tables are those that its manifest was written for; InputError where one is not."""
+        for record in self.ranks:
+            self._verify(record)
+        return self
+
+    def _verify(self, record: RankRecord) -> None:
+        if record.table_sha256 and record.rank not in self._verified:
+            verify(self.folder / record.table, record.table_sha256)
+            self._verified.add(record.rank)
 
     def _stored(self, path: Path, rank: int, columns: list[str]) -> pa.Table:
         """The stored columns of a rank's table, of its span where it has one: other groups of rows are not read."""

@@ -58,7 +58,9 @@ FINDINGS = {
         "axis op members rank_steps calls unsized bytes moved_bytes exposed_ns algorithm_gb_s bus_gb_s"
     ),
     "Volume": "axis what phi recorded formula scheme expected times fits",
-    "HangFinding": ("ranks mesh verdict reason culprits first_group victims quality groups last_done notes"),
+    "HangFinding": (
+        "ranks mesh verdict reason culprits first_group victims quality groups last_done notes candidates to_decide"
+    ),
     "Culprit": "rank host kind group collective last_enqueued group_enqueued last_completed stack sides",
     "GroupRef": "name desc dim ranks",
     "CallRef": "op seq input_sizes dtype",

@@ -91,3 +91,11 @@ def test_replicas_may_count_calls_otherwise(tmp_path, first):
     found = finding(tmp_path, rows, groups)
     assert found.verdict == "inconclusive"
     assert found.culprits == ()
+
+
+def test_lags_at_unlike_calls_blame_no_device(tmp_path):
+    """Whoever lets its peers finish the later call has done the earlier one: its dump or its status is old."""
+    rows = [[("0", s, s < 5 + min(rank, 2)) for s in range(1, 9)] for rank in range(6)]
+    found = finding(tmp_path, rows, {"0": range(6)})
+    assert (found.verdict, found.culprits) == ("inconclusive", ())
+    assert "dump a second time" in found.reason

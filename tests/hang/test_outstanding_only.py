@@ -2,6 +2,8 @@
 
 import pickle
 
+import pytest
+
 from tests.hang import simulate
 from tests.hang.simulate import Case, make
 from tests.hang.test_comparable import entry, pg_config
@@ -85,3 +87,20 @@ def test_no_outstanding_message_is_lost(tmp_path):
     scene = build_scene(load_dumps([str(folder)]))
     assert scene.graph.pairs
     assert not scene.graph.busy
+
+
+@pytest.mark.parametrize(("seen", "verdict"), [((5, 6, 7, 8), "none"), ((8, 8, 8, 8), "inconclusive")])
+def test_watchdogs_that_saw_unlike_ends_show_life(tmp_path, seen, verdict):
+    """Dumps leave out what ended since the watchdog looked: the calls between its last one and the ring are done."""
+    for rank, last in enumerate(seen):
+        entries = [entry(40 + at, "0", 9 + at, False, at) for at in range(3)]
+        status = {
+            "last_enqueued_collective": 11,
+            "last_started_collective": -1,
+            "last_completed_collective": last,
+        }
+        dump = {"version": "2.4", "pg_config": pg_config(rank, {"0": range(4)}), "entries": entries}
+        dump["pg_status"] = {"0": status}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    found = analyse(load_dumps([str(tmp_path)]))
+    assert (found.verdict, found.culprits) == (verdict, ())

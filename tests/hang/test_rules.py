@@ -19,6 +19,7 @@ ORDER = [
     ("skipped_collective", When.NO_CULPRIT),
     ("skipped_message", When.NO_CULPRIT),
     ("left_program", When.NO_CULPRIT),
+    ("short_of_messages", When.NO_CULPRIT),
     ("lost_calls", When.NO_CULPRIT),
     ("unstarted_device", When.NOTHING),
     ("missing_dump", When.NOTHING),

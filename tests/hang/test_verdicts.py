@@ -101,6 +101,7 @@ def test_document_has_contract_fields_and_one_verdict_line(judge):
     document = json.loads(json.dumps(hang_document(finding)))
     assert list(document) == [
         "schema", "ranks", "mesh", "verdict", "reason", "quality", "culprits", "first_group", "victims",
+        "candidates", "to_decide",
     ]  # fmt: skip
     assert document["schema"] == "tracekit.hang/1"
     (culprit,) = document["culprits"]

@@ -34,4 +34,5 @@ def read(text: str, errors: str, outcome: Outcome) -> None:
         return
     outcome.verdict, outcome.reason = answer["verdict"], answer["reason"]
     outcome.named = tuple(culprit["rank"] for culprit in answer["culprits"])
+    outcome.candidates = tuple(answer.get("candidates", ()))
     outcome.named_kinds = tuple(culprit["kind"] for culprit in answer["culprits"])

@@ -92,7 +92,11 @@ class Ring:
                     if group.desc in MESSAGED
                     else 0
                 )
-            self.counts[group.name] = Count(before + own * self.recorder.bumped, own, before + own)
+            made = before + own * self.recorder.bumped
+            self.counts[group.name] = count = Count(made, own, before + own)
+            if not self.recorder.began:  # the watchdog has long seen the end of what was called before
+                count.completed = own or made
+                count.started = count.completed if self.recorder.timing else -1
         return self.counts[group.name]
 
     def record(self, made: Made) -> None:

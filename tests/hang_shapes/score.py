@@ -19,6 +19,7 @@ class Outcome:
     verdict: str = ""
     named: tuple[int, ...] = ()
     named_kinds: tuple[str, ...] = ()
+    candidates: tuple[int, ...] = ()
     reason: str = ""
     error: str = ""
     seconds: float = 0.0
@@ -35,6 +36,13 @@ class Outcome:
         if self.cause == "busy":
             return RIGHT if self.verdict == "none" else OPEN
         return CLEAR if self.verdict == "none" else RIGHT
+
+    @property
+    def narrowed(self) -> bool | None:
+        """Whether a culprit is among the candidates of an open answer; nothing where there are none."""
+        if self.result != OPEN or not self.culprits or not self.candidates:
+            return None
+        return bool(set(self.candidates) & set(self.culprits))
 
     @property
     def kind_right(self) -> bool | None:

@@ -93,6 +93,22 @@ def test_only_files_of_a_run_are_fetched(store, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("manifest.json", 100), ("events/rank-000001.parquet", 100), ("events/rank-000001.parquet", None)],
+)
+def test_damage_to_a_run_is_told_with_its_url(store, tmp_path, name, kept):
+    load([str(SAMPLE)], out=tmp_path / "run")
+    store.put(str(tmp_path / "run"), "/far/cut", recursive=True)
+    whole = store.cat_file(f"/far/cut/{name}")
+    store.rm_file(f"/far/cut/{name}")
+    if kept is not None:
+        store.pipe_file(f"/far/cut/{name}", whole[:kept])
+    with pytest.raises(InputError, match=r"^memory://far/cut") as told:
+        load(["memory://far/cut/"])
+    assert "tracekit-run-" not in str(told.value)
+
+
 def test_what_cannot_be_written_is_told_before_the_work(monkeypatch, capsys):
     with pytest.raises(OutputError, match="nosuch://bucket/run: cannot be written"):
         load(given(1), out="nosuch://bucket/run")

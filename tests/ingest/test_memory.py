@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
+from tests.house.source import ROOT
 from tests.ingest.sample import LAYOUTS, document, event, kernel
+from tracekit.files.discover import discover
+from tracekit.ingest.readers import TRACES
+from tracekit.ingest.reading import read_files
+
+SAMPLE = ROOT / "sample_traces" / "healthy" / "trace"
 
 MEASURE = """
 import sys
@@ -67,3 +73,12 @@ def test_what_unpacks_to_gigabytes_of_nothing_stays_small(tmp_path):
         answer, peak = measured(tmp_path / f"rank_0{name}.json.gz")
         assert not answer.isdecimal()
         assert peak < 450
+
+
+def test_files_share_the_members_that_they_repeat(tmp_path):
+    """Each file lists all members of its groups: kept once a file they grow with the square of the ranks."""
+    sources = discover([str(SAMPLE)], TRACES).sources
+    results = read_files(sources, tmp_path, 2, None)
+    groups = [group for result in results for table in result.tables for group in table.groups]
+    members = [group.ranks for group in groups]
+    assert len({id(ranks) for ranks in members}) == len(set(members)) < len(members)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import verdict
+from tracekit.analysis.slowrank import stage_answers, verdict
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence_gaps import Undecided
 from tracekit.analysis.slowrank.long_stage import long_stage
@@ -26,17 +26,29 @@ def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, foun
     rival = Undecided((stage.rows[0],), (0.0,), (share * stage.gain,))
     monkeypatch.setattr(verdict, "undecided", lambda _: rival)
     monkeypatch.setattr(verdict, "coverage", lambda _: Coverage(0.5, {}))
-    assert verdict._long_stage(case, replace(stage, low=stage.gain)).verdict == found
+    assert verdict._long_stage(case, replace(stage, low=stage.gain), None).verdict == found
 
 
 def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):
     slower = max(LONG)
     case = prepared(job(tmp_path, STAGES, slow=LONG | {slower: 1.6}), STAGES)
     rows = [case.steps.ranks.index(r) for r in LONG]
-    assert f"rank {slower} of it works longer" in verdict._beside_each_other(
+    assert f"rank {slower} of it works longer" in stage_answers._beside_each_other(
         case, [case.steps.ranks[r] for r in rows]
     )
-    assert "no rank of it" in verdict._beside_each_other(case, [r for r in LONG if r != slower])
+    assert "no rank of it" in stage_answers._beside_each_other(case, [r for r in LONG if r != slower])
+
+
+@pytest.mark.parametrize(("extra_us", "first"), [(900, "slow_rank"), (1600, "slow_rank"), (550, "imbalance")])
+def test_a_slow_rank_goes_before_a_long_stage(tmp_path, extra_us, first):
+    """A stage is long by design; a rank that takes longer for the same work is a fault, though it costs less."""
+    found = analyse(job(tmp_path, STAGES, slow=LONG, accident=(2, None, extra_us), steps=4))
+    named = {s.rank for s in found.suspects}
+    assert (found.verdict, named) == (first, {2} if first == "slow_rank" else set(LONG))
+    told = (
+        "besides, pipeline stage 1 has" if first == "slow_rank" else "rank 2 works 0.5 ms a step longer than"
+    )
+    assert told in found.reason
 
 
 @pytest.mark.parametrize(

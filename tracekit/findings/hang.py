@@ -95,7 +95,8 @@ class HangFinding(Tabular):
     """The answer of `tracekit hang`.
 
     `victims` are the ranks that wait and are no culprits; `first_group` is the name of the group in which waiting
-    began; `notes` are assumptions on which the answer rests.
+    began; `notes` are assumptions on which the answer rests. Where the verdict is `inconclusive`, `candidates` are the
+    ranks from which the waiting may start, as few as the dumps allow, and `to_decide` says what would tell.
     """
 
     ranks: RankCoverage
@@ -109,6 +110,8 @@ class HangFinding(Tabular):
     groups: tuple[GroupFrontier, ...] = ()
     last_done: tuple[LastDone, ...] = ()
     notes: tuple[str, ...] = ()
+    candidates: tuple[int, ...] = ()
+    to_decide: str | None = None
 
     def columns(self) -> Columns:
         """A culprit a row, with the call in which it made the others wait."""

@@ -83,8 +83,12 @@ def _fetched(url: str, local: Callable[..., Run], out: Path | None) -> Run:
     if out is not None:
         raise InputError(f"{url}: is an ingested run already; every command reads it as it is")
     with building(None) as (folder, lease):
-        fetch_run(url, folder / "run")
-        run = local([str(folder / "run")], None)
+        fetched = folder / "run"
+        fetch_run(url, fetched)
+        try:
+            run = local([str(fetched)], None).verified()
+        except InputError as error:  # who gave the URL has not heard of the folder here
+            raise type(error)(str(error).replace(str(fetched), url.rstrip("/"))) from error
     return replace(run, lease=lease)
 
 

@@ -3,17 +3,17 @@
 import mmap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 
 from tracekit.errors import OutputError
 from tracekit.files.source import Source
-from tracekit.ingest.file_result import FileResult
+from tracekit.ingest.file_result import FileGroup, FileResult
 from tracekit.ingest.kineto.compiled.scanner_code import prepare
 from tracekit.ingest.readers import read_file
 from tracekit.thresholds.ingest import (
@@ -81,11 +81,14 @@ def read_files(
     handler = partial(_FileReader, shared, expected, engine is not None)
     engine = engine or on_this_machine(jobs, "fork" if alone else "spawn")
     results: dict[int, FileResult] = {}
+    one: dict[Hashable, Any] = {}
     for number, found in engine(tasks, handler, folder, LIMITS, told.look):
         i = largest_first[number]
         if isinstance(found, OutputError):
             raise found
-        results[i] = _placed(found, folder) if isinstance(found, FileResult) else _broken(sources[i], found)
+        results[i] = (
+            _placed(found, folder, one) if isinstance(found, FileResult) else _broken(sources[i], found)
+        )
         told.done(i)
     return [results[i] for i in range(len(sources))]
 
@@ -95,11 +98,21 @@ def _part(index: int) -> str:
     return f"part-{index:06d}"
 
 
-def _placed(result: FileResult, folder: Path) -> FileResult:
-    """`result` with its tables in `folder`, wherever they were written first."""
-    return replace(
-        result, tables=tuple(replace(t, path=str(folder / Path(t.path).name)) for t in result.tables)
-    )
+def _placed(result: FileResult, folder: Path, one: dict[Hashable, Any]) -> FileResult:
+    """`result` with its tables in `folder`, wherever they were written first.
+
+    one: keeps one object of equal ones. Each file lists the members of its groups: 16 384 lists of all ranks take 9 GB.
+    """
+
+    def kept(group: FileGroup) -> FileGroup:
+        group = replace(group, ranks=one.setdefault(group.ranks, group.ranks))
+        return cast("FileGroup", one.setdefault(group, group))
+
+    tables = [
+        replace(t, path=str(folder / Path(t.path).name), groups=tuple([kept(g) for g in t.groups]))
+        for t in result.tables
+    ]
+    return replace(result, tables=tuple(tables))
 
 
 class _FileReader:

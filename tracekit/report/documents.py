@@ -235,3 +235,5 @@ class HangDocument(TypedDict):
     culprits: list[CulpritDocument]
     first_group: str | None
     victims: list[int]
+    candidates: list[int]
+    to_decide: str | None

@@ -49,6 +49,8 @@ def hang_document(finding: HangFinding) -> HangDocument:
         "culprits": [_culprit(c) for c in finding.culprits],
         "first_group": finding.first_group,
         "victims": list(finding.victims),
+        "candidates": list(finding.candidates),
+        "to_decide": finding.to_decide,
     }
 
 
@@ -91,6 +93,7 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     lines.extend(_culprit_line(c) for c in finding.culprits[:most_culprits])
     if not verbose and len(finding.culprits) > CULPRITS_SHOWN:
         lines.append(f"  … {len(finding.culprits) - CULPRITS_SHOWN} more culprits (--verbose)")
+    lines.extend(_open(finding))
     lines.extend(_sides(finding))
     lines.extend(_stacks(finding.culprits))
     ranks = finding.ranks
@@ -115,6 +118,14 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     if verbose:
         lines.extend(_verbose(finding))
     return "\n".join(lines) + "\n"
+
+
+def _open(finding: HangFinding) -> list[str]:
+    """Return who may be the culprit of an open answer, and what would tell, where the reason does not say so."""
+    lines = [some_ranks("  candidates: ranks ", finding.candidates)] if finding.candidates else []
+    if finding.to_decide and finding.to_decide not in finding.reason:
+        lines.append(f"  to decide: {finding.to_decide}")
+    return lines
 
 
 def _next(culprits: Sequence[Culprit]) -> list[str]:

@@ -147,7 +147,7 @@ def _instances(
     bounds = np.searchsorted(channel[order], np.arange(len(channels) + 1))
     for c, known in enumerate(channels):
         rows = order[bounds[c] : bounds[c + 1]]
-        sides = [rows[rank[rows] == r] for r in known.members]
+        sides = _split(rows, rank[rows], known.members)
         if known.p2p:  # messages match in the order in which hosts issued them, on whatever stream they ran
             sides = [s[np.argsort(issued[s], kind="stable")] for s in sides]
         else:
@@ -170,6 +170,12 @@ def _instances(
         following += int(good.sum())
         instance[all_rows] = number[place]
     return instance, mismatched
+
+
+def _split(rows: I64, rank: npt.NDArray[np.int32], members: Sequence[int]) -> list[I64]:
+    """The `rows` of each member; `rank` gives that of each row, and ascends."""
+    first, last = np.searchsorted(rank, members), np.searchsorted(rank, members, side="right")
+    return [rows[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
 
 def _agreement(place: I64, count: int, tokens: npt.NDArray[np.object_], *, whole: bool) -> Mask:

@@ -86,39 +86,53 @@ def _whole(ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int])
     members of a channel disagree about a step, it was cut, and maybe on all of them: then the fullest step tells how
     many operations it has.
     """
-    index = {n: i for i, n in enumerate(numbers)}
-    row = {r: i for i, r in enumerate(ops.ranks)}
-    counts = np.zeros((len(ops.channels), len(ops.ranks), len(numbers)), np.int64)
-    mine = (ops.channel >= 0) & np.isin(step, numbers)
-    np.add.at(
-        counts,
-        (
-            ops.channel[mine],
-            np.array([row[int(r)] for r in ops.rank[mine]], np.int64),
-            np.array([index[int(s)] for s in step[mine]], np.int64),
-        ),
-        1,
-    )
-    lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
-    open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
-    for c, channel in enumerate(ops.channels):
-        if channel.p2p and open_ends.intersection(channel.members):
-            continue  # messages of that channel are among those without a peer: the two ends may count differently
-        rows = [row[r] for r in channel.members if r in row]
-        if rows and len(numbers):
-            have = counts[c, rows]
-            most = have.max(axis=0)
-            cut = have.min(axis=0) < most
-            lacking[rows] += np.where(cut, most.max(), most) - have
+    known, lacking = _counted(ops, step, numbers)
     if not len(numbers):
         return np.zeros(lacking.shape, bool)
-    known, every = counts.sum(axis=0), _operations(ops, step, numbers)
+    every = _operations(ops, step, numbers)
     full = (every >= np.median(every, axis=1, keepdims=True)) & (len(numbers) > 1)
     whole = (lacking == 0) | (full & (lacking <= every - known))
     total = np.where(known.any(axis=1, keepdims=True), known, every)
     return np.asarray(
         whole & (total > 0) & (total >= WHOLE_STEP_SHARE * np.median(total, axis=1)[:, None]), bool
     )
+
+
+def _counted(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(matched operations of each rank (row) in each step (column), how many of them it lacks beside its channels)."""
+    ranks, known = np.array(ops.ranks), np.zeros((len(ops.ranks), len(numbers)), np.int64)
+    lacking = known.copy()
+    open_ends = {int(r) for r in np.unique(ops.rank[ops.op == "send_recv"])}
+    # Messages of ranks that have some without a peer may be among those: the two ends may count differently.
+    asked = [c for c in ops.channels if not (c.p2p and open_ends.intersection(c.members))]
+    pairs = [(c.number, found) for c in asked if len(found := _rows(ranks, c.members))]
+    mine = (ops.channel >= 0) & np.isin(step, numbers)
+    row, column = np.searchsorted(ranks, ops.rank[mine]), np.searchsorted(numbers, step[mine])
+    np.add.at(known, (row, column), 1)
+    if not pairs or not len(numbers):
+        return known, lacking
+    size = [len(rows) for _, rows in pairs]
+    number = np.repeat([number for number, _ in pairs], size)
+    member = np.concatenate([rows for _, rows in pairs])
+    key, own = number * len(ranks) + member, ops.channel[mine] * len(ranks) + row
+    place = np.minimum(np.searchsorted(key, own), len(key) - 1)
+    have = np.zeros((len(key), len(numbers)), np.int64)
+    there = key[place] == own
+    np.add.at(have, (place[there], column[there]), 1)
+    first = np.cumsum([0, *size[:-1]])
+    most = np.maximum.reduceat(have, first)
+    cut = np.minimum.reduceat(have, first) < most
+    due = np.where(cut, most.max(axis=1, keepdims=True), most)
+    np.add.at(lacking, member, np.repeat(due, size, axis=0) - have)
+    return known, lacking
+
+
+def _rows(ranks: npt.NDArray[np.int64], members: Sequence[int]) -> npt.NDArray[np.int64]:
+    """The places among `ranks`, which are sorted, of those `members` that are there, sorted."""
+    place = np.minimum(np.searchsorted(ranks, members), len(ranks) - 1)
+    return np.sort(place[ranks[place] == members])
 
 
 def _operations(

@@ -20,6 +20,9 @@ STALE_DUMPS_SHARE: Final = 0.25
 LIVE_DUMPS_SHARE: Final = 0.5
 """Share of dumps that must show calls just finished before a job counts as live: a stopped watchdog shows them, too."""
 
+STATES_OF_A_HANG: Final = 2
+"""Last finished calls that members of a group may tell in a hang: the stuck call ended on some of them, or on none."""
+
 STRAGGLER_CALLS: Final = 8
 """Timed collectives below which coming last says nothing of a rank."""
 
@@ -31,6 +34,9 @@ STRAGGLER_CHANCE: Final = 1e-3
 
 RANKS_SHOWN: Final = 8
 """Members of a group shown in a refusal: enough to recognise it."""
+
+MAX_ASKED: Final = 256
+"""Ranks of which each is asked whether all waiting can start from it: a second for a job of as many."""
 
 NAMED_A_SIDE: Final = 4
 """Ranks named of each side of a mismatch in doubt; the group tells the rest."""

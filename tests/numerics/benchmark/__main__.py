@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="Markdown file whose results are replaced")
     parser.add_argument("--table", action="store_true", help="only write the table")
     options = parser.parse_args()
+    if options.docs and not options.docs.is_file():
+        parser.error(f"--docs {options.docs}: no such file; its results are replaced, so it must exist")
     results = options.out / "results"
     results.mkdir(parents=True, exist_ok=True)
     commit = state_of_source()

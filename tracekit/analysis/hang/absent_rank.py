@@ -5,12 +5,21 @@ that went through such a call also issued every call that its peers issue before
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tracekit.analysis.hang.agreement import synchronising
 from tracekit.analysis.hang.frontier import Frontier, Role
 from tracekit.analysis.hang.program_order import CallId, order_of
+from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene
 from tracekit.thresholds.hang import MAX_WITNESSES, MIN_WITNESSES
+
+
+class Objection(NamedTuple):
+    """Why a rank without a whole dump may not be the one that did not come, and which ranks may be then."""
+
+    text: str
+    ranks: frozenset[int] = frozenset()
 
 
 class AbsentRank:
@@ -37,31 +46,34 @@ class AbsentRank:
                         found[frontier.rank] = skipped
         return found
 
-    def objection(self, calls: Sequence[CallId]) -> str | None:
+    def objection(self, calls: Sequence[CallId]) -> "Objection | None":
         """Say why this may not be the rank that did not come to these calls; None if nothing says so."""
         groups = self._scene.groups
         if skipped := self.partners_that_skipped(witnesses=1):
-            return (
+            return Objection(
                 f"rank {min(skipped)} seems to have left out a call that they make together; nothing tells which of "
-                "the two did not come"
+                "the two did not come",
+                frozenset(skipped) | {self._rank},
             )
         if calls and not any(groups[c.group].call(c.seq) for c in calls):
-            return (
+            return Objection(
                 "the rings have lost the calls that wait for it, so that they may not match; record more "
-                "(TORCH_FR_BUFFER_SIZE)"
+                f"({LONGER_RINGS})"
             )
-        if (beside := self._beside()) is not None:
-            return (
-                f"rank {beside} neither, and the two share a group: which of them did not come would stand in either "
-                "dump"
+        if beside := self._beside():
+            return Objection(
+                f"rank {beside[0]} neither, and the two share a group: which of them did not come would stand in "
+                "either dump",
+                frozenset({self._rank, *beside}),
             )
         if (alone := self._doubtful_witness(calls)) is not None:
-            return (
+            return Objection(
                 f"rank {alone} may have finished their last call and stopped by itself: Gloo notes a call as done, "
-                "too, when a member dies in it"
+                "too, when a member dies in it",
+                frozenset({self._rank, alone}),
             )
         if self._rank not in self._scene.dumps and any(self._issued(call) for call in calls):
-            return (
+            return Objection(
                 "it finished a later call with its peers: a device is stuck or a call was left out, and its dump may "
                 "tell where"
             )
@@ -75,14 +87,15 @@ class AbsentRank:
         lacked = CallId(number, frontier.enqueued + 1)
         return lacked if self._ran_past(frontier.rank, lacked, witnesses) else None
 
-    def _beside(self) -> int | None:
-        """Find a rank that left no whole dump either, and may keep this one waiting in a call that no dump shows."""
+    def _beside(self) -> list[int]:
+        """Find ranks that left no whole dump either, and may keep this one waiting in a call that no dump shows."""
         dumps = self._scene.dumps
+        found = set()
         for group in self._scene.groups:
             others = [r for r in group.ranks if r != self._rank] if self._rank in group.ranks else []
             if others and all(r not in dumps or dumps[r].truncated for r in others):
-                return others[0]
-        return None
+                found.update(others)
+        return sorted(found)
 
     def _doubtful_witness(self, calls: Sequence[CallId]) -> int | None:
         """Find the one rank that waits for this one, if its last call only reads as done."""

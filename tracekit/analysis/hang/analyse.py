@@ -7,10 +7,16 @@ The dumps become a `scene` (groups, wait-for graph, mesh), `stale_dumps` recogni
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracekit.analysis.hang.candidates import (
+    Candidates,
+    advice_on_device,
+    candidates_of,
+    stuck_call,
+)
 from tracekit.analysis.hang.describe import culprits_of, first_group, frontiers_of, last_done, sentence
 from tracekit.analysis.hang.layout import layout_of
 from tracekit.analysis.hang.live_job import told
-from tracekit.analysis.hang.program_order import CallId, first_in_program
+from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.scene import Scene, build_scene
 from tracekit.analysis.hang.stale_dumps import Judgement, judge
 from tracekit.analysis.hang.stragglers import stragglers
@@ -45,6 +51,8 @@ def illustrated(
     verdict, reason = _verdict(judgement, culprits, len(missing))
     if len(scene.dumps) == 1 and missing and not culprits:
         reason = f"only rank {min(scene.dumps)} left a dump that was read: add the others' dumps; {reason}"
+    waits = verdict == "inconclusive" and bool(scene.graph.stuck)
+    left = candidates_of(scene, found) if waits and not judgement.live else Candidates()
     finding = HangFinding(
         ranks=RankCoverage(len(scene.world), len(scene.dumps), missing, dumps.rejected),
         mesh=layout.finding,
@@ -57,6 +65,8 @@ def illustrated(
         groups=frontiers_of(scene),
         last_done=last_done(scene),
         notes=(*layout.notes, *found.notes),
+        candidates=left.ranks,
+        to_decide=left.to_decide,
     )
     return finding, _picture(scene, layout.mesh, finding)
 
@@ -103,7 +113,7 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
         if not any(d.entries or d.has_status for d in scene.dumps.values()):
             return (
                 "inconclusive",
-                "the dumps hold no calls at all; was the flight recorder on (TORCH_FR_BUFFER_SIZE)?",
+                f"the dumps hold no calls at all; was the flight recorder on ({LONGER_RINGS})?",
             )
         left = f"; {missing} ranks left no dump" if missing else ""
         return "none", f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
@@ -115,18 +125,11 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
 
 def _unexplained(scene: Scene) -> str:
     """Give the reason of an answer in which no rule names a culprit or leaves a doubt."""
-    in_flight = [CallId(call.group, call.seq) for call in scene.graph.pending if call.in_flight]
-    if not in_flight:
+    first = stuck_call(scene)
+    if first is None:
         return "every rank that others wait for waits itself; nothing tells who stopped first"
-    first = first_in_program(scene, in_flight)
     group = scene.groups[first.group]
-    timed = any(dump.timed for dump in scene.dumps.values())
-    advice = (
-        "dump a second time, to see whether it does"
-        if timed
-        else "with start times recorded (TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
-    )
     return (
         f"all {len(group.ranks)} members of group {group.name} ({group.desc}) issued call {first.seq} and "
-        f"none has finished it: the network or a device is stuck, or the job moves; {advice}"
+        f"none has finished it: the network or a device is stuck, or the job moves; {advice_on_device(scene)}"
     )

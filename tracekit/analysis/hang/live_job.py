@@ -8,18 +8,37 @@ from dataclasses import replace
 
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
-from tracekit.thresholds.hang import LIVE_DUMPS_SHARE
+from tracekit.thresholds.hang import LIVE_DUMPS_SHARE, STATES_OF_A_HANG
 
 
 def lively(scene: Scene) -> int:
     """Count the dumps written while their ranks finished calls; 0 where these are too few to call the job live.
 
-    A job that hangs may have a rank or two whose watchdogs stopped, so that most dumps that hold finished calls must
-    show it.
+    A job that hangs may have a rank or two whose watchdogs stopped, so that most dumps that can must show it.
     """
-    count = sum(dump.moved_lately for dump in scene.dumps.values())
-    able = sum(dump.finished for dump in scene.dumps.values())
-    return count if count > LIVE_DUMPS_SHARE * able else 0
+    moved = {rank for rank, dump in scene.dumps.items() if dump.moved_lately}
+    able = {rank for rank, dump in scene.dumps.items() if dump.finished}
+    if scene.outstanding_only:
+        moved, able = _seen_unalike(scene), {rank for rank, dump in scene.dumps.items() if dump.entries}
+    return len(moved) if len(moved) > LIVE_DUMPS_SHARE * len(able) else 0
+
+
+def _seen_unalike(scene: Scene) -> set[int]:
+    """Give the ranks whose status stands further back than their outstanding calls, where such members do not agree.
+
+    Dumps of outstanding calls alone leave out what has ended since the watchdog looked. Once a job hangs all watchdogs
+    have seen the same calls end, or two states of them: a call may have ended on a part of its group.
+    """
+    moved: set[int] = set()
+    for group in scene.groups:
+        behind = {
+            frontier.rank: frontier.tail.status_completed
+            for frontier in group.frontiers.values()
+            if not group.mixed and 0 <= frontier.tail.status_completed < frontier.tail.entry_completed
+        }
+        if len(set(behind.values())) > STATES_OF_A_HANG:
+            moved.update(behind)
+    return moved
 
 
 def matching(found: Found) -> Found:

@@ -54,7 +54,7 @@ def _explaining(scene: Scene, found: Found) -> Found:
         "are stuck; dump a second time, to see whether it does"
     )
     kept = {rank: accused for rank, accused in found.culprits.items() if rank not in stalled}
-    return replace(found, culprits=kept, doubts=(doubt, *found.doubts))
+    return replace(found, culprits=kept, doubts=(doubt, *found.doubts), candidates=frozenset(stalled))
 
 
 def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:

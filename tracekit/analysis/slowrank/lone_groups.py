@@ -78,9 +78,9 @@ def _dearest(case: Case, found: Sequence[LoneGroup]) -> LoneGroup | None:
 
 def _lone(case: Case, channel: Channel, axes: tuple[str, ...]) -> LoneGroup | None:
     """The group of a channel; None where the job has no other one along its axes."""
-    others = [r for r in sorted(case.mesh.coordinates) if r not in channel.members]
-    lines = (case.mesh.line(r, axes) for r in others if r not in case.steps.ranks)
-    peers = next((line for line in lines if not set(line) & set(channel.members)), None)
+    members, recorded = set(channel.members), set(case.steps.ranks)
+    others = (r for r in sorted(case.mesh.coordinates) if r not in members and r not in recorded)
+    peers = next((line for r in others if members.isdisjoint(line := case.mesh.line(r, axes))), None)
     return (
         None
         if peers is None

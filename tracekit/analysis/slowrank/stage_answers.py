@@ -1,17 +1,98 @@
-"""Answers that leave it open whether a pipeline stage is to blame, or clear it."""
+"""Answers about a pipeline stage: that it is to blame, that this is open, or that it is not."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from tracekit.analysis.slowrank.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import coverage, what_would_decide
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.open_answers import why_open
-from tracekit.analysis.slowrank.suspects import Answer, suspect_of
+from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed
-from tracekit.findings import Cause, Suspect
-from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.causes import CAUSES
+from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
 from tracekit.units import ms
+
+
+def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
+    """`answer`, and what a long stage costs besides, where it names somebody else."""
+    if found is None or not answer.suspects:
+        return answer
+    told = f"besides, pipeline stage {stage_of(case, found)} has more work than the others"
+    return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
+
+
+def long_stage_answer(case: Case, found: LongStage, slow: Hypothesis | None = None) -> Answer:
+    """A pipeline stage has more work than the others; `slow` are ranks that work longer than their peers for less."""
+    ranks = [case.steps.ranks[r] for r in found.rows]
+    stage = case.mesh.coords(ranks[0])["pp"]
+    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
+    others = float(np.median([v for i, v in levels.items() if i != stage]))
+    (row,) = CAUSES["stage_imbalance"].signs[0].rows
+    evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
+    suspects = tuple(
+        _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
+        for row in found.rows
+    )
+    reason = (
+        f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
+        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}"
+        f"{_elsewhere(case, ranks, slow)}"
+    )
+    path = descend(case, suspects[0].rank)
+    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
+    """The suspect with the least and the most that its stage may cost."""
+    low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
+    return replace(suspect, lost_ms_low=low, lost_ms_high=high)
+
+
+def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
+    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
+    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
+    if slow:
+        return f"rank {listed(slow)} of it works longer than its peers besides"
+    if len(ranks) >= STAGE_TELLING_PEERS:
+        return "no rank of it is slower than its peers"
+    if len(ranks) > 1:
+        both = " and ".join(str(r) for r in sorted(ranks))
+        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
+    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
+
+
+def _elsewhere(case: Case, ranks: Sequence[int], slow: Hypothesis | None) -> str:
+    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does."""
+    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if case.steps.ranks[r] not in ranks]
+    if not rows:
+        return ""
+    longer = ms(float(case.found.mean[rows].max()))
+    cost = f"{ms(price(case, slow)):.1f} ms" if slow is not None else "nothing"
+    named = listed([case.steps.ranks[row] for row in rows])
+    return (
+        f"; rank {named} works {longer:.1f} ms a step longer than its peers, which costs {cost} beside that"
+    )
+
+
+def loader_answer(case: Case, found: LongStage) -> Answer:
+    """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
+    suspects = []
+    for row in found.loaders:
+        _, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(suspect_of(case, row, found.gain, found.z, "dataloader", evidence))
+    named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
+    reason = (
+        f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
+    )
+    path = descend(case, suspects[0].rank)
+    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
 
 
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:

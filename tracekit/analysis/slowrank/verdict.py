@@ -1,6 +1,5 @@
 """The verdict: the dearest significant explanation of a slow step, or that nobody is to blame."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -9,7 +8,6 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import (
     Hypothesis,
     price,
-    significant_rows,
     slow_ranks,
     those_that_cost,
 )
@@ -43,7 +41,10 @@ from tracekit.analysis.slowrank.recurrence import costs_in_others
 from tracekit.analysis.slowrank.slow_launch import launched_late
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.stage_answers import (
+    beside,
+    loader_answer,
     lonely_stage_answer,
+    long_stage_answer,
     open_stage_answer,
 )
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
@@ -57,10 +58,8 @@ from tracekit.thresholds.slowrank import (
     LEVELLING_GAIN,
     MAJORITY,
     MIN_LOST_SHARE,
-    RANKS_LISTED,
     ROLE_SHARE,
     STAGE_GAIN,
-    STAGE_TELLING_PEERS,
 )
 from tracekit.units import ms
 
@@ -96,12 +95,30 @@ def decide(case: Case) -> Answer:
     if best == "link" and link:
         return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
-        return _long_stage(case, stage)
+        return _slow_beside(case, stage, ranks, prices["ranks"]) or _long_stage(case, stage, ranks)
     if ranks is None:
         return nobody(case, unseen, stage, link)
+    dear = prices["stage"] >= MIN_LOST_SHARE * case.step_ns
+    return beside(case, _of_ranks(case, ranks), stage if dear else None)
+
+
+def _of_ranks(case: Case, ranks: Hypothesis) -> Answer:
+    """Slow ranks are to blame, unless the model misses more than they cost."""
     if ranks.gain < case.residual_ns and not proven_pinned(case, np.array(ranks.rows)):
         return unproven_answer(case, ranks.gain)
     return _proven(case, ranks)
+
+
+def _slow_beside(case: Case, stage: LongStage, ranks: Hypothesis | None, gain: float) -> Answer | None:
+    """The answer that names slow ranks beside a stage that costs more; None where none is proven to cost enough.
+
+    A stage is long by design, and of all who work on it; a rank that does the same work as its peers in more time is
+    a fault, and who looks for one must not stop at the design.
+    """
+    if ranks is None or gain < MIN_LOST_SHARE * case.step_ns or stage.loaders:
+        return None
+    answer = beside(case, _of_ranks(case, ranks), stage)
+    return answer if answer.suspects else None
 
 
 def _no_accident(case: Case, found: Hypothesis) -> bool:
@@ -130,7 +147,7 @@ def _least(case: Case, found: _Found) -> _Found:
     return replace(found, gain=min(found.gain, found.low)) if found.gain < case.residual_ns else found
 
 
-def _long_stage(case: Case, stage: LongStage) -> Answer:
+def _long_stage(case: Case, stage: LongStage, ranks: Hypothesis | None) -> Answer:
     """A stage is long, unless levelling saves more, its loaders are late, or too little was matched or recorded."""
     alone = in_the_only_step(case)
     if alone is not None and alone.high[0] > stage.gain:
@@ -145,13 +162,13 @@ def _long_stage(case: Case, stage: LongStage) -> Answer:
         return open_stage_answer(case, stage)
     stage = _least(case, stage)
     if stage.loaders:
-        return _loader_answer(case, stage)
+        return loader_answer(case, stage)
     where, index = case.mesh.coordinates, case.mesh.order.index("pp")
     mine = where[case.steps.ranks[stage.rows[0]]][index]
     unseen = [r for r in case.missing if r in where and where[r][index] == mine]
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
-    return _stage_answer(case, stage)
+    return long_stage_answer(case, stage, ranks)
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:
@@ -229,60 +246,6 @@ def _with_bounds(case: Case, suspects: list[Suspect], found: Hypothesis) -> list
         )
         for s, row, lost in zip(suspects, found.rows, found.lost, strict=True)
     ]
-
-
-def _stage_answer(case: Case, found: LongStage) -> Answer:
-    """A pipeline stage has more work than the others."""
-    ranks = [case.steps.ranks[r] for r in found.rows]
-    stage = case.mesh.coords(ranks[0])["pp"]
-    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
-    levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
-    others = float(np.median([v for i, v in levels.items() if i != stage]))
-    (row,) = CAUSES["stage_imbalance"].signs[0].rows
-    evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
-    suspects = tuple(
-        _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
-        for row in found.rows
-    )
-    reason = (
-        f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}"
-    )
-    path = descend(case, suspects[0].rank)
-    return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
-
-
-def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
-    """The suspect with the least and the most that its stage may cost."""
-    low, high = ms(min(stage.low, stage.gain)), ms(stage.high)
-    return replace(suspect, lost_ms_low=low, lost_ms_high=high)
-
-
-def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
-    """What the ranks of a long stage tell of each other: too few of them cannot tell its work from their speed."""
-    slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
-    if slow:
-        return f"rank {listed(slow)} of it works longer than its peers besides"
-    if len(ranks) >= STAGE_TELLING_PEERS:
-        return "no rank of it is slower than its peers"
-    if len(ranks) > 1:
-        both = " and ".join(str(r) for r in sorted(ranks))
-        return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
-    return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
-
-
-def _loader_answer(case: Case, found: LongStage) -> Answer:
-    """A stage is long because its ranks wait for data: the loaders are at fault, not the partition."""
-    suspects = []
-    for row in found.loaders:
-        _, evidence = explain_rank(case, row, found.rows, other_stages=True)
-        suspects.append(suspect_of(case, row, found.gain, found.z, "dataloader", evidence))
-    named = ", ".join(str(s.rank) for s in suspects[:RANKS_LISTED])
-    reason = (
-        f"rank {named} waits for its data loader, and the others wait for it: {ms(found.gain):.1f} ms a step"
-    )
-    path = descend(case, suspects[0].rank)
-    return Answer("slow_rank", "dataloader", reason, tuple(suspects), path, found.gain)
 
 
 def _link_answer(case: Case, link: SlowLink) -> Answer:

@@ -44,6 +44,10 @@ def _lines(finding: HangFinding) -> list[Line]:
     lines = [("ranks", ranks_line(finding.ranks))]
     if finding.mesh is not None:
         lines.append(("mesh", mesh_line(finding.mesh)))
+    if finding.candidates:
+        lines.append(("candidates", some_ranks("ranks ", finding.candidates)))
+    if finding.to_decide and finding.to_decide not in finding.reason:
+        lines.append(("to decide", finding.to_decide))
     if finding.victims:
         lines.append(("waiting", f"{len(finding.victims)} ranks: " + some_ranks("", finding.victims)))
     return lines

@@ -1,5 +1,6 @@
 """Rings that have overwritten outstanding calls: the ranks which these would name stay unknown."""
 
+from tracekit.analysis.hang.remedies import LONGER_RINGS
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
 
@@ -16,5 +17,5 @@ def lost_calls(scene: Scene, _known: Found) -> Found:
     cut = [r for r, d in scene.dumps.items() if d.cut and (not d.has_status or r in paired)]
     if not cut:
         return Found()
-    doubt = f"the rings of {len(cut)} ranks have lost outstanding calls; record more (TORCH_FR_BUFFER_SIZE)"
+    doubt = f"the rings of {len(cut)} ranks have lost outstanding calls; record more ({LONGER_RINGS})"
     return Found(doubts=(doubt,))

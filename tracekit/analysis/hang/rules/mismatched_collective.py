@@ -32,15 +32,19 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
     Returns: `mismatched_call`, or `host_stalled` for a rank that left a call out; the calls in dispute.
     """
     culprits: dict[int, Accusation] = {}
-    doubts = []
+    doubts: list[str] = []
+    unsettled: set[int] = set()
     for mismatch in _mismatches(scene):
         if not mismatch.odd:
             doubts.append(_doubt(scene, mismatch))
+            unsettled.update(
+                r for side in mismatch.sides.values() for r in side if r in scene.groups[mismatch.group].ranks
+            )
         kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
         for rank in mismatch.odd:
             culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
     disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
-    return Found(culprits, disputed=disputed, doubts=tuple(doubts))
+    return Found(culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled))
 
 
 def _doubt(scene: Scene, mismatch: Mismatch) -> str:

@@ -34,11 +34,13 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
     excused: set[int] = set()
     culprits: dict[int, Accusation] = {}
     doubts = []
+    unsettled: set[int] = set()
     for unlike in _unlike_messages(scene):
         excused.update(unlike.ends)
         mismatch = unlike.mismatch
         if unlike.odd is None:
             names = " and ".join(str(r) for r in unlike.ends)
+            unsettled.update(unlike.ends)
             doubts.append(
                 f"ranks {names} send and receive different sizes in group {scene.groups[mismatch.group].name} "
                 "and nothing tells who is right"
@@ -47,7 +49,7 @@ def mismatched_messages(scene: Scene, _known: Found) -> Found:
         call = mismatch.calls[unlike.odd]
         accusation = Accusation("mismatched_call", mismatch.group, mismatch.seq, mismatch, call)
         culprits.setdefault(unlike.odd, accusation)
-    return Found(culprits, frozenset(excused), doubts=tuple(doubts))
+    return Found(culprits, frozenset(excused), doubts=tuple(doubts), candidates=frozenset(unsettled))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from tracekit.analysis.hang.absent_rank import AbsentRank
+from tracekit.analysis.hang.absent_rank import AbsentRank, Objection
 from tracekit.analysis.hang.program_order import CallId, first_lacking
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.rules.skipped_collective import accuse_skipped
@@ -27,7 +27,7 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
     if len(common) != 1:
         names = ", ".join(str(r) for r in sorted(set().union(*fits))[:NAMED_IN_DOUBT])
         doubt = f"no rank that left a dump explains it; one of ranks {names} may, and nothing tells which"
-        return Found(doubts=(doubt,))
+        return Found(doubts=(doubt,), candidates=frozenset().union(*fits))
     rank = min(common)
     absent = AbsentRank(scene, rank)
     if passed := absent.partners_that_skipped():
@@ -37,8 +37,10 @@ def missing_dump(scene: Scene, _known: Found) -> Found:
         accusation = _accuse(scene, rank, places[rank])
         if accusation is not None:
             return Found({rank: accusation})
-        objection = "some of the waiting does not start from it; nothing tells who stopped first"
-    return Found(doubts=(f"rank {rank} left no whole dump, but {objection}",))
+        objection = Objection("some of the waiting does not start from it; nothing tells who stopped first")
+    return Found(
+        doubts=(f"rank {rank} left no whole dump, but {objection.text}",), candidates=objection.ranks
+    )
 
 
 def _fitting(scene: Scene) -> tuple[list[set[int]], dict[int, list[CallId]]]:

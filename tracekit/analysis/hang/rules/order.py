@@ -13,6 +13,7 @@ from tracekit.analysis.hang.rules.mismatched_collective import mismatched_collec
 from tracekit.analysis.hang.rules.mismatched_message import mismatched_messages
 from tracekit.analysis.hang.rules.missing_dump import missing_dump
 from tracekit.analysis.hang.rules.rule import Rule, When
+from tracekit.analysis.hang.rules.short_of_messages import short_of_messages
 from tracekit.analysis.hang.rules.skipped_collective import skipped_collectives
 from tracekit.analysis.hang.rules.skipped_message import skipped_message
 from tracekit.analysis.hang.rules.stalled_device import stalled_devices
@@ -27,6 +28,7 @@ RULES: Final = (
     Rule("skipped_collective", When.NO_CULPRIT, skipped_collectives),
     Rule("skipped_message", When.NO_CULPRIT, skipped_message),
     Rule("left_program", When.NO_CULPRIT, left_program),
+    Rule("short_of_messages", When.NO_CULPRIT, short_of_messages),
     Rule("lost_calls", When.NO_CULPRIT, lost_calls),
     Rule("unstarted_device", When.NOTHING, unstarted_devices),
     Rule("missing_dump", When.NOTHING, missing_dump),

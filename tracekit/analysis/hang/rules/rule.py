@@ -59,6 +59,8 @@ class Found:
     """Reasons why no culprit can be named, the strongest first."""
     notes: tuple[str, ...] = ()
     """Assumptions on which a culprit rests."""
+    candidates: frozenset[int] = frozenset()
+    """Ranks of which one is the culprit, if the first doubt is right; empty where it tells none."""
 
     def and_then(self, later: "Found") -> "Found":
         """Give both together; of a rank that both accuse the accusation of the earlier rule stands."""
@@ -68,6 +70,7 @@ class Found:
             self.disputed | later.disputed,
             self.doubts + later.doubts,
             self.notes + later.notes,
+            self.candidates if self.doubts else later.candidates,
         )
 
 

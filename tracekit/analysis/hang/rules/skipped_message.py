@@ -1,12 +1,15 @@
-"""A send or receive that a rank left out: its later messages stand one number earlier than those of its stage."""
+"""A send or receive that ranks left out: their later messages stand one number earlier than those of their stage."""
 
 from collections import defaultdict
 
 from tracekit.analysis.hang.frontier import Role
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
 from tracekit.dumps.calls import Signature
+from tracekit.thresholds.hang import MIN_WITNESSES
 
+_AND = "; "
 _Log = dict[int, str]
 """Names of a rank's messages on a group, by number; those of one batch are joined."""
 
@@ -14,10 +17,35 @@ _Log = dict[int, str]
 def skipped_message(scene: Scene, _known: Found) -> Found:
     """Give the rank that left out a send or receive which all ranks of its stage make.
 
-    Looks for: a log of messages that from some number on is one ahead of all logs of its stage.
-    Excuses: every rank where two or more show this, where fewer than two other logs exist, or where those differ.
+    Looks for: a log of messages that from some number on is one ahead of the other logs of its stage; also several
+    such logs of one stage, as where one replica of a pipeline runs a micro-batch less.
+    Excuses: every rank where two or more show this at different messages, or explain only a part of the waiting; ranks
+    that fewer than two logs contradict, or less than twice as many as agree with them; and all where those differ.
     Returns: `host_stalled` at the message left out, with a note.
     """
+    shifted: dict[int, tuple[tuple[Role, int], int, str]] = {}
+    for place, stage in _logs(scene).items():
+        for rank, log in stage.items():
+            missed = _first_shift(log, _contradicting(log, list(stage.values())))
+            if missed is not None:
+                shifted[rank] = (place, *missed)
+    if len(set(shifted.values())) != 1:
+        return Found()
+    if len(shifted) > 1 and not all_explained(scene, shifted.keys() | unseen_waits(scene), shifted.keys()):
+        return Found()
+    culprits = {}
+    for rank, ((role, _), seq, op) in sorted(shifted.items()):
+        number = next(i for i, g in enumerate(scene.groups) if rank in g.frontiers and g.role == role)
+        culprits[rank] = Accusation("host_stalled", number, seq, call=Signature(op, "", "", "", ""))
+    notes = [
+        f"rank {r} left out message {seq} ({op}), which its stage makes"
+        for r, (_, seq, op) in shifted.items()
+    ]
+    return Found(culprits, notes=tuple(notes))
+
+
+def _logs(scene: Scene) -> dict[tuple[Role, int], dict[int, _Log]]:
+    """Give the logs of messages of every rank, by the role of the group and the place in it."""
     logs: dict[tuple[Role, int], dict[int, _Log]] = defaultdict(lambda: defaultdict(dict))
     for rank, dump in scene.dumps.items():
         kept = dump.messages
@@ -25,20 +53,15 @@ def skipped_message(scene: Scene, _known: Found) -> Found:
             tail = dump.groups[number]
             if rank in tail.ranks and len(tail.ranks) > 1 and not dump.truncated:
                 log = logs[(tail.desc, len(tail.ranks)), tail.ranks.index(rank)][rank]
-                log[seq] = log.get(seq, "") + name
-    shifted: dict[int, tuple[Role, int, str]] = {}
-    for (role, _), stage in logs.items():
-        for rank, log in stage.items():
-            missed = _first_shift(log, [other for r, other in stage.items() if r != rank])
-            if missed is not None:
-                shifted[rank] = (role, *missed)
-    if len(shifted) != 1:
-        return Found()
-    ((rank, (role, seq, op)),) = shifted.items()
-    number = next(i for i, g in enumerate(scene.groups) if rank in g.frontiers and g.role == role)
-    note = f"rank {rank} left out message {seq} ({op}), which its stage makes"
-    accusation = Accusation("host_stalled", number, seq, call=Signature(op, "", "", "", ""))
-    return Found({rank: accusation}, notes=(note,))
+                log[seq] = log[seq] + _AND + name if seq in log else name
+    return logs
+
+
+def _contradicting(log: _Log, stage: list[_Log]) -> list[_Log]:
+    """Give the logs of the stage that differ from this one; none where too few do against those that agree with it."""
+    differ = [other for other in stage if any(log.get(seq, name) != name for seq, name in other.items())]
+    alike = len(stage) - len(differ)
+    return differ if len(differ) >= max(MIN_WITNESSES, 2 * alike) else []
 
 
 def _first_shift(log: _Log, others: list[_Log]) -> tuple[int, str] | None:
@@ -46,8 +69,6 @@ def _first_shift(log: _Log, others: list[_Log]) -> tuple[int, str] | None:
 
     The others must agree on every message, and some messages before that one must be the same.
     """
-    if len(others) < 2:
-        return None
     usual: dict[int, set[str]] = defaultdict(set)
     for other in others:
         for seq, name in other.items():
@@ -60,5 +81,10 @@ def _first_shift(log: _Log, others: list[_Log]) -> tuple[int, str] | None:
     before = [s for s in log if s < first and usual[s]]
     if not (shifted and all(shifted) and before):
         return None
-    name = next(iter(usual[first]))
-    return first, name[name.find(":") + 1 :]
+    return first, _spoken(next(iter(usual[first])))
+
+
+def _spoken(names: str) -> str:
+    """Give the names of a batch's messages as words, without that of the batch itself."""
+    parts = [name.partition(":")[2] or name for name in names.split(_AND)]
+    return " and ".join(part for part in parts if part and part != "coalesced")

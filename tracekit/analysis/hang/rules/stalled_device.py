@@ -1,5 +1,7 @@
 """Devices that have not done a call which their peers have done."""
 
+from collections import defaultdict
+
 from tracekit.analysis.hang.program_order import first_missed, oldest_wait
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
@@ -12,14 +14,15 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
     Looks for: ranks with such a call in the wait-for graph, at the call in which each has waited longest.
     Excuses: calls in dispute, which may end on one side only; calls that more members wait in than have done, since a
     dead link leaves most of a ring waiting, and so do dumps of a live job; where a device lacks one such call alone,
-    also calls that as many wait in as have done: of a pair nothing tells which end of a link is dead; ends of unlike
-    messages; and on Gloo, which has no device, every rank that is not behind in another call (one that is behind has a
-    stalled host).
+    also calls that as many wait in as have done: of a pair nothing tells which end of a link is dead; members of one
+    group that lag at different calls, since whoever lets peers finish the later call has done the earlier; ends of
+    unlike messages; and on Gloo, which has no device, every rank that is not behind in another call (one that is
+    behind has a stalled host).
     Returns: `device_stalled`; on Gloo `host_stalled`; a doubt where most members of a call wait in it.
     """
     graph = scene.graph
     culprits: dict[int, Accusation] = {}
-    shared: set[int] = set()
+    shared = _of_unlike_times(scene)
     for rank, waits in graph.device.items():
         pending = [
             at for at in waits if (graph.pending[at].group, graph.pending[at].seq) not in known.disputed
@@ -36,7 +39,20 @@ def stalled_devices(scene: Scene, known: Found) -> Found:
             missed = first_missed(scene, rank)
             culprits[rank] = Accusation("host_stalled", missed.group, missed.seq)
     doubts = () if culprits or not shared else (_doubt(scene, graph.pending[min(shared)]),)
-    return Found(culprits, doubts=doubts)
+    waiting = frozenset(r for at in shared for r in graph.pending[at].waiting)
+    return Found(culprits, doubts=doubts, candidates=waiting if doubts else frozenset())
+
+
+def _of_unlike_times(scene: Scene) -> set[int]:
+    """Give the pending calls at which members of one group lag, where these are several: their states differ in time.
+
+    A device makes the calls of a group in their order, so that of two of its members only the later can be stuck.
+    """
+    lags: dict[int, set[int]] = defaultdict(set)
+    for waits in scene.graph.device.values():
+        for at in waits:
+            lags[scene.graph.pending[at].group].add(at)
+    return {at for calls in lags.values() if len(calls) > 1 for at in calls}
 
 
 def _lacked(scene: Scene, rank: int, call: PendingCall) -> int:

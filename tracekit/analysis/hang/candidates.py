@@ -1,0 +1,64 @@
+"""Who may be the culprit of an open answer, as few ranks as the dumps allow, and what would tell which of them.
+
+A rank may be it if all waiting can start from it alone: from a host that did not come to a call, or from a device that
+holds up all that its rank waits in. Nothing else in the dumps speaks for one of these ranks and against another.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracekit.analysis.hang.program_order import CallId, first_in_program
+from tracekit.analysis.hang.remedies import ADDED, AGAIN, STACKS, TIMED
+from tracekit.analysis.hang.rules.rule import Found
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import WaitChains, first_waits, unseen_waits
+from tracekit.thresholds.hang import MAX_ASKED
+
+
+class Candidates(NamedTuple):
+    """The ranks, sorted; none where the dumps speak for nobody. And what would decide."""
+
+    ranks: tuple[int, ...] = ()
+    to_decide: str | None = None
+
+
+def candidates_of(scene: Scene, found: Found) -> Candidates:
+    """Give the candidates of a job that waits, in which no rule has named a culprit."""
+    if found.doubts:
+        ranks = tuple(sorted(found.candidates))
+        if not ranks:
+            return Candidates()
+        return Candidates(ranks, STACKS if scene.dumps.keys() >= found.candidates else ADDED)
+    call = stuck_call(scene)
+    ranks = tuple(sorted(scene.graph.stuck))
+    if call is not None and len(ranks) > MAX_ASKED:
+        ranks = scene.groups[call.group].ranks
+    return Candidates(_lone_causes(scene, ranks), STACKS if call is None else advice_on_device(scene))
+
+
+def stuck_call(scene: Scene) -> CallId | None:
+    """Give the first call in the program which all members issued and none has finished; None without one.
+
+    Calls in which nobody waits first stand behind something else, as behind messages that wait for each other.
+    """
+    graph = scene.graph
+    first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
+    in_flight = [
+        CallId(call.group, call.seq)
+        for at, call in enumerate(graph.pending)
+        if call.in_flight and at in first
+    ]
+    return first_in_program(scene, in_flight) if in_flight else None
+
+
+def advice_on_device(scene: Scene) -> str:
+    """Say what would tell about a call that nobody has finished."""
+    return AGAIN if any(dump.timed for dump in scene.dumps.values()) else TIMED
+
+
+def _lone_causes(scene: Scene, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Keep the ranks from which alone all waiting can start; all of them where they are too many to ask."""
+    if len(ranks) > MAX_ASKED:
+        return tuple(ranks)
+    chains, unseen = WaitChains(scene), unseen_waits(scene)
+    return tuple(rank for rank in ranks if chains.start_from({rank, *unseen}, frozenset({rank})))

@@ -1,0 +1,14 @@
+"""What would tell where the dumps do not: the ends of reasons, and what decides between candidates."""
+
+from typing import Final
+
+LONGER_RINGS: Final = "TORCH_FR_BUFFER_SIZE, in older versions TORCH_NCCL_TRACE_BUFFER_SIZE"
+AGAIN: Final = "dump a second time, to see whether it does"
+TIMED: Final = (
+    "with start times recorded (TORCH_NCCL_ENABLE_TIMING=1) the dumps would tell which device never began it"
+)
+ADDED: Final = (
+    "add the dumps of the candidates; where there are none, look whether their hosts answer, and in the logs of these "
+    "hosts for the first that ended"
+)
+STACKS: Final = f"take py-spy dumps of the candidates, or record longer rings ({LONGER_RINGS})"

@@ -1,0 +1,120 @@
+"""Ranks that went on to a collective with fewer messages made than their stage: a micro-batch less.
+
+A neighbour waits for the message that the rank leaves out; the rank waits in a collective, whose other members wait for
+that neighbour in the end. Ranks of one stage number their messages alike, so that nothing need have repeated before.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from tracekit.analysis.hang.channels import same_group
+from tracekit.analysis.hang.rules.rule import Accusation, Found
+from tracekit.analysis.hang.scene import Scene
+from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
+from tracekit.dumps.calls import Signature
+from tracekit.dumps.rank_dump import P2P
+
+
+def short_of_messages(scene: Scene, _known: Found) -> Found:
+    """Give the ranks that issued a collective after fewer messages than their stage, and that a message awaits.
+
+    Looks for: ranks in a circle of waiting whose neighbour waits in a message that they have not met, and whose peers
+    had all made more messages, of one number, when they issued the collective in which the rank waits.
+    Excuses: ranks whose neighbour may be the one that made a message too many, since none of its own stage made it;
+    stages whose other ranks do not agree; and everybody where some waiting does not start from them.
+    Returns: `host_stalled` at the first message left out, with a note.
+    """
+    stages: dict[object, list[int]] = defaultdict(list)
+    for rank, stage in scene.stages.items():
+        stages[stage].append(rank)
+    found: dict[int, Accusation] = {}
+    for rank in sorted(scene.graph.awaited.keys() & scene.graph.waits.keys() & scene.dumps.keys()):
+        accusation = None if rank in scene.graph.stale else _accuse(scene, rank, stages[scene.stages[rank]])
+        if accusation is not None:
+            found[rank] = accusation
+    if not found or not all_explained(scene, found.keys() | unseen_waits(scene), found.keys()):
+        return Found()
+    notes = [f"rank {rank} went on with fewer messages made than its stage" for rank in found]
+    return Found(found, notes=tuple(notes))
+
+
+def _accuse(scene: Scene, rank: int, stage: list[int]) -> Accusation | None:
+    """Accuse a rank of the first message that it lacks; None where nothing shows that it lacks one."""
+    for asker in sorted(scene.graph.awaited[rank]):
+        dump = scene.dumps[asker]
+        for op in dump.p2p:
+            if dump.groups[op.group].ranks[op.peer : op.peer + 1] != (rank,) or not _usual(scene, asker, op):
+                continue
+            local = same_group(dump, op.group, scene.dumps[rank])
+            number = None if local is None else _number(scene, rank, local)
+            if number is not None and (lacked := _lacked(scene, rank, number, stage)) is not None:
+                seq, name = lacked
+                return Accusation("host_stalled", number, seq, call=Signature(name, "", "", "", ""))
+    return None
+
+
+def _number(scene: Scene, rank: int, local: int) -> int | None:
+    """Give the number of the group that is `local` in the dump of a rank."""
+    tail = scene.dumps[rank].groups[local]
+    own = (n for alike in scene.places[rank].values() for n in alike)
+    return next((n for n in own if scene.groups[n].frontiers[rank].tail is tail), None)
+
+
+def _usual(scene: Scene, asker: int, op: P2P) -> bool:
+    """Whether another rank of the asker's stage made the message under its number: it is none too many."""
+    number = _number(scene, asker, op.group)
+    same = (rank for rank, stage in scene.stages.items() if stage == scene.stages[asker] and rank != asker)
+    for rank in same:
+        local = None if number is None else _local(scene, rank, number)
+        if local is not None and scene.dumps[rank].messages.place(local, op.seq, op.text) is not None:
+            return True
+    return False
+
+
+def _local(scene: Scene, rank: int, number: int) -> int | None:
+    """Give the place, in the dump of a rank, of its group in the place of group `number`."""
+    own = scene.own(rank, number)
+    if own is None:
+        return None
+    tail = scene.groups[own].frontiers[rank].tail
+    return next(i for i, other in enumerate(scene.dumps[rank].groups) if other is tail)
+
+
+def _lacked(scene: Scene, rank: int, number: int, stage: Iterable[int]) -> tuple[int, str] | None:
+    """Give number and operation of the first message that a rank lacks; None where its stage does not show one."""
+    calls = [
+        (created, call.group, call.seq)
+        for call in scene.pending(scene.graph.waits[rank])
+        if (created := scene.groups[call.group].frontiers[rank].created(call.seq)) is not None
+    ]
+    if not calls:
+        return None
+    _, group, seq = min(calls)
+    mine = _made_before(scene, rank, number, group, seq)
+    others = {
+        other: made
+        for other in stage
+        if other != rank
+        and other not in scene.graph.awaited
+        and (made := _made_before(scene, other, number, group, seq)) is not None
+    }
+    if mine is None or len(set(others.values())) != 1 or mine >= min(others.values()):
+        return None
+    witness = min(others)
+    local = _local(scene, witness, number)
+    log = scene.dumps[witness].messages
+    names = [log.names[at] for at in np.flatnonzero((log.group == local) & (log.seq == mine + 1)).tolist()]
+    return (mine + 1, names[0].rpartition(":")[2]) if names else None
+
+
+def _made_before(scene: Scene, rank: int, number: int, group: int, seq: int) -> int | None:
+    """Give the number of the last message that a rank made before a collective, in its own groups; None if untold."""
+    own, local = scene.own(rank, group), _local(scene, rank, number)
+    if own is None or local is None:
+        return None
+    created = scene.groups[own].frontiers[rank].created(seq)
+    log = scene.dumps[rank].messages
+    before = log.seq[(log.group == local) & (log.created > 0) & (log.created < (created or 0))]
+    return int(before.max()) if len(before) else None
