@@ -30,6 +30,7 @@ def test_a_host_without_dumps_lists_its_ranks(tmp_path):
     found = finding(tmp_path, rows[:4], {"0": range(8)})
     assert (found.verdict, found.candidates) == ("inconclusive", (4, 5, 6, 7))
     assert "add the dumps of the candidates" in found.to_decide
+    assert "a device of another rank" in found.to_decide
     assert "  to decide: add the dumps" in hang_text(found)
 
 
