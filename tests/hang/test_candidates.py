@@ -1,6 +1,10 @@
 """An open answer lists the ranks that may be the culprit, as few as the dumps allow, and what would tell."""
 
-from tests.hang.test_comparable import finding
+import pickle
+
+from tests.hang.test_comparable import entry, finding
+from tracekit.analysis.hang.analyse import analyse
+from tracekit.dumps.load import load_dumps
 from tracekit.report.hang import hang_document, hang_text
 
 PAIRS = {"0": range(4), "1": (0, 1), "2": (2, 3)}
@@ -34,3 +38,29 @@ def test_a_decided_answer_lists_none(tmp_path):
     found = finding(tmp_path, rows, {"0": range(4)})
     assert {c.rank for c in found.culprits} == {0}
     assert (found.candidates, found.to_decide) == ((), None)
+
+
+def messages(folder, rows):
+    """The finding on ranks of one pipeline whose batches, by rank lists of names, never end; then all make a call."""
+    groups = {"1": {"name": "1", "desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": str([*range(len(rows))])}}
+    groups["0"] = groups["1"] | {"name": "0", "desc": "default_pg"}
+    for rank, names in enumerate(rows):
+        entries = [entry(at, "1", 0, False, at) for at in range(len(names))]
+        for row, name in zip(entries, names, strict=True):
+            row |= {"profiling_name": f"nccl:{name}", "is_p2p": True, "p2p_seq_id": 1}
+        entries.append(entry(len(names), "0", 1, False, len(names)))
+        dump = {"version": "2.4", "pg_config": groups, "entries": entries}
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    return analyse(load_dumps([str(folder)]))
+
+
+def test_any_message_may_hold_up_its_batch(tmp_path):
+    found = messages(tmp_path, [["send 0->1"], ["send 1->2", "recv 1<-0"], ["recv 2<-1"]])
+    assert (found.verdict, found.culprits, found.candidates) == ("inconclusive", (), (0, 1, 2))
+
+
+def test_messages_that_wait_for_each_other_come_first(tmp_path):
+    """Both receive before they send: the call of all that they issued next is not what is stuck."""
+    found = messages(tmp_path, [["recv 0<-1"], ["recv 1<-0"]])
+    assert found.reason == "every rank that others wait for waits itself; nothing tells who stopped first"
+    assert "py-spy" in found.to_decide

@@ -11,7 +11,7 @@ from tracekit.analysis.hang.program_order import CallId, first_in_program
 from tracekit.analysis.hang.remedies import ADDED, AGAIN, STACKS, TIMED
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
-from tracekit.analysis.hang.wait_chains import WaitChains, unseen_waits
+from tracekit.analysis.hang.wait_chains import WaitChains, first_waits, unseen_waits
 from tracekit.thresholds.hang import MAX_ASKED
 
 
@@ -37,8 +37,17 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
 
 
 def stuck_call(scene: Scene) -> CallId | None:
-    """Give the first call in the program which all members issued and none has finished; None without one."""
-    in_flight = [CallId(call.group, call.seq) for call in scene.graph.pending if call.in_flight]
+    """Give the first call in the program which all members issued and none has finished; None without one.
+
+    Calls in which nobody waits first stand behind something else, as behind messages that wait for each other.
+    """
+    graph = scene.graph
+    first = {wait.at for rank in graph.stuck for wait in first_waits(scene, rank).waits if not wait.message}
+    in_flight = [
+        CallId(call.group, call.seq)
+        for at, call in enumerate(graph.pending)
+        if call.in_flight and at in first
+    ]
     return first_in_program(scene, in_flight) if in_flight else None
 
 

@@ -19,16 +19,23 @@ class _Wait(NamedTuple):
     at: int
 
 
+class FirstWaits(NamedTuple):
+    """The waits of a rank that come first, and how many of them must be explained."""
+
+    waits: frozenset[_Wait]
+    needed: int
+
+
 class WaitChains:
     """The first waits of all ranks and who holds them up, ready to be followed from any rank."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self._first = {rank: _first_waits(scene, rank) for rank in scene.graph.stuck}
+        self._first = {rank: first_waits(scene, rank) for rank in scene.graph.stuck}
         self._lacked = _lacked(scene)
         self._users: dict[_Wait, list[int]] = defaultdict(list)
-        for rank, waits in self._first.items():
-            for wait in waits:
+        for rank, first in self._first.items():
+            for wait in first.waits:
                 self._users[wait].append(rank)
 
     def start_from(self, culprits: Iterable[int], devices: AbstractSet[int] = frozenset()) -> bool:
@@ -37,7 +44,7 @@ class WaitChains:
         devices: culprits that hold up every call of theirs, also the first they wait in. Linear in ranks and calls:
         each is reached once.
         """
-        open_ = {rank: len(waits) for rank, waits in self._first.items()}
+        open_ = {rank: first.needed for rank, first in self._first.items()}
         reached: set[int] = set()
         explained: set[_Wait] = set()
         news = list(culprits)
@@ -46,14 +53,14 @@ class WaitChains:
             if rank in reached:
                 continue
             reached.add(rank)
-            own = self._first.get(rank, set())
+            own = self._first[rank].waits if rank in self._first else frozenset[_Wait]()
             behind = {_Wait(False, at) for at in self._scene.graph.waits.get(rank, ())} if own else set()
             behind -= set() if rank in devices else own
             for wait in ({_Wait(True, rank)} | self._lacked[rank] | behind) - explained:
                 explained.add(wait)
                 for user in self._users.get(wait, ()):
                     open_[user] -= 1
-                    if not open_[user]:
+                    if open_[user] == 0:
                         news.append(user)
         return self._first.keys() <= reached
 
@@ -87,17 +94,28 @@ def _lacked(scene: Scene) -> dict[int, set[_Wait]]:
     return lacked
 
 
-def _first_waits(scene: Scene, rank: int) -> set[_Wait]:
-    """Give a rank's oldest outstanding call; several where the ring has lost them, since any may be the oldest."""
+def first_waits(scene: Scene, rank: int) -> FirstWaits:
+    """Give a rank's oldest outstanding call; several where the ring has lost them, since any may be the oldest.
+
+    Messages of one batch start and end together: any of them may keep the batch from ending.
+    """
     waits: list[tuple[int, _Wait]] = []
+    batches: dict[tuple[int, int], set[_Wait]] = defaultdict(set)
     for at in scene.graph.waits.get(rank, ()):
         call = scene.graph.pending[at]
         created = scene.groups[call.group].frontiers[rank].created(call.seq) or 0
         waits.append((created, _Wait(False, at)))
     dump = scene.dumps[rank]
+    oldest, batch = min((created for created, _ in waits), default=None), None
     for op in dump.p2p:
         members = dump.groups[op.group].ranks
         if op.peer < len(members) and members[op.peer] in scene.graph.pairs.get(rank, ()):
-            waits.append((op.created, _Wait(True, members[op.peer])))
-    oldest = min((created for created, _ in waits), default=0)
-    return {wait for created, wait in waits if created == oldest}
+            wait = _Wait(True, members[op.peer])
+            waits.append((op.created, wait))
+            batches[op.group, op.seq].add(wait)
+            if oldest is None or op.created < oldest:
+                oldest, batch = op.created, (op.group, op.seq)
+    if batch is not None and oldest:
+        return FirstWaits(frozenset(batches[batch]), 1)
+    first = frozenset(wait for created, wait in waits if created == oldest)
+    return FirstWaits(first, len(first))
