@@ -67,9 +67,12 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
 
 
-def _elsewhere(case: Case, ranks: Sequence[int], slow: Hypothesis | None) -> str:
-    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does."""
-    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if case.steps.ranks[r] not in ranks]
+def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
+    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does.
+
+    slow: the ranks that cost something, each in several steps.
+    """
+    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
     if not rows:
         return ""
     longer = ms(float(case.found.mean[rows].max()))
