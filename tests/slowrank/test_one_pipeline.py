@@ -55,6 +55,34 @@ def test_messages_and_reduced_elements_tell_a_pipeline(pairs, reduced, nelems, p
     assert is_one_pipeline(match(stages(pairs, reduced, nelems=nelems), [WORLD])) is piped
 
 
+def test_tied_embeddings_leave_a_pipeline_one():
+    ends = Group(1, (0, 3), ("1",), ("EMBEDDING_GROUP",))
+    reduced = [
+        recorded(
+            rank,
+            *[
+                row
+                for step in range(STEPS)
+                for row in _step_of_stage(rank, 1000.0 * step, ends.ranks if rank in ends.ranks else ())
+            ],
+            groups=[WORLD, ends] if rank in ends.ranks else [WORLD],
+        )
+        for rank in range(4)
+    ]
+    assert is_one_pipeline(match(reduced, [WORLD, ends]))
+
+
+def _step_of_stage(rank, at, tied):
+    """One micro-batch of a stage, a norm of everybody, and the gradients of an embedding that `tied` ranks share."""
+    yield gemm(at, 50)
+    for i, (a, b) in enumerate(NEIGHBOURS):
+        if rank in (a, b):
+            yield (send if rank == a else recv)(at + 60 + 10 * i, 5, a, b, nelems=LARGE)
+    if tied:
+        yield comm(at + 200, 5, 1, nelems=LARGE)
+    yield comm(at + 300, 5, 0, nelems=1)
+
+
 @pytest.mark.parametrize(("group", "source"), [(0, "process_groups"), (None, "flat_world")])
 def test_stages_are_no_replicas(tmp_path, group, source):
     groups = (WORLD,) if group is not None else ()
