@@ -30,6 +30,7 @@ def test_a_host_without_dumps_lists_its_ranks(tmp_path):
     found = finding(tmp_path, rows[:4], {"0": range(8)})
     assert (found.verdict, found.candidates) == ("inconclusive", (4, 5, 6, 7))
     assert "add the dumps of the candidates" in found.to_decide
+    assert "a device of another rank" in found.to_decide
     assert "  to decide: add the dumps" in hang_text(found)
 
 
@@ -64,3 +65,13 @@ def test_messages_that_wait_for_each_other_come_first(tmp_path):
     found = messages(tmp_path, [["recv 0<-1"], ["recv 1<-0"]])
     assert found.reason == "every rank that others wait for waits itself; nothing tells who stopped first"
     assert "py-spy" in found.to_decide
+
+
+def test_ranks_without_a_dump_may_wait_for_idle_ones(tmp_path):
+    rows = [[("0", 1, True)] for _ in range(4)]
+    assert finding(tmp_path, rows, {"0": range(4)}).verdict == "none"
+    for rank in range(1, 4):
+        (tmp_path / f"nccl_trace_rank_{rank}").unlink()
+    found = finding(tmp_path, rows[:1], {"0": range(4)})
+    assert (found.verdict, found.culprits) == ("inconclusive", ())
+    assert "3 ranks left no dump" in found.reason

@@ -15,6 +15,8 @@ PIPELINE, ENDS = "PIPELINE_MODEL_PARALLEL_GROUP", "EMBEDDING_GROUP"
 
 def row(number, replica, replicas, seq, name, done):
     """A send or receive of a replica's pipeline, or the call of its two ends."""
+    if name == "barrier":
+        return entry(number, "0", seq, done, number) | {"pg_id": 99, "process_group": ("all", "default_pg")}
     if name == "all_reduce":
         return entry(number, str(replica + replicas), seq, done, number) | {
             "process_group": (str(replica + replicas), ENDS)
@@ -36,6 +38,7 @@ def judged(folder, programs):
             str(number): {"name": str(number), "desc": desc, "ranks": str([replica, replica + replicas])}
             for number, desc in ((replica, PIPELINE), (replica + replicas, ENDS))
         }
+        groups["all"] = {"name": "all", "desc": "default_pg", "ranks": str([*range(2 * replicas)])}
         rows = [row(at, replica, replicas, seq, name, done) for at, (name, seq, done) in enumerate(calls)]
         dump = {"version": "2.4", "pg_config": groups, "entries": rows}
         (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
@@ -95,6 +98,24 @@ def test_several_replicas_leave_one_message_out(tmp_path, odd, named):
     found = judged(tmp_path, [(short if r in odd else usual)[stage] for stage in range(2) for r in range(6)])
     assert {c.rank for c in found.culprits} == named
     assert {c.kind for c in found.culprits} <= {"host_stalled"}
+
+
+def test_a_host_that_runs_ahead_is_named_too(tmp_path):
+    """Its oldest open call comes before the message that it leaves out; that of another group tells."""
+    usual = [
+        [(name, 1, True), ("all_reduce", 1, True), (name, 2, True), (name, 3, True), ("barrier", 1, False)]
+        for name in ("send 0->1", "recv 1<-0")
+    ]
+    waits = [
+        ("send 0->1", 1, True),
+        ("all_reduce", 1, False),
+        ("send 0->1", 2, False),
+        ("send 0->1", 3, False),
+    ]
+    odd = [("recv 1<-0", 1, True), ("all_reduce", 1, False), ("recv 1<-0", 2, False), ("barrier", 1, False)]
+    found = judged(tmp_path, [usual[0], usual[0], waits, usual[1], usual[1], odd])
+    assert {c.rank: c.kind for c in found.culprits} == {5: "host_stalled"}
+    assert found.culprits[0].collective.seq == 3
 
 
 def test_names_of_a_batch_read_as_words():

@@ -1,11 +1,16 @@
 """Dumps older than their peers: the culprit is named where all waiting starts from it, a victim never."""
 
+import pickle
 import random
 
 import pytest
 
 from tests.hang.simulate import Case, make
+from tests.hang.test_comparable import finding as comparable
 from tests.marks import quick_first
+from tracekit.analysis.hang.analyse import analyse
+from tracekit.dumps.load import load_dumps
+from tracekit.plain_pickle import loads_plain
 
 MESH = {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
 
@@ -84,3 +89,28 @@ def test_live_dumps_taken_one_by_one_are_no_hang(judge, seed):
     finding = judge(Case(MESH, None, "tp", None, False, dumps))
     assert finding.verdict in {"none", "inconclusive"}, finding.reason
     assert finding.culprits == ()
+
+
+def test_one_old_dump_shows_no_moving_job(tmp_path):
+    """Ranks 2 and 3 never finish a call of their pair; of rank 0 there is only an older dump."""
+    groups = {"0": range(4), "1": (0, 1), "2": (2, 3)}
+    rows = [
+        [("0", 1, True), ("1", 1, True)],
+        [("0", 1, True), ("1", 1, True), ("0", 2, True), ("1", 2, False)],
+    ]
+    rows += [[("0", 1, True), ("2", 1, True), ("0", 2, True), ("2", 2, False), ("0", 3, False)]] * 2
+    found = comparable(tmp_path, rows, groups)
+    assert (found.verdict, found.culprits) == ("inconclusive", ())
+    assert "the dump of rank 0 is older" in found.reason
+    assert [q.kind for q in found.quality] == ["stale_dump"]
+
+
+def test_calls_that_differ_are_named_beside_an_old_dump(tmp_path):
+    rows = [[("0", seq, seq < 6) for seq in range(1, 7 if rank else 4)] for rank in range(6)]
+    comparable(tmp_path, rows, {"0": range(6)})
+    path = tmp_path / "nccl_trace_rank_5"
+    dump = loads_plain(path.read_bytes())
+    dump["entries"][-1]["profiling_name"] = "nccl:broadcast"
+    path.write_bytes(pickle.dumps(dump, protocol=2))
+    found = analyse(load_dumps([str(tmp_path)]))
+    assert {c.rank: c.kind for c in found.culprits} == {5: "mismatched_call"}

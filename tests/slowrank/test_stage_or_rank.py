@@ -26,7 +26,7 @@ def test_a_rank_that_may_cost_more_leaves_it_open(case, monkeypatch, share, foun
     rival = Undecided((stage.rows[0],), (0.0,), (share * stage.gain,))
     monkeypatch.setattr(verdict, "undecided", lambda _: rival)
     monkeypatch.setattr(verdict, "coverage", lambda _: Coverage(0.5, {}))
-    assert verdict._long_stage(case, replace(stage, low=stage.gain), None).verdict == found
+    assert verdict._long_stage(case, replace(stage, low=stage.gain), "").verdict == found
 
 
 def test_a_slower_rank_of_a_long_stage_is_told(tmp_path):

@@ -27,10 +27,28 @@ class StepKernels:
     shared: F64  # for how long communication ran at the same time
     counts: npt.NDArray[np.bool_]  # had it been shorter, the next operation would have begun earlier
 
+    def reversed(self) -> "StepKernels":
+        """The same kernels, the last one first."""
+        back = slice(None, None, -1)
+        return StepKernels(
+            self.column[back], self.name[back], self.lasted[back], self.shared[back], self.counts[back]
+        )
+
 
 def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
     """The kernels of the rank in `row`."""
     rank = steps.ranks[row]
+    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
+    return _within(run, ops, rank, columns, *windows_of(ops, steps, rank, columns))
+
+
+def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) -> StepKernels:
+    """The kernels of a rank that begin between two times, ns; they count as column 0."""
+    return _within(run, ops, rank, [0], np.array([begin], np.int64), np.array([end], np.int64))
+
+
+def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I64, ends: I64) -> StepKernels:
+    """The kernels of a rank that begin in windows, each of which is a column."""
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
@@ -41,8 +59,6 @@ def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepK
     streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
     mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
     mine = mine[np.argsort(start[mine], kind="stable")]
-    columns = [c for c in range(len(steps.numbers)) if np.isfinite(steps.own[row, c])]
-    begins, ends = windows_of(ops, steps, rank, columns)
     at = np.searchsorted(begins, start[mine], side="right") - 1
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
     mine, at = mine[inside], at[inside]

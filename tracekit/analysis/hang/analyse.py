@@ -115,8 +115,9 @@ def _verdict(judgement: Judgement, culprits: tuple[Culprit, ...], missing: int) 
                 "inconclusive",
                 f"the dumps hold no calls at all; was the flight recorder on ({LONGER_RINGS})?",
             )
-        left = f"; {missing} ranks left no dump" if missing else ""
-        return "none", f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
+        left = f"; {missing} ranks left no dump, and may wait for these: add theirs" if missing else ""
+        idle = f"no call is outstanding on any of {len(scene.dumps)} ranks{left}"
+        return ("inconclusive" if missing else "none"), idle
     if culprits:
         verdict: HangVerdict = "mismatch" if all(c.kind == "mismatched_call" for c in culprits) else "hang"
         return verdict, sentence(scene, culprits)

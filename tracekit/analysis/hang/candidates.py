@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tracekit.analysis.hang.program_order import CallId, first_in_program
-from tracekit.analysis.hang.remedies import ADDED, AGAIN, STACKS, TIMED
+from tracekit.analysis.hang.remedies import ADDED, AGAIN, STACKS, TIMED, UNTIMED
 from tracekit.analysis.hang.rules.rule import Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import WaitChains, first_waits, unseen_waits
@@ -28,7 +28,9 @@ def candidates_of(scene: Scene, found: Found) -> Candidates:
         ranks = tuple(sorted(found.candidates))
         if not ranks:
             return Candidates()
-        return Candidates(ranks, STACKS if scene.dumps.keys() >= found.candidates else ADDED)
+        if scene.dumps.keys() >= found.candidates:
+            return Candidates(ranks, STACKS)
+        return Candidates(ranks, ADDED if _timed(scene) else ADDED + UNTIMED)
     call = stuck_call(scene)
     ranks = tuple(sorted(scene.graph.stuck))
     if call is not None and len(ranks) > MAX_ASKED:
@@ -53,7 +55,11 @@ def stuck_call(scene: Scene) -> CallId | None:
 
 def advice_on_device(scene: Scene) -> str:
     """Say what would tell about a call that nobody has finished."""
-    return AGAIN if any(dump.timed for dump in scene.dumps.values()) else TIMED
+    return AGAIN if _timed(scene) else TIMED
+
+
+def _timed(scene: Scene) -> bool:
+    return any(dump.timed for dump in scene.dumps.values())
 
 
 def _lone_causes(scene: Scene, ranks: Sequence[int]) -> tuple[int, ...]:

@@ -11,4 +11,8 @@ ADDED: Final = (
     "add the dumps of the candidates; where there are none, look whether their hosts answer, and in the logs of these "
     "hosts for the first that ended"
 )
+UNTIMED: Final = (
+    "; no start times were recorded (TORCH_NCCL_ENABLE_TIMING=1), so that a device of another rank which never began a "
+    "call would look the same"
+)
 STACKS: Final = f"take py-spy dumps of the candidates, or record longer rings ({LONGER_RINGS})"

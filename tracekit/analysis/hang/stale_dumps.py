@@ -75,7 +75,8 @@ def _without_doubtful_devices(scene: Scene, found: Found) -> Judgement | None:
 def _without_old_dumps(scene: Scene) -> Judgement | None:
     """Judge a job that seems to move, with the calls that its old dumps lack as unknown.
 
-    None where that explains no standstill, or too many dumps are old: then the job did move.
+    None where nobody waits then, or too many dumps are old: then the job did move. A few old dumps do not show that it
+    still does: where nobody explains all waiting, only calls that do not match are named, as they do at any time.
     """
     issued: dict[tuple[int, int], int] = {}
     for move in scene.graph.moving:
@@ -89,8 +90,22 @@ def _without_old_dumps(scene: Scene) -> Judgement | None:
         return None
     found = find_culprits(again)
     if not found.culprits or not all_explained(again, found.culprits):
-        return None
+        found = matching(found)
+    if not found.culprits:
+        found = replace(found, doubts=(_older(scene, stale),), candidates=frozenset())
     return Judgement(again, found, _rows(scene, stale))
+
+
+def _older(scene: Scene, stale: frozenset[int]) -> str:
+    """Say whose dumps are older than what their peers show."""
+    move = scene.graph.moving[0]
+    names = ", ".join(str(r) for r in sorted(stale)[:NAMED_IN_DOUBT])
+    whose = f"the dumps of ranks {names} are" if len(stale) > 1 else f"the dump of rank {names} is"
+    return (
+        f"{whose} older than the others' (rank {move.done_by} had finished call {move.seq} of "
+        f"group {scene.groups[move.group].name}, which that of rank {move.not_issued_by} does not hold), and without "
+        "newer ones nothing tells who stopped, or whether the job moves; dump all ranks at once"
+    )
 
 
 def _rows(scene: Scene, ranks: frozenset[int]) -> tuple[Quality, ...]:

@@ -36,6 +36,7 @@ from tracekit.analysis.slowrank.open_answers import (
     unread_answer,
     unseen_answer,
 )
+from tracekit.analysis.slowrank.outside_steps import slow_outside_answer
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_launch import slow_launch_answer
 from tracekit.analysis.slowrank.slow_link import SlowLink
@@ -114,7 +115,7 @@ def _not_seen(case: Case) -> Answer | None:
     if compared_little(case):
         return _one_of_several_answer(case)
     told = lone_group_answer(case) or unequal_steps_answer(case)
-    told = told or slow_launch_answer(case) or late_launch_answer(case)
+    told = told or slow_launch_answer(case) or late_launch_answer(case) or slow_outside_answer(case)
     if told is not None:
         return told
     apart = lopsided(case)

@@ -27,8 +27,8 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
 
 
-def long_stage_answer(case: Case, found: LongStage, slow: Hypothesis | None = None) -> Answer:
-    """A pipeline stage has more work than the others; `slow` are ranks that work longer than their peers for less."""
+def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
+    """A pipeline stage has more work than the others; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stage = case.mesh.coords(ranks[0])["pp"]
     own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
@@ -42,8 +42,7 @@ def long_stage_answer(case: Case, found: LongStage, slow: Hypothesis | None = No
     )
     reason = (
         f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}"
-        f"{_elsewhere(case, ranks, slow)}"
+        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}{besides}"
     )
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
@@ -68,9 +67,12 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
 
 
-def _elsewhere(case: Case, ranks: Sequence[int], slow: Hypothesis | None) -> str:
-    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does."""
-    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if case.steps.ranks[r] not in ranks]
+def elsewhere(case: Case, stage: LongStage, slow: Hypothesis | None) -> str:
+    """Who works longer than its peers in other stages, and how little that costs; empty where nobody does.
+
+    slow: the ranks that cost something, each in several steps.
+    """
+    rows = [r for r in significant_rows(case, MIN_LOST_SHARE).tolist() if r not in stage.rows]
     if not rows:
         return ""
     longer = ms(float(case.found.mean[rows].max()))

@@ -55,7 +55,7 @@ def _throughout(run: Measured, found: Excess, rows: npt.NDArray[np.int64]) -> fr
         row
         for row, column in columns.items()
         if not _shared(run, row, {r for r, c in columns.items() if c == column})
-        and _fills_step(
+        and fills_step(
             longer_kernels(kernels(row), [kernels(r) for r in _peers(run, row, column, columns)], column),
             float(found.value[row, column]),
         )
@@ -69,7 +69,7 @@ def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> l
     return pool[:: max(1, len(pool) // PEERS_SAMPLED)][:PEERS_SAMPLED]
 
 
-def _fills_step(longer: LongerKernels, excess: float) -> bool:
+def fills_step(longer: LongerKernels, excess: float) -> bool:
     """Whether the kernels carry the `excess` (ns) of their step, and nearly all of them are longer."""
     carried = longer.ns >= MAJORITY * excess
     return carried and longer.share >= THROTTLED_SHARE and longer.count >= THROTTLED_KERNELS

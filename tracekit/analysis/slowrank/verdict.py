@@ -42,6 +42,7 @@ from tracekit.analysis.slowrank.slow_launch import launched_late
 from tracekit.analysis.slowrank.slow_link import SlowLink, slow_link
 from tracekit.analysis.slowrank.stage_answers import (
     beside,
+    elsewhere,
     loader_answer,
     lonely_stage_answer,
     long_stage_answer,
@@ -71,10 +72,9 @@ def decide(case: Case) -> Answer:
             f"only rank {case.ops.ranks[0]} was read, with nobody to compare it with; add the others' traces"
         )
         return Answer("inconclusive", "unknown", reason)
-    ranks = slow_ranks(case)
-    if ranks and not _no_accident(case, ranks):
-        ranks = None
-    ranks = told_by_steps(case, ranks)
+    slow = slow_ranks(case)
+    once = slow is not None and not _no_accident(case, slow)
+    ranks = told_by_steps(case, None if once else slow)
     stage = long_stage(case)
     link = slow_link(case)
     prices = {
@@ -95,7 +95,9 @@ def decide(case: Case) -> Answer:
     if best == "link" and link:
         return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
-        return _slow_beside(case, stage, ranks, prices["ranks"]) or _long_stage(case, stage, ranks)
+        return _slow_beside(case, stage, ranks, prices["ranks"]) or _long_stage(
+            case, stage, "" if once else elsewhere(case, stage, slow)
+        )
     if ranks is None:
         return nobody(case, unseen, stage, link)
     dear = prices["stage"] >= MIN_LOST_SHARE * case.step_ns
@@ -147,7 +149,7 @@ def _least(case: Case, found: _Found) -> _Found:
     return replace(found, gain=min(found.gain, found.low)) if found.gain < case.residual_ns else found
 
 
-def _long_stage(case: Case, stage: LongStage, ranks: Hypothesis | None) -> Answer:
+def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
     """A stage is long, unless levelling saves more, its loaders are late, or too little was matched or recorded."""
     alone = in_the_only_step(case)
     if alone is not None and alone.high[0] > stage.gain:
@@ -168,7 +170,7 @@ def _long_stage(case: Case, stage: LongStage, ranks: Hypothesis | None) -> Answe
     unseen = [r for r in case.missing if r in where and where[r][index] == mine]
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
-    return long_stage_answer(case, stage, ranks)
+    return long_stage_answer(case, stage, besides)
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:

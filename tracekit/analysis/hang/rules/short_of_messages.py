@@ -5,11 +5,12 @@ that neighbour in the end. Ranks of one stage number their messages alike, so th
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from tracekit.analysis.hang.channels import same_group
+from tracekit.analysis.hang.program_order import CallId
 from tracekit.analysis.hang.rules.rule import Accusation, Found
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
@@ -82,23 +83,33 @@ def _local(scene: Scene, rank: int, number: int) -> int | None:
     return next(i for i, other in enumerate(scene.dumps[rank].groups) if other is tail)
 
 
-def _lacked(scene: Scene, rank: int, number: int, stage: Iterable[int]) -> tuple[int, str] | None:
-    """Give number and operation of the first message that a rank lacks; None where its stage does not show one."""
+def _lacked(scene: Scene, rank: int, number: int, stage: Sequence[int]) -> tuple[int, str] | None:
+    """Give number and operation of the first message that a rank lacks; None where its stage does not show one.
+
+    A host runs ahead of its device: any call that it has issued may come after the message, not only the oldest.
+    """
     calls = [
         (created, call.group, call.seq)
         for call in scene.pending(scene.graph.waits[rank])
         if (created := scene.groups[call.group].frontiers[rank].created(call.seq)) is not None
     ]
-    if not calls:
-        return None
-    _, group, seq = min(calls)
-    mine = _made_before(scene, rank, number, group, seq)
+    for _, group, seq in sorted(calls):
+        if (lacked := _lacked_before(scene, rank, number, stage, CallId(group, seq))) is not None:
+            return lacked
+    return None
+
+
+def _lacked_before(
+    scene: Scene, rank: int, number: int, stage: Sequence[int], call: CallId
+) -> tuple[int, str] | None:
+    """Give the first message that a rank lacks before a call, where all others of its stage made the same number."""
+    mine = _made_before(scene, rank, number, call.group, call.seq)
     others = {
         other: made
         for other in stage
         if other != rank
         and other not in scene.graph.awaited
-        and (made := _made_before(scene, other, number, group, seq)) is not None
+        and (made := _made_before(scene, other, number, call.group, call.seq)) is not None
     }
     if mine is None or len(set(others.values())) != 1 or mine >= min(others.values()):
         return None

@@ -1,0 +1,44 @@
+"""A device that was slow only in what windows hold beside the whole steps leaves health open."""
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.slowrank.jobs import grid, job
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESH = grid(tp=2, dp=4)
+
+
+def cut(run, number, kept=1.0):
+    """`run` without the mark of a step, at an end of the recording, of which each rank kept that share."""
+    for record in run.ranks:
+        table = pq.read_table(run.folder / record.table)
+        name = table.column("name")
+        mark = table.filter(pc.equal(name, f"ProfilerStep#{number}"))
+        begin, lasted = mark.column("ts")[0].as_py(), mark.column("dur")[0].as_py()
+        table = table.filter(pc.not_equal(name, f"ProfilerStep#{number}"))
+        ts = table.column("ts")
+        lost = round(lasted * (1 - kept * (1 - 0.1 * (record.rank % 3))))
+        inside = (
+            pc.greater_equal(ts, begin + lost) if number == 0 else pc.less(ts, begin + lasted - lost)
+        )  # ranks begin and end to record at different times
+        pq.write_table(table.filter(inside), run.folder / record.table)
+    return run
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_device_slow_beside_whole_steps_leaves_it_open(tmp_path, number):
+    run = job(tmp_path, MESH, slow={5: 1.25}, slow_steps={number}, steps=4, layers=8)
+    found = analyse(cut(run, number, 0.7))
+    assert (found.verdict, [c.rank for c in found.candidates]) == ("inconclusive", [5])
+    assert ("before the first" if number == 0 else "behind the last") in found.reason
+    assert found.candidates[0].lost_ms_low == 0 < found.candidates[0].lost_ms_high
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("extra_us", [0.0, 3000.0])
+def test_parts_without_a_slow_device_are_no_doubt(tmp_path, number, extra_us):
+    """One long kernel in what was cut, as of a profiler that starts, is no slow device."""
+    run = job(tmp_path, MESH, accident=(5, number, extra_us), steps=4, layers=8)
+    assert analyse(cut(run, number)).verdict == "healthy"
