@@ -136,9 +136,10 @@ def test_a_stage_whose_process_pauses_is_not_healthy(tmp_path):
     """Garbage collection on the one recorded rank of a stage shows as devices that stand still."""
     case = prepared(job(tmp_path, STAGES, slow=LONG, jitter=0.002), STAGES)
     found = long_stage(case)
-    paused = replace(found, idle=True, hosts_alike=True, paused=found.rows[:1])
+    paused = replace(found, idle=True, hosts_alike=True, paused=found.rows[:1], over=2e6, gain=1e6, high=1e6)
     answer = idle_stage_answer(case, paused)
     assert answer.verdict == "inconclusive"
+    assert answer.candidates[0].lost_ms_high == 2.0  # a pause that is gone may save all that it took
     assert [c.rank for c in answer.candidates] == [case.steps.ranks[found.rows[0]]]
     assert idle_stage_answer(case, replace(paused, paused=())).verdict == "healthy"
 

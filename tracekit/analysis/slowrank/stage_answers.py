@@ -131,7 +131,8 @@ def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
         reason = f"{still}: the processes of all its ranks pause alike, on every node, as if they loaded data"
         return Answer("healthy", None, reason)
     if stage.paused:
-        few = replace(stage, rows=stage.paused)
+        # the stage is priced as if all its work were less; a pause that is gone in its place may save all of itself
+        few = replace(stage, rows=stage.paused, high=max(stage.high, stage.over))
         named = listed([case.steps.ranks[row] for row in stage.paused])
         return Answer(
             "inconclusive", "unknown", f"{still}, for the process of rank {named} pauses",
