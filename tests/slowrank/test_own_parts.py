@@ -27,14 +27,24 @@ def parts(ops, until=30_000.0):
 
 def test_messages_cut_a_step_as_well():
     finest, coarse = parts(ops_of_one(turned=False))
-    assert finest.order == ("send", "all_reduce", "send", "all_reduce")
+    assert finest.order == ("send of 2", "all_reduce of 2", "send of 2", "all_reduce of 2")
     assert len(coarse.order) == len(coarse.cuts) - 2 == 2
 
 
 def test_the_busiest_channel_cuts_a_step():
     rows = [comm(100.0 * i, 10, 0) for i in range(5)] + [comm(50.0 + 200 * i, 10, 1) for i in range(3)]
-    (found,) = parts(matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1)), 500_000.0)
-    assert found.order == ("all_reduce",) * 5
+    *_, found = parts(matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1)), 500_000.0)
+    assert found.order == ("all_reduce of 2",) * 5
+
+
+def test_what_a_rank_stands_still_for_cuts_a_step():
+    """A pause behind two reductions is not taken from the work before them; one behind compute cuts nothing."""
+    still = [comm(100.0, 10, 0), comm(200.0, 10, 1), comm(300.0, 10, 0)]
+    hidden = [comm(400.0, 10, 1), comm(500.0, 10, 0)]
+    rows = [gemm(0, 100), gemm(110, 90), gemm(210, 90), gemm(310, 190), *still, *hidden]
+    finest, busiest = parts(matched({0: rows, 1: rows}, group(0, 0, 1), group(1, 0, 1)), 600_000.0)
+    assert len(busiest.order) == 3
+    assert np.diff(finest.cuts[:4]) == pytest.approx([100e3, 90e3, 90e3])
 
 
 def test_messages_both_ways_cut_a_step_together():
@@ -45,7 +55,7 @@ def test_messages_both_ways_cut_a_step_together():
     there = [recv(100.0 * i, 10, *PAIR) for i in range(3)]
     there += [send(500.0 + 100 * i, 10, 1, 0) for i in range(3)]
     found = parts(matched({0: here, 1: there}), 900_000.0)
-    assert [p.order for p in found] == [("send",) * 3 + ("recv",) * 3]
+    assert [p.order for p in found] == [("send of 2",) * 3 + ("recv of 2",) * 3]
 
 
 def test_another_order_is_not_alike():

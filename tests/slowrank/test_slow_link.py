@@ -1,11 +1,15 @@
 """Transfers that are slow though everybody arrived in time are a slow link; its ranks are named together."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from tests.slowrank.jobs import LAYER_US, TRANSFER_US, grid, job, prepared
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.slow_link import _compare
 from tracekit.tables.channels import Channel
 
 MESH = grid(tp=2, dp=4)
@@ -71,3 +75,25 @@ def test_messages_without_a_like_are_slow_as_well(tmp_path):
             pq.write_table(events(rows), path)
         prices.append(analyse(run).what_if.slowdown)
     assert prices[1] == pytest.approx(prices[0], rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("slow", "stages", "expected"),
+    [
+        ({1}, 4, {(0, 1), (1, 2)}),  # of three links two touch rank 1: the median link is slow
+        ({0}, 4, {(0, 1)}),
+        ({2}, 5, {(1, 2), (2, 3)}),
+        ({5}, 12, {(4, 5), (5, 6)}),
+        (set(), 4, set()),
+        (set(range(4)), 4, set()),  # all alike
+    ],
+)
+def test_links_of_one_rank_may_be_most(slow, stages, expected):
+    links = [(a, a + 1) for a in range(stages - 1)]
+    ways = [Channel(n, way, True, 0) for n, way in enumerate([*links, *((b, a) for a, b in links)])]
+    spent = np.array([50.0 if slow & set(way.members) else 10.0 for way in ways] * 4)
+    rows = np.arange(len(spent))
+    ops = SimpleNamespace(channels=tuple(ways), channel=rows % len(ways), step=rows // len(ways))
+    case = SimpleNamespace(ops=ops, waits=SimpleNamespace(first_row=rows))
+    found = _compare(case, {n: rows[n :: len(ways)].tolist() for n in range(len(ways))}, spent)
+    assert {tuple(sorted(ways[n].members)) for n in found} == expected

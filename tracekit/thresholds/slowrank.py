@@ -295,3 +295,6 @@ MOSTLY_ONE: Final = 0.4
 
 LONGEST_PRICED: Final = 3
 """Ranks that work longest beyond their peers, of which each is priced alone: who causes most of the loss is there."""
+
+STOOD_STILL: Final = 0.9
+"""Share of an operation without compute beside it, if the rank waits for it at once: a tail of a kernel may overlap."""

@@ -39,3 +39,6 @@ is missing from the price of three steps."""
 EXPERTS_ONLY: Final = 0.3
 """Share of a rank's excess that kernels which follow no data may show where experts are all that is longer on it: a
 device that is slow throughout shows all of it."""
+
+FEW_LINKS: Final = 16
+"""Ways of messages in a pipeline that is short: up to nine stages. Of more links those of one rank are a small part."""

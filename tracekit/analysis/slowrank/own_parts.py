@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
+from tracekit.thresholds.slowrank import STOOD_STILL
 
 
 @dataclass(frozen=True)
@@ -51,23 +52,30 @@ def parts_of(
     """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
 
     Steps are cut at the operations of the busiest channel and at all messages, else at the former alone. Across other
-    channels the order differs from rank to rank where one of them runs behind compute. The messages of a pipeline
-    follow its schedule, which ranks of one stage share. `rows` are the rank's operations, `labels` their steps.
+    channels the order differs from rank to rank where one of them runs behind compute; those for which the rank stood
+    still throughout do not, and cut the finest parts. The messages of a pipeline follow its schedule, which ranks of
+    one stage share. `rows` are the rank's operations, `labels` their steps.
     """
     messages = np.array([c.p2p for c in ops.channels] or [False])
     channel = ops.channel[rows]
     channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
     known = channel[channel >= 0]
     busiest = channel == np.argmax(np.bincount(known)) if len(known) else np.ones(len(rows), bool)
-    finest = busiest | (channel == len(messages))
+    sent = busiest | (channel == len(messages))
+    still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end - ops.start)[rows]))
+    masks = [still, sent, busiest]
     return tuple(
         _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots)
-        for mask in ([finest] if (finest == busiest).all() else [finest, busiest])
+        for mask, coarser in zip(masks, [*masks[1:], None], strict=True)
+        if coarser is None or (mask != coarser).any()
     )
 
 
 def _parts(ops: Operations, steps: Sequence[I64], knots: F64) -> Parts:
-    order = tuple(str(ops.op[row]) for found in steps for row in found.tolist())
+    members = [*(len(c.members) for c in ops.channels), 0]  # the last is of those without a channel
+    order = tuple(
+        f"{ops.op[row]} of {members[ops.channel[row]]}" for found in steps for row in found.tolist()
+    )
     starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
     return Parts(cut(knots, [ops.at_start[found] for found in steps]), starts, order)
 

@@ -36,6 +36,10 @@ class RankTimeline:
     ]  # the same, cut at operations that its peers run in the same order; the finest first
     start: float  # aligned wall time at the begin of the run
 
+    def alike(self, other: Parts) -> Parts | None:
+        """Its parts that are cut at the same operations as those of `other`, None where it has none."""
+        return next((p for p in self.parts if p.alike(other)), None)
+
 
 def runs_of(run: Measured) -> list[tuple[int, ...]]:
     """Columns of analysed steps, in groups that follow each other without a gap."""

@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
 from tracekit.analysis.slowrank.inferred_members import beyond_inferred_group
 from tracekit.analysis.slowrank.link_cure import prices
+from tracekit.analysis.slowrank.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.nodes import (
     LONE_LINK,
@@ -23,7 +24,7 @@ from tracekit.analysis.slowrank.nodes import (
     reach,
     whole_boundaries,
 )
-from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA, spread_of_others
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA, level_of, spread_of_others
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -222,18 +223,23 @@ def _briefest(case: Case) -> F64:
 
 
 def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int, _Slowness]:
-    """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns."""
+    """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
+
+    In a short pipeline the others are links of other ranks, and those found to be sound.
+    """
     places = {c: _by_place(case, n) for c, n in channels.items()}
     level = _both_ways(
         case, {c: float(np.mean([np.median(spent[p]) for p in found])) for c, found in places.items()}
     )
-    slow = {}
-    ratio = LINK_RATIO if len(channels) > 2 else LINK_RATIO_OF_TWO
-    for (channel, numbers), peers, between in zip(
-        channels.items(), *spread_of_others(list(level.values())), strict=True
-    ):
+    slow: dict[int, _Slowness] = {}
+    usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
+    ends = short_pipeline([case.ops.channels[c] for c in channels])
+    for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # those that touch all come last
+        others = beside(ends, channel, slow) if crowded(ends, channel) else []
+        peers, between = level_of([level[c] for c in others]) if others else usual[channel]
+        ratio = LINK_RATIO if len(others or channels) > 2 else LINK_RATIO_OF_TWO
         apart = np.concatenate([np.abs(spent[p] - np.median(spent[p])) for p in places[channel]])
-        noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(numbers))
+        noise = MAD_TO_SIGMA * float(np.median(apart)) / np.sqrt(len(channels[channel]))
         scale = max(float(np.hypot(noise, between)), LINK_NOISE_SHARE * peers, 1.0)
         z = (level[channel] - peers) / scale
         if level[channel] > ratio * peers and z > Z_LIMIT:

@@ -73,6 +73,12 @@ def spread_of_others(levels: Sequence[float]) -> tuple[list[float], list[float]]
     return peers[:, 0].tolist(), (MAD_TO_SIGMA * between[:, 0]).tolist()
 
 
+def level_of(levels: Sequence[float]) -> tuple[float, float]:
+    """(the median of one level or more, their robust standard deviation about it)."""
+    middle = float(np.median(levels))
+    return middle, MAD_TO_SIGMA * float(np.median(np.abs(np.array(levels) - middle)))
+
+
 def spread(values: F64) -> float:
     """Robust standard deviation of all finite entries, from their median absolute deviation; 0 where there is none."""
     flat = values[np.isfinite(values)]

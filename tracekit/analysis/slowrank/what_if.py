@@ -115,8 +115,7 @@ class StepModel:
                     continue
                 mates = [by_row[o] for o in others if o in by_row and o != row]
                 for which, mine in enumerate(by_row[row].parts):
-                    same = [m.parts[which] for m in mates if which < len(m.parts)]
-                    same = [p for p in same if p.alike(mine)]
+                    same = [p for m in mates if (p := m.alike(mine)) is not None]
                     last = mine is by_row[row].parts[-1]
                     if len(same) > (0 if last else MAJORITY * len(mates)):
                         found[n, row] = which, np.median([np.diff(p.cuts) for p in same], axis=0)
