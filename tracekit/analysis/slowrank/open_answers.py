@@ -138,7 +138,7 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
 
 
-_GUESSED = "nothing tells the ends of its messages but when they ended"
+_GUESSED = "nothing tells who takes part in its transfers but when they ended"
 _BESIDE = "compute takes longer beside communication that waits for it, and nothing tells by how much"
 _WITHOUT_LINK = (
     "record a few steps with these ranks on other hosts, or with another cable, and compare the step times"

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
+from tracekit.analysis.slowrank.inferred_members import beyond_inferred_group
 from tracekit.analysis.slowrank.link_cure import prices
 from tracekit.analysis.slowrank.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
@@ -154,6 +155,8 @@ def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
 
 def _is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) -> bool:
     """Whether slow messages, the instances `numbers`, surely are of their channel, or are slow without any clock."""
+    if not case.ops.channels[channel].p2p:
+        return not beyond_inferred_group(case, numbers)
     if not _guessed(case, case.ops.channels[channel].members):
         return True
     return clockless and not _loosely_joined(case, numbers)
