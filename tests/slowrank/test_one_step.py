@@ -11,6 +11,7 @@ from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.evidence_gaps import compared_little
 from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health
+from tracekit.findings import Coverage
 from tracekit.tables.step_marks import NO_STEP
 
 
@@ -98,3 +99,17 @@ def test_a_loader_that_stalls_once_stalls_again(tmp_path, loads, verdict):
     found = analyse(run)
     assert found.verdict == verdict, found.reason
     assert [(c.rank, c.cause) for c in found.candidates] == ([(3, "dataloader")] if loads else [])
+
+
+def test_a_pause_whose_waits_are_unmatched_is_open(tmp_path, monkeypatch):
+    """Curing a rank saves nothing in the model where those who wait for it wait in what was not matched."""
+    mesh = grid(tp=2, dp=4)
+    case = prepared(job(tmp_path, mesh, accident=(5, 1, 4000.0), steps=2, layers=6), mesh)
+    case = replace(case, found=replace(case.found, throughout=frozenset()))
+    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.saved_ns", lambda *_: 0.0)
+    assert in_one_step(case) is None
+    monkeypatch.setattr("tracekit.analysis.slowrank.recurrence.coverage", lambda _: Coverage(0.8, {}))
+    once = in_one_step(case)
+    assert once is not None
+    assert (case.steps.ranks[once.row], once.column) == (5, 1)
+    assert once.gain > 0.5e6

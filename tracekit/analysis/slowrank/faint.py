@@ -4,6 +4,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import bounds_of, most_ns
+from tracekit.analysis.slowrank.faint_node import faint_node_answer
 from tracekit.analysis.slowrank.long_stage import faint_stage
 from tracekit.analysis.slowrank.open_answers import (
     candidates_of,
@@ -19,6 +20,11 @@ from tracekit.units import ms
 
 
 def faint_answer(case: Case) -> Answer | None:
+    """Return the answer about ranks, a stage or a node whose excess chance hardly explains; None without any."""
+    return faint_rank_answer(case) or faint_stage_answer(case) or faint_node_answer(case)
+
+
+def faint_rank_answer(case: Case) -> Answer | None:
     """Return the answer that names ranks whose excess chance hardly explains; None where there are none."""
     z = np.nan_to_num(case.found.z, nan=0.0)
     sure = np.array([confidence(v, len(z)) for v in z.tolist()])

@@ -1,9 +1,11 @@
-"""Collectives of inferred groups that last longer than any transfer: they wait for somebody whom the group leaves out.
+"""Whether slow transfers are surely of those to whom they were joined, where no argument tells who takes part.
 
+A collective of an inferred group that lasts longer than any transfer waits for somebody whom the group leaves out.
 Groups that no argument names are told by who leaves together. Replicas in step leave together as well, so that the wait
 of a stage for another one may be taken for the transfer of its own groups.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.tables.buffered_sends import bytes_of
 from tracekit.thresholds.slowrank import MAJORITY, ROUND_TRIP, SLOWEST_BYTES_PER_NS, SLOWEST_START_NS
+from tracekit.thresholds.tables import TAIL_NS
 
 
 def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
@@ -25,3 +28,28 @@ def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
         guessed = inferred is not None and bool(inferred[row - ops.of(rank).start])
         beyond.append(guessed and float(case.waits.delivery[number]) > most)
     return float(np.mean(beyond)) > MAJORITY
+
+
+def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
+    """Whether nothing but when they ended told the ends of messages between two ranks, either way."""
+    return any(c.inferred and set(c.members) == set(ends) for c in case.ops.channels)
+
+
+def is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) -> bool:
+    """Whether slow messages, the instances `numbers`, surely are of their channel, or are slow without any clock."""
+    if not case.ops.channels[channel].p2p:
+        return not beyond_inferred_group(case, numbers)
+    if not _guessed(case, case.ops.channels[channel].members):
+        return True
+    return clockless and not _loosely_joined(case, numbers)
+
+
+def _loosely_joined(case: Case, numbers: list[int]) -> bool:
+    """Whether most of the exchanges `numbers` leave apart on the common clock: others may be their counterparts."""
+    ops = case.ops
+    rows = np.flatnonzero(np.isin(ops.instance, numbers) & (ops.op == "send_recv"))
+    ends = [int(case.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]
+    left: dict[int, list[int]] = defaultdict(list)
+    for number, end in zip(ops.instance[rows].tolist(), ends, strict=True):
+        left[number].append(end)
+    return bool(left) and float(np.median([max(e) - min(e) for e in left.values()])) > TAIL_NS

@@ -17,7 +17,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     unread,
     what_would_decide,
 )
-from tracekit.analysis.slowrank.faint import faint_answer, faint_stage_answer
+from tracekit.analysis.slowrank.faint import faint_answer
 from tracekit.analysis.slowrank.inferred_steps import unequal_steps_answer
 from tracekit.analysis.slowrank.late_launch import late_launch_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
@@ -93,7 +93,7 @@ def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | Non
     near = nearly_costly(case)
     if near is not None:
         return _near_answer(case, near)
-    return faint_answer(case) or faint_stage_answer(case)
+    return faint_answer(case)
 
 
 def _near_answer(case: Case, found: Undecided) -> Answer:

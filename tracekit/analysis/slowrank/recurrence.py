@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.evidence_gaps import coverage, most_ns
 from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.throttled import slow_throughout
@@ -50,6 +51,8 @@ def in_one_step(case: Case) -> OneStep | None:
         if row in case.found.throughout and part <= 1:
             continue
         gain = saved_ns(case, rows, typical_without(case, rows))
+        if coverage(case).matched != 1:  # others may wait for it where nothing tells with whom
+            gain = max(gain, most_ns(case, rows))
         most = part * float(mean[row]) if part > 1 else gain  # others wait for it behind the cut
         longer = part * mean[row] > MIN_LOST_SHARE * case.step_ns
         if not longer or most < MIN_LOST_SHARE * case.step_ns or costs_in_others(case, rows, gain):

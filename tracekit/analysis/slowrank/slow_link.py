@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
-from tracekit.analysis.slowrank.inferred_members import beyond_inferred_group
+from tracekit.analysis.slowrank.inferred_members import is_sure
 from tracekit.analysis.slowrank.link_cure import prices
 from tracekit.analysis.slowrank.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
@@ -38,7 +38,6 @@ from tracekit.thresholds.slowrank import (
     TIME_SLICE_NS,
     Z_LIMIT,
 )
-from tracekit.thresholds.tables import TAIL_NS
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def _slow_channels(
             if found.here - found.peers <= max(doubt, scheduled):
                 continue
             slow[c].append(found)
-            sure |= _is_sure(case, c, channels[c], clockless=c in told)
+            sure |= is_sure(case, c, channels[c], clockless=c in told)
             late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
             untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
             late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
@@ -146,31 +145,6 @@ def _slow_channels(
         rest = _not_compared(case, c, tested[c])
         late[rest] = np.maximum(late[rest], delivery[rest] * (1 - max(f.peers / f.here for f in several)))
     return slow, tested, late, sure
-
-
-def _guessed(case: Case, ends: tuple[int, ...]) -> bool:
-    """Whether nothing but when they ended told the ends of messages between two ranks, either way."""
-    return any(c.inferred and set(c.members) == set(ends) for c in case.ops.channels)
-
-
-def _is_sure(case: Case, channel: int, numbers: list[int], *, clockless: bool) -> bool:
-    """Whether slow messages, the instances `numbers`, surely are of their channel, or are slow without any clock."""
-    if not case.ops.channels[channel].p2p:
-        return not beyond_inferred_group(case, numbers)
-    if not _guessed(case, case.ops.channels[channel].members):
-        return True
-    return clockless and not _loosely_joined(case, numbers)
-
-
-def _loosely_joined(case: Case, numbers: list[int]) -> bool:
-    """Whether most of the exchanges `numbers` leave apart on the common clock: others may be their counterparts."""
-    ops = case.ops
-    rows = np.flatnonzero(np.isin(ops.instance, numbers) & (ops.op == "send_recv"))
-    ends = [int(case.clocks.align(int(ops.rank[row]), ops.end[row : row + 1])[0]) for row in rows.tolist()]
-    left: dict[int, list[int]] = defaultdict(list)
-    for number, end in zip(ops.instance[rows].tolist(), ends, strict=True):
-        left[number].append(end)
-    return bool(left) and float(np.median([max(e) - min(e) for e in left.values()])) > TAIL_NS
 
 
 def _longest(case: Case, slow: Iterable[int], late: F64) -> float:
