@@ -32,7 +32,13 @@ from tracekit.tables.clock import align
 from tracekit.tables.common_ends import Members, Together, clusters
 from tracekit.tables.match import Operations, match, rematch
 from tracekit.tables.operations import RankOps
-from tracekit.tables.stream_sequences import StreamClass, stream_classes, streams_of_all, unnamed_rows
+from tracekit.tables.stream_sequences import (
+    UNTOLD_KINDS,
+    StreamClass,
+    stream_classes,
+    streams_of_all,
+    unnamed_rows,
+)
 from tracekit.tables.streams_apart import streams_apart
 from tracekit.tables.thread_groups import groups_of_threads
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups
@@ -70,6 +76,8 @@ def _by_streams(
         return run, ranks
     if not any(len(g.ranks) > 1 for g in run.groups):
         told = _told(run, ranks, order) if sizes is None else {}
+        if told is None and _one_stream_each(ranks) and not _leaves_apart(ranks, _world(run, ranks)):
+            told = _everybodys(run, ranks)
         if told is None and not _is_pipeline(*named(run, ranks, {(-1, -1): _world(run, ranks)}), order):
             raise MeshUnknownError(
                 "the traces name no process groups, and the ends of collectives do not tell which ranks belong "
@@ -91,13 +99,39 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
     From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these.
     """
     world = _world(run, ranks)
-    apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
-    if any(found != {world} for found in listed_groups(run).values()) or any(
-        a is not None and a > ENDS_WIDTH_NS for a in apart
-    ):
+    if any(found != {world} for found in listed_groups(run).values()) or _leaves_apart(ranks, world):
         return {}
+    return _everybodys(run, ranks)
+
+
+def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
+    """(rank, stream) → everybody, for all streams with collectives that name no group."""
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
-    return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
+    return {(rank, s): _world(run, ranks) for rank, streams in open_ for s in np.unique(streams).tolist()}
+
+
+def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
+    """Whether ends show that the collectives of streams are not everybody's."""
+    apart = [Together(c).apart([world]) for c in stream_classes(ranks)]
+    return any(a is not None and a > ENDS_WIDTH_NS for a in apart)
+
+
+def _one_stream_each(ranks: list[RankOps]) -> bool:
+    """Whether each rank communicates on one stream alone, in the same collectives, over a step or more.
+
+    Before torch 2.3, where files list no groups, each communicator has a stream of its own. Ranks that have one alone
+    form one group, or they would be several jobs. Windows of less than a step may hold one of several groups only, and
+    messages may join ranks in other ways.
+    """
+    kinds = {frozenset(r.op) for r in ranks}
+    if len(kinds) > 1 or kinds & {frozenset()} or any(kinds_of & UNTOLD_KINDS for kinds_of in kinds):
+        return False
+    return all(
+        len(r.steps) >= len(("begun", "ended"))
+        and bool(unnamed_rows(r).all())
+        and len(np.unique(r.stream if r.stream is not None else [])) == 1
+        for r in ranks
+    )
 
 
 def _told(
