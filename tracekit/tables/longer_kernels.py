@@ -21,6 +21,7 @@ class LongerKernels:
     ns: float  # by how much all kernels of the step are longer, together
     share: float  # of the usual time of all, what falls to kernels that are longer by a fair part of the common factor
     count: int  # such kernels
+    whole: float = 0.0  # the usual time of all, ns
 
 
 def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int) -> LongerKernels:
@@ -70,4 +71,4 @@ def _compared(took: F64, usual: F64) -> LongerKernels:
         return LongerKernels(0.0, 0.0, 0)
     over, beside = (took - usual).T
     fair = (over >= LONGER_PART * usual[:, 0] * (longer / whole)) & (beside <= LIKE_SHARE)
-    return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()))
+    return LongerKernels(longer, float(usual[fair, 0].sum()) / whole, int(fair.sum()), whole)

@@ -29,9 +29,15 @@ class StepKernels:
 
     def reversed(self) -> "StepKernels":
         """The same kernels, the last one first."""
-        back = slice(None, None, -1)
+        return self._taken(slice(None, None, -1))
+
+    def first(self, count: int) -> "StepKernels":
+        """The first `count` kernels."""
+        return self._taken(slice(count))
+
+    def _taken(self, part: slice) -> "StepKernels":
         return StepKernels(
-            self.column[back], self.name[back], self.lasted[back], self.shared[back], self.counts[back]
+            self.column[part], self.name[part], self.lasted[part], self.shared[part], self.counts[part]
         )
 
 

@@ -15,7 +15,7 @@ from tracekit.analysis.slowrank.suspects import Answer, suspect_of
 from tracekit.analysis.slowrank.throttled import fills_step
 from tracekit.tables.compute_time import windows_of
 from tracekit.tables.intervals import I64
-from tracekit.tables.longer_kernels import longer_kernels
+from tracekit.tables.longer_kernels import LongerKernels, longer_kernels
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.step_kernels import StepKernels, kernels_between
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, PEERS_SAMPLED, RANKS_SAMPLED, STAGE_TELLING_PEERS
@@ -74,30 +74,33 @@ def slow_outside(case: Case) -> SlowOutside | None:
 
 
 def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOutside]:
-    """The ranks among those of one stage whose kernels are longer than their peers' in these parts."""
-    parts = _alike(parts)
+    """The ranks among those of one stage whose kernels are longer than their peers' in these parts.
+
+    In larger stages only those are read that took long for the same operations.
+    """
+    long = list(parts)
+    if len(parts) > RANKS_SAMPLED:
+        alike = _alike(parts)
+        slowest = sorted(alike, key=lambda row: -int(alike[row].own[-1]))
+        long = slowest[:RANKS_SAMPLED]
+        parts = {row: alike[row] for row in (*long, *slowest[len(slowest) // 2 :][:PEERS_SAMPLED])}
     if len(parts) < STAGE_TELLING_PEERS:
         return []
-    rows, own = list(parts), np.array([p.own[-1] for p in parts.values()], np.float64)
-    usual = float(np.median(own))
-    step = np.array([np.nanmedian(case.steps.own[row]) for row in rows])
-    over = own / usual - 1 if usual > 0 else np.zeros(len(own))
-    worst = np.argsort(-over, kind="stable")[:RANKS_SAMPLED]
-    long = [rows[i] for i in worst.tolist() if over[i] * step[i] >= MIN_LOST_SHARE * case.step_ns]
-    peers = [row for row in rows if row not in long]
-    if not long or not peers:
-        return []
-    beside = [_kernels(case, row, parts[row], before=before) for row in _some(peers)]
+    kernels = {row: _kernels(case, row, part, before=before) for row, part in parts.items()}
     found = []
     for row in long:
-        longer = longer_kernels(_kernels(case, row, parts[row], before=before), beside, 0)
-        if fills_step(longer, float(parts[row].own[-1] - usual)):
-            found.append(SlowOutside(row, float(parts[row].own[-1] / usual), before))
+        longer = _beside_peers(kernels[row], [k for r, k in kernels.items() if r != row])
+        worth = longer.ns * np.nanmedian(case.steps.own[row]) >= MIN_LOST_SHARE * case.step_ns * longer.whole
+        if longer.whole > 0 and worth and fills_step(longer, longer.ns):
+            found.append(SlowOutside(row, 1 + longer.ns / longer.whole, before))
     return found
 
 
-def _some(peers: Sequence[int]) -> Sequence[int]:
-    return peers[:: max(1, len(peers) // PEERS_SAMPLED)][:PEERS_SAMPLED]
+def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
+    """How kernels compare with those of the peers that recorded most, as far as all of these did."""
+    peers = sorted(others, key=lambda k: -len(k.name))[:PEERS_SAMPLED]
+    count = min(len(k.name) for k in (mine, *peers))
+    return longer_kernels(mine.first(count), [k.first(count) for k in peers], 0)
 
 
 def _alike(parts: dict[int, _Part]) -> dict[int, _Part]:
@@ -106,13 +109,18 @@ def _alike(parts: dict[int, _Part]) -> dict[int, _Part]:
     shared = {n: n * int((counts >= n).sum()) for n in sorted(set(counts.tolist()))}
     count = max(shared, key=lambda n: shared[n], default=0)
     long = {row: p for row, p in parts.items() if len(p.kinds) >= count}
-    kinds = [p.kinds[:count] for p in long.values()]
+    kinds = [_sorted(p, count) for p in long.values()]
     usual = max(sorted(set(kinds)), key=kinds.count, default=())
     return {
         row: replace(p, kinds=usual, own=p.own[:count], until=p.until[:count])
         for row, p in long.items()
-        if p.kinds[:count] == usual
+        if _sorted(p, count) == usual
     }
+
+
+def _sorted(part: _Part, count: int) -> tuple[str, ...]:
+    """The first `count` kinds of a part, whose order between streams depends on the speed of the rank."""
+    return tuple(sorted(part.kinds[:count]))
 
 
 def _part(case: Case, row: int, *, before: bool) -> _Part | None:
