@@ -24,9 +24,9 @@ def dying(folder, sign, deaths):
     return handle
 
 
-def answers(folder, sign, deaths):
+def answers(folder, sign, deaths, jobs=2):
     """What is said of tasks 0 to 3, and how often task 1 was tried."""
-    found = dict(do_all(range(4), partial(dying, folder, sign, deaths), 2, LIMITS))
+    found = dict(do_all(range(4), partial(dying, folder, sign, deaths), jobs, LIMITS))
     told = [str(found[i]) if isinstance(found[i], Exception) else found[i] for i in range(4)]
     return told, len((folder / "1").read_text())
 
@@ -36,9 +36,13 @@ def test_one_kill_from_outside_refuses_no_file(tmp_path):
     assert told == [0, 2, 4, 6]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize(("sign", "most"), [(signal.SIGKILL, 3), (signal.SIGSEGV, 2)])
-def test_what_dies_each_time_is_refused(tmp_path, sign, most):
-    """After task 0 in the same worker, then in a fresh one; killed from outside, in one more."""
-    told, tries = answers(tmp_path, sign, 99)
+def test_what_dies_each_time_is_refused(tmp_path, sign, most, jobs):
+    """After task 0 in the same worker, then in a fresh one; killed from outside, in one more.
+
+    A second worker may take it in between, after its own tasks: then its death proves nothing either.
+    """
+    told, tries = answers(tmp_path, sign, 99, jobs)
     assert told == [0, "broken", 4, 6]
-    assert tries == most
+    assert tries in range(most, most + jobs)
