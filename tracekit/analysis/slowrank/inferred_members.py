@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.tables.buffered_sends import bytes_of
-from tracekit.thresholds.slowrank import MAJORITY, ROUND_TRIP, SLOWEST_BYTES_PER_NS, SLOWEST_START_NS
+from tracekit.analysis.slowrank.unrecorded import slowest_ns
+from tracekit.thresholds.slowrank import MAJORITY
 from tracekit.thresholds.tables import TAIL_NS
 
 
@@ -23,10 +23,8 @@ def beyond_inferred_group(case: Case, numbers: Sequence[int]) -> bool:
     for number, row in zip(numbers, case.waits.first_row[np.array(numbers)].tolist(), strict=True):
         rank = int(ops.rank[row])
         inferred = ops.per_rank[rank].inferred
-        size = max(bytes_of(str(ops.token[row])), 0)
-        most = SLOWEST_START_NS + ROUND_TRIP * size / SLOWEST_BYTES_PER_NS
         guessed = inferred is not None and bool(inferred[row - ops.of(rank).start])
-        beyond.append(guessed and float(case.waits.delivery[number]) > most)
+        beyond.append(guessed and float(case.waits.delivery[number]) > slowest_ns(str(ops.token[row])))
     return float(np.mean(beyond)) > MAJORITY
 
 

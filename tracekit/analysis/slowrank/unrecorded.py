@@ -186,9 +186,13 @@ def _beyond_network(case: Case, spent: Mapping[int, float]) -> dict[int, float]:
     for row, lasted in spent.items():
         if not ops.per_rank[int(ops.rank[row])].on_gpu or ops.channels[int(ops.channel[row])].p2p:
             continue
-        size = max(bytes_of(str(ops.token[row])), 0)
-        beyond[row] = max(lasted - SLOWEST_START_NS - ROUND_TRIP * size / SLOWEST_BYTES_PER_NS, 0.0)
+        beyond[row] = max(lasted - slowest_ns(str(ops.token[row])), 0.0)
     return beyond
+
+
+def slowest_ns(token: str) -> float:
+    """Return the longest that any network takes for a collective of `token`; of one without a size, to begin. ns."""
+    return SLOWEST_START_NS + ROUND_TRIP * max(bytes_of(token), 0) / SLOWEST_BYTES_PER_NS
 
 
 def _crosses_replicas(kind: Kind) -> bool:
