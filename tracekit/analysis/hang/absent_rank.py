@@ -46,7 +46,7 @@ class AbsentRank:
                         found[frontier.rank] = skipped
         return found
 
-    def objection(self, calls: Sequence[CallId]) -> "Objection | None":
+    def objection(self, calls: Sequence[CallId]) -> Objection | None:
         """Say why this may not be the rank that did not come to these calls; None if nothing says so."""
         groups = self._scene.groups
         if skipped := self.partners_that_skipped(witnesses=1):

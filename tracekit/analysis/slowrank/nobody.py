@@ -36,7 +36,7 @@ from tracekit.analysis.slowrank.open_answers import (
     unread_answer,
     unseen_answer,
 )
-from tracekit.analysis.slowrank.outside_steps import slow_outside, slow_outside_answer
+from tracekit.analysis.slowrank.outside_steps import slow_outside_answer
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
 from tracekit.analysis.slowrank.slow_launch import slow_launch_answer
 from tracekit.analysis.slowrank.slow_link import SlowLink
@@ -61,9 +61,8 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     chance = once is not None and not others_prove_health(case, once)
     alone, dealt = in_the_only_step(case), uneven_tokens(case)
     beyond = chance or alone is not None or undecided(case) is not None  # more than tokens explain
-    beyond = beyond or (bool(dealt) and slow_outside(case) is not None)
     if dealt and not beyond:
-        return uneven_tokens_answer(case, dealt)
+        return slow_outside_answer(case) or uneven_tokens_answer(case, dealt)
     uneven = 0.0 if dealt else uneven_data(case)
     if uneven and (
         alone is None or only_attention(case, alone.rows)

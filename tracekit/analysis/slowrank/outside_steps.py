@@ -16,6 +16,7 @@ from tracekit.analysis.slowrank.throttled import fills_step
 from tracekit.tables.compute_time import windows_of
 from tracekit.tables.intervals import I64
 from tracekit.tables.longer_kernels import LongerKernels, longer_kernels
+from tracekit.tables.match import Mask
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.step_kernels import StepKernels, kernels_between
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, PEERS_SAMPLED, RANKS_SAMPLED, STAGE_TELLING_PEERS
@@ -66,9 +67,12 @@ def slow_outside_answer(case: Case) -> Answer | None:
 def slow_outside(case: Case) -> SlowOutside | None:
     """The rank whose device was slowest beside the compared steps; None where none could cost enough."""
     found: list[SlowOutside] = []
+    compared = ~case.ops.among(UNDIRECTED)  # messages on streams of their own keep no common order
     for before in (True, False):
         for stage in case.stages:
-            parts = {row: part for row in stage.tolist() if (part := _part(case, row, before=before))}
+            parts = {
+                row: part for row in stage.tolist() if (part := _part(case, row, compared, before=before))
+            }
             found += _slow(case, parts, before=before)
     return max(found, key=lambda f: f.factor, default=None)
 
@@ -98,8 +102,11 @@ def _slow(case: Case, parts: dict[int, _Part], *, before: bool) -> list[SlowOuts
 
 def _beside_peers(mine: StepKernels, others: Sequence[StepKernels]) -> LongerKernels:
     """How kernels compare with those of the peers that recorded most, as far as all of these did."""
-    peers = sorted(others, key=lambda k: -len(k.name))[:PEERS_SAMPLED]
-    count = min(len(k.name) for k in (mine, *peers))
+    longest = sorted((len(k.name) for k in others), reverse=True)[:PEERS_SAMPLED]
+    peers = [
+        k for k in others if len(k.name) >= longest[-1]
+    ]  # with those as long, so that no order of ranks counts
+    count = min(len(mine.name), longest[-1])
     return longer_kernels(mine.first(count), [k.first(count) for k in peers], 0)
 
 
@@ -123,8 +130,8 @@ def _sorted(part: _Part, count: int) -> tuple[str, ...]:
     return tuple(sorted(part.kinds[:count]))
 
 
-def _part(case: Case, row: int, *, before: bool) -> _Part | None:
-    """What the rank in `row` recorded on one side of its compared steps; None without operations there."""
+def _part(case: Case, row: int, compared: Mask, *, before: bool) -> _Part | None:
+    """What the rank in `row` recorded on one side of its steps; None without operations that are `compared`."""
     ops, rank = case.ops, case.steps.ranks[row]
     columns = np.flatnonzero(np.isfinite(case.steps.own[row])).tolist()
     if not columns or not ops.per_rank[rank].on_gpu:
@@ -134,10 +141,7 @@ def _part(case: Case, row: int, *, before: bool) -> _Part | None:
     here = ops.of(rank)
     start, end = ops.start[here], ops.end[here]
     beside = np.asarray(end <= border if before else start >= border)
-    message = np.isin(
-        ops.op[here].astype(str), UNDIRECTED
-    )  # on streams of their own, they keep no common order
-    rows = np.flatnonzero(beside & ~message)
+    rows = np.flatnonzero(beside & compared[here])
     if not len(rows):
         return None
     rows = rows[np.lexsort((rows, -start[rows] if before else start[rows]))]

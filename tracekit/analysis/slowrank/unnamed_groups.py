@@ -106,8 +106,9 @@ def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Member
 
 def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → everybody, for all streams with collectives that name no group."""
+    world = _world(run, ranks)
     open_ = ((r.rank, r.stream[unnamed_rows(r)]) for r in ranks if r.stream is not None)
-    return {(rank, s): _world(run, ranks) for rank, streams in open_ for s in np.unique(streams).tolist()}
+    return {(rank, s): world for rank, streams in open_ for s in np.unique(streams).tolist()}
 
 
 def _leaves_apart(ranks: list[RankOps], world: Members) -> bool:
