@@ -39,3 +39,28 @@ def test_who_posts_late_in_most_steps_is_a_candidate(tmp_path, late, verdict, ca
     found = analyse(job(tmp_path, late))
     assert (found.verdict, [c.rank for c in found.candidates], found.suspects) == (verdict, candidates, ())
     assert ("comes last to collectives in most steps" in found.reason) == (verdict == "inconclusive")
+
+
+def test_a_rank_that_fell_behind_once_counts_once(tmp_path):
+    """Ranks 2 and 6 gather 100 µs in sight, the others beside compute; rank 2 has done 30 µs more from the start."""
+    lines = [Timeline(rank) for rank in range(8)]
+    groups = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)} | {2 + i: (i, i + 4) for i in range(4)}
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for turn in range(10):
+            handles = []
+            for line in lines:
+                first = 30 if (turn, line.rank) == (0, 2) else 0
+                if line.rank in {2, 6}:
+                    line.finish(line.post(2 + line.rank % 4, "broadcast"), line.at + 100)
+                else:
+                    line.beside(2 + line.rank % 4, 100, step * 10 + turn)
+                line.compute(200 + first - (30 if (turn, line.rank) == (9, 2) else 0))
+                handles.append((line, line.post(line.rank // 4)))
+            end = max(h[0] for _, h in handles) + 20
+            for line, handle in handles:
+                line.finish(handle, end, **SIZED)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    found = analyse(write_run(tmp_path, lines, groups, {n: "tp" if n < 2 else "dp" for n in groups}, 8))
+    assert (found.verdict, found.candidates) == ("healthy", ())

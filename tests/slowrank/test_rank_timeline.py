@@ -68,3 +68,18 @@ def test_a_collective_queued_behind_lateness_was_ready_before():
     assert ops.at_start[mine].tolist() == [100 * US, 400 * US, 500 * US]
     assert second == pytest.approx(250 * US, rel=0.05)
     assert queue.ready[ops.of(1)].tolist() == ops.at_start[ops.of(1)].tolist()
+
+
+def test_collectives_that_all_members_queue_were_ready_evenly():
+    """Three transfers of 300 µs each follow 100 µs of work each: the last two stand in everybody's queue."""
+    rows = [
+        step(0, 0, 1100),
+        *(gemm(100 * n, 100) for n in range(3)),
+        *(comm(100 + 300 * n, 300, 0) for n in range(3)),
+    ]
+    rows.append(gemm(1000, 100))
+    ops = matched({0: rows, 1: rows}, group(0, 0, 1))
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
+    for rank in (0, 1):
+        assert ops.at_start[ops.of(rank)].tolist() == [100 * US, 300 * US, 300 * US]
+        assert queue.ready[ops.of(rank)].tolist() == [100 * US, 200 * US, 300 * US]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tables.rows import comm, gemm, group, matched, step
+from tests.tables.rows import bare, comm, gemm, group, matched, step
 from tracekit.tables.step_marks import NO_STEP, captures, issue_times, label
 from tracekit.tables.steps import measure
 
@@ -41,6 +41,15 @@ def test_a_step_without_a_ranks_head_is_skipped():
 def test_a_step_some_rank_never_recorded_is_skipped():
     found = measure(matched({0: steady(range(5)), 1: steady(range(4))}, PAIR))
     assert (found.numbers, found.partial) == ((0, 1, 2, 3), (4,))
+
+
+@pytest.mark.parametrize(("messages", "numbers"), [(True, (0, 1, 2)), (False, (0, 1, 2, 3))])
+def test_messages_without_peers_show_a_cut_step(messages, numbers):
+    """All recordings end before the last collective of step 3; without messages it may have fewer."""
+    rows = [*steady(range(4), calls=3)[:-2], step(3, 1080, 340)]
+    sent = [bare(r["ts"] / 1000 + 40, 10, n) for n, r in enumerate(rows) if r["name"] == "gemm"]
+    found = measure(matched(dict.fromkeys((0, 1), rows + (sent if messages else [])), PAIR))
+    assert found.numbers == numbers
 
 
 @pytest.mark.parametrize(("lost", "whole"), [([4], True), ([], False)])

@@ -108,6 +108,7 @@ def _counted(
     # Messages of ranks that have some without a peer may be among those: the two ends may count differently.
     asked = [c for c in ops.channels if not (c.p2p and open_ends.intersection(c.members))]
     pairs = [(c.number, found) for c in asked if len(found := _rows(ranks, c.members))]
+    lacking += _messages_cut(ops, step, numbers, open_ends)
     mine = (ops.channel >= 0) & np.isin(step, numbers)
     row, column = np.searchsorted(ranks, ops.rank[mine]), np.searchsorted(numbers, step[mine])
     np.add.at(known, (row, column), 1)
@@ -127,6 +128,24 @@ def _counted(
     due = np.where(cut, most.max(axis=1, keepdims=True), most)
     np.add.at(lacking, member, np.repeat(due, size, axis=0) - have)
     return known, lacking
+
+
+def _messages_cut(
+    ops: Operations, step: npt.NDArray[np.int32], numbers: Sequence[int], open_ends: set[int]
+) -> npt.NDArray[np.int64]:
+    """How many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
+
+    No channel tells whether both ends of such messages were recorded. But a step in which all these ranks have fewer
+    operations than in their fullest one was cut.
+    """
+    lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
+    rows = [i for i, rank in enumerate(ops.ranks) if rank in open_ends]
+    if not rows or not len(numbers):
+        return lacking
+    have = _operations(ops, step, numbers)[rows]
+    short = have.max(axis=1, keepdims=True) - have
+    lacking[rows] = np.where((short > 0).all(axis=0), short, 0)
+    return lacking
 
 
 def _rows(ranks: npt.NDArray[np.int64], members: Sequence[int]) -> npt.NDArray[np.int64]:

@@ -45,17 +45,33 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     wall = ops.start.astype(np.float64)
     wall[this[told]] = np.minimum(_per_rank(run, lambda r: r.ready)[this[told]], wall[this[told]])
     _in_order(wall, this[told], behind[told])
-    guessed = stood & ~told & ~run.in_message[this] & (free | (waits.wait[behind] > 0))
+    guessed = stood & ~told & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
         return CollectiveQueue(ready, wall, before)
-    begin, own = _own(run, this)
-    moment = begin + own * _share_of_last(run)[ops.instance[this]]
-    known = np.isfinite(moment)
-    low, high = ops.at_start[behind].astype(np.float64), ready[this]
-    ready[this] = np.where(known, np.clip(moment, low, high), high)
+    ready[this] = _evenly(ops.at_start, this, behind)
+    late = this[waits.wait[behind] > QUEUED_NS]
+    begin, own = _own(run, late)
+    moment = begin + own * _share_of_last(run, ready)[ops.instance[late]]
+    ready[late] = np.fmin(moment, ops.at_start[late])
+    _in_order(ready, this, behind)
     return CollectiveQueue(ready, wall, before)
+
+
+def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
+    """Own time at which each queued operation `this` was ready if its queue grew evenly, ns; no later than it began.
+
+    A queue begins with an operation that stood in none. Where transfers last longer than the work between them, all
+    members queue, and nobody shows when; but the last one was ready when the work for it was done.
+    """
+    head = np.flatnonzero(np.append(True, behind[1:] != this[:-1]))[: len(this)]
+    size = np.diff(np.append(head, len(this)))
+    place = np.arange(len(this)) - np.repeat(head, size) + 1
+    first = at_start[behind[head]].astype(np.float64)
+    last = at_start[this[head + size - 1]].astype(np.float64)
+    grown = np.repeat(first, size) + np.repeat((last - first) / size, size) * place
+    return np.asarray(np.minimum(grown, at_start[this]), np.float64)
 
 
 def _pairs(run: Measured) -> tuple[I64, I64]:
@@ -107,7 +123,7 @@ def _own(run: Measured, rows: I64) -> tuple[F64, F64]:
     return begin, own
 
 
-def _share_of_last(run: Measured) -> F64:
+def _share_of_last(run: Measured, ready: F64) -> F64:
     """Per instance the share (0 to 1) of its own work of the step that the member which came last had done.
 
     Of several that came together the least counts: a member that queued as well shows no earlier moment.
@@ -115,7 +131,7 @@ def _share_of_last(run: Measured) -> F64:
     ops, waits = run.ops, run.waits
     rows = np.flatnonzero((ops.instance >= 0) & (waits.wait <= NO_WORK_NS))
     begin, own = _own(run, rows)
-    share = (ops.at_start[rows] - begin) / np.where(own > 0, own, np.nan)
+    share = (ready[rows] - begin) / np.where(own > 0, own, np.nan)
     least = np.full(len(waits.first_row), np.inf)
     known = np.isfinite(share)
     np.minimum.at(least, ops.instance[rows][known], share[known])

@@ -5,15 +5,16 @@ longer: no own time shows them, and the replay, which keeps them, prices nobody.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.analysis.slowrank.suspects import Answer, suspect_of
 from tracekit.tables.intervals import I64
+from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -48,35 +49,58 @@ def late_posts(case: Case) -> LatePosts | None:
     )
 
 
-def _waits(case: Case) -> dict[int, np.ndarray]:
-    """Row of a rank → ns by step for which most members of its collectives wait because it posts them late."""
-    found: dict[int, np.ndarray] = defaultdict(lambda: np.zeros(len(case.steps.numbers)))
-    column = {number: i for i, number in enumerate(case.steps.numbers)}
-    row_of = {rank: i for i, rank in enumerate(case.steps.ranks)}
-    begin = case.steps.begin
-    for last, members in _instances(case):
-        at = column[int(case.ops.step[last])] if case.steps.labelled else 0
-        rows = np.array([row_of[int(r)] for r in case.ops.rank[members]])
-        done = case.ops.at_start[members] - begin[rows, at]
-        others = members != last
-        behind = float(done[~others][0] - np.median(done[others]))
-        stood = float(np.median(case.waits.exposed_wait[members[others]]))
-        if np.isfinite(behind) and min(behind, stood) > 0:
-            found[row_of[int(case.ops.rank[last])]][at] += min(behind, stood)
+def _waits(case: Case) -> dict[int, F64]:
+    """Row of a rank → ns by step for which most members of its collectives wait because it posts them late.
+
+    A rank that fell behind stays behind, though its peers waited for that already: only what it fell behind since the
+    collective before it on the same channel counts.
+    """
+    steps, ops = case.steps, case.ops
+    order, bounds = _instances(case)
+    row = np.searchsorted(steps.ranks, ops.rank[order])
+    column = np.searchsorted(steps.numbers, ops.step[order]) if steps.labelled else np.zeros_like(row)
+    done = ops.at_start[order] - steps.begin[row, column]
+    behind, stood = np.full(len(order), np.nan), np.full(len(order), np.nan)
+    size = np.diff(bounds)
+    for many in np.unique(size).tolist():
+        at = bounds[:-1][size == many][:, None] + np.arange(many)
+        behind[at] = done[at] - median_of_others(done[at].T, [np.arange(many)]).T
+        stood[at] = median_of_others(
+            case.waits.exposed_wait[order[at]].T.astype(np.float64), [np.arange(many)]
+        ).T
+    spent = np.fmin(_fell_behind(behind, (ops.channel[order], row, column)), stood)
+    found: dict[int, F64] = defaultdict(lambda: np.zeros(len(steps.numbers)))
+    for i in np.flatnonzero((order == case.waits.last[ops.instance[order]]) & (spent > 0)).tolist():
+        found[int(row[i])][column[i]] += spent[i]
     return found
 
 
-def _instances(case: Case) -> Iterator[tuple[int, I64]]:
-    """(operation of the member that came last, all its operations) of each collective within a stage, seen whole."""
+def _fell_behind(behind: F64, places: tuple[I64, I64, I64]) -> F64:
+    """By how much each operation's rank fell behind since its one before at the same place, ns; in order of time.
+
+    `places` are channel, row and column of Steps; what is first at its place began even.
+    """
+    order = np.lexsort(places)
+    same = np.all([np.diff(p[order]) == 0 for p in places], axis=0)
+    grown = behind.copy()
+    grown[order[1:][same]] -= behind[order[:-1][same]]
+    return grown
+
+
+def _instances(case: Case) -> tuple[I64, I64]:
+    """(operations of the collectives within a stage that were seen whole, by instance; where each instance begins)."""
     ops, waits = case.ops, case.waits
     rows = np.flatnonzero((ops.instance >= 0) & case.analysed & ~case.in_message)
+    rows = rows[waits.complete[ops.instance[rows]]]
     rows = rows[np.argsort(ops.instance[rows], kind="stable")]
     stage = {rank: case.mesh.coords(rank)["pp"] for rank in ops.ranks}
-    for members in np.split(rows, np.flatnonzero(np.diff(ops.instance[rows])) + 1) if len(rows) else []:
-        last = int(waits.last[ops.instance[members[0]]])
-        inside = len({stage[int(r)] for r in ops.rank[members]}) == 1
-        if inside and len(members) > 1 and last in members and waits.complete[ops.instance[last]]:
-            yield last, members
+    mine = np.array([stage[rank] for rank in ops.ranks], np.int64)[np.searchsorted(ops.ranks, ops.rank[rows])]
+    _, place, size = np.unique(ops.instance[rows], return_inverse=True, return_counts=True)
+    first = np.cumsum(size) - size
+    apart = np.bincount(place, mine != mine[first][place], len(size)) > 0 if len(rows) else np.zeros(0, bool)
+    there = np.bincount(place, rows == waits.last[ops.instance[rows]], len(size)) > 0 if len(rows) else apart
+    kept = ~apart & there & (size > 1)
+    return rows[kept[place]], np.append(0, np.cumsum(size[kept]))
 
 
 def with_late_posts(case: Case, answer: Answer) -> Answer:
