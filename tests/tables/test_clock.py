@@ -128,6 +128,23 @@ def test_one_pair_with_mispaired_messages_moves_no_clock():
     assert abs(moved) <= 10_000
 
 
+def test_pairs_that_always_wait_one_way_move_no_clock():
+    """Of four pairs of two stages two take 1 ms longer one way, in every message: they show no middle."""
+    made = {}
+    for rank in range(8):
+        own, stage, peer = [], rank // 4, rank % 4
+        for i in range(20):
+            begin = i * 5000.0
+            own += [step(i, begin, 4950), comm(begin + 10 * rank, 100 - 10 * rank, stage)]
+            for n, (src, dst) in enumerate([(peer, peer + 4), (peer + 4, peer)]):
+                at, lasts = begin + 500 + 2000 * n, 1040.0 if n and peer > 1 else 40.0
+                own.append(send(at, lasts, src, dst) if rank == src else recv(at, lasts, src, dst))
+        made[rank] = own if stage == 0 else shifted(own, 250_000.0)
+    clocks = align(matched(made, group(0, 0, 1, 2, 3), group(1, 4, 5, 6, 7)))
+    moved = int(clocks.align(4, np.array([250_100_000]))[0] - clocks.align(0, np.array([100_000]))[0])
+    assert abs(moved) <= 10_000
+
+
 def test_a_slow_link_adds_no_doubt_about_clocks():
     """Of two links between two stages one takes 2 ms: the quick one says how far the clocks may be off."""
     made = {}

@@ -16,7 +16,13 @@ from tracekit.tables.match import Operations
 from tracekit.tables.messages import message_ends
 from tracekit.tables.operation_names import ROOTED
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import CLOCK_FIT_FROM, CLOCK_FIT_POINTS, QUICKER_LINKS_PERCENTILE
+from tracekit.thresholds.tables import (
+    CLOCK_FIT_FROM,
+    CLOCK_FIT_POINTS,
+    COMMON_END_NS,
+    QUICKER_LINKS_PERCENTILE,
+    WIDE_TRIP,
+)
 
 F64 = npt.NDArray[np.float64]
 
@@ -106,7 +112,8 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
     A message cannot arrive before it was sent. The least (arrival − sending) of the two directions therefore brackets
     the difference of the clocks, and if the quickest transfers are equal the difference lies in the middle, as in the
     network time protocol. Each pair of ranks gives one estimate, and the median of the pairs counts: one message that
-    is paired with the wrong one is enough to mislead a pair.
+    is paired with the wrong one is enough to mislead a pair. Pairs whose messages always waited, one way or both, leave
+    wide brackets and do not count beside narrow ones.
     """
     ends = message_ends(ops)
     while True:
@@ -120,9 +127,13 @@ def _join_islands(ops: Operations, clocks: Clocks) -> None:
         weight = {e: sum(min(len(delays[a, b]), len(delays[b, a])) for a, b in p) for e, p in linked.items()}
         home, other = max(linked, key=lambda e: (weight[e], -e[0], -e[1]))
         bounds = np.array([(min(delays[p]), min(delays[p[::-1]])) for p in linked[home, other]])
+        possible = bounds[bounds.sum(axis=1) >= -COMMON_END_NS]
+        bounds = possible if len(possible) else bounds
+        trips = bounds.sum(axis=1)
+        trip = max(float(np.percentile(trips, QUICKER_LINKS_PERCENTILE)), 0.0)
+        narrow = bounds[trips <= WIDE_TRIP * trip + COMMON_END_NS]
         # how far the other island's clock is ahead, within half the round trip
-        gap = float(np.median(bounds[:, 0] - bounds[:, 1])) / 2
-        trip = max(float(np.percentile(bounds.sum(axis=1), QUICKER_LINKS_PERCENTILE)), 0.0)
+        gap = float(np.median(narrow[:, 0] - narrow[:, 1])) / 2
         for rank in [r for r, i in clocks.island.items() if i == other]:
             clocks.offset[rank] += gap
             clocks.doubt[rank] = clocks.doubt.get(rank, 0.0) + trip / 2

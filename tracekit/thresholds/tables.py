@@ -20,6 +20,9 @@ CLOCK_FIT_POINTS: Final = 240
 QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
+WIDE_TRIP: Final = 4.0
+"""A pair of ranks whose least round trip is so many times that of the quicker pairs always waited."""
+
 RESUME_SLACK_NS: Final = 50_000
 """Compute that begins this long before a wait ends resumed after it, on a CPU trace: both times are the host's."""
 

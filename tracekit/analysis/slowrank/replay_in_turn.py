@@ -14,6 +14,7 @@ class InTurn:
     """One pass through one run of steps, in turn: how far each rank has come, what has been posted; times ns."""
 
     timelines: Sequence[RankTimeline]
+    clock: list[float]  # by timeline: wall time it has reached
     gaps: Sequence[list[float]]  # by timeline: own time before each of its events; the tail comes last
     transfer: list[float]  # by instance
     instance: list[int]  # this and the following as in StepModel
@@ -22,7 +23,6 @@ class InTurn:
     later: list[float]
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
-    clock: list[float] = field(init=False)  # by timeline: wall time it has reached
     place: list[int] = field(init=False)  # by timeline: its next event
     expected: dict[int, int] = field(init=False)  # by instance: posts until it starts
     posted: dict[int, int] = field(default_factory=dict)  # by instance: posts so far
@@ -35,8 +35,7 @@ class InTurn:
     )  # by operation: for how long its rank stood still for it
 
     def __post_init__(self) -> None:
-        """Put every rank at its begin."""
-        self.clock = [line.start for line in self.timelines]
+        """Put every rank before its first event."""
         self.place = [0] * len(self.timelines)
         self.ready = list(range(len(self.timelines)))
         self.kinds = [line.kinds.tolist() for line in self.timelines]

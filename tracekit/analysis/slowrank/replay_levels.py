@@ -26,7 +26,6 @@ class Levels:
     What is kept by event or by need is in order of places.
     """
 
-    begins: F64  # when each rank begins, ns
     bounds: list[
         tuple[int, ...]
     ]  # by level: first event, first need, first instance, end; the same of `posts`
@@ -46,10 +45,13 @@ class Levels:
     operations: I32  # of these
     final: I32  # by rank: the place at which it ends
 
-    def walls(self, gaps: F64, lasts: F64) -> F64:
-        """When each place is reached, ns. `gaps`: own time before each event; `lasts`: transfers, then durations."""
+    def walls(self, begins: F64, gaps: F64, lasts: F64) -> F64:
+        """When each place is reached if ranks begin at `begins`, ns.
+
+        `gaps`: own time before each event; `lasts`: transfers, then durations.
+        """
         wall = np.empty(self.bounds[-1][3] + 1)
-        wall[: len(self.begins)] = self.begins
+        wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of what nobody waits for
         gap, wait, queue = gaps[self.gap], lasts[self.lasts], lasts[self.queued_lasts]
         events, needs, instances = 0, 0, 0
@@ -111,7 +113,6 @@ def _laid_out(
     needs = np.flatnonzero(events.kind[of_events] == NEED)
     mine = of_events[needs]
     return Levels(
-        begins=np.array([line.start for line in timelines]),
         bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
         earlier=_small(earlier[of_events]),
         gap=_small(events.gap[of_events]),

@@ -18,6 +18,7 @@ from tracekit.analysis.slowrank.replay_in_turn import InTurn
 from tracekit.analysis.slowrank.replay_levels import Levels, levels_of
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
+from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
 from tracekit.thresholds.slowrank import MAJORITY
 
 Usual = Mapping[tuple[int, int], tuple[int, F64]]
@@ -75,7 +76,7 @@ class StepModel:
         operations, held = [np.empty(0, np.int64)], [np.empty(0)]
         for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
-            _, needed, stood = self._run(n, gaps, self.transfer)
+            _, needed, stood = self._run(n, gaps, self.transfer, self._begins(n))
             operations, held = [*operations, needed], [*held, stood]
         return np.concatenate(operations), np.concatenate(held)
 
@@ -140,8 +141,35 @@ class StepModel:
         return total / max(count, 1)
 
     def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
-        ends, _, _ = self._run(n, gaps, transfer)
-        return float(np.median(ends)) - float(np.median([line.start for line in self.runs[n][1]]))
+        """How long run `n` takes, ns: where nothing ends steps together, once ranks no longer drift apart.
+
+        Stages begin the recorded steps as far apart as their slowness put them. Without it they would begin otherwise,
+        so a run in which ranks drift more than in the recorded one is repeated from where each rank ended, until all
+        take equally long. Ranks that no wait joins never do.
+        """
+        begins = self._begins(n)
+        spans: list[float] = []
+        while len(spans) < MOST_REPEATS:
+            ends, _, _ = self._run(n, gaps, transfer, begins)
+            spans.append(float(np.median(ends)) - float(np.median(begins)))
+            if np.ptp(ends - begins) <= self._drifts[n] + DRIFT_SHARE * spans[-1]:
+                return spans[-1]
+            begins = ends
+        return spans[0]
+
+    def _begins(self, n: int) -> F64:
+        """When each rank of run `n` begins, ns."""
+        return np.array([line.start for line in self.runs[n][1]])
+
+    @cached_property
+    def _drifts(self) -> tuple[float, ...]:
+        """By how much some ranks take longer than others through each run with nothing changed, ns."""
+        found = []
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            ends, _, _ = self._run(n, gaps, self.transfer, self._begins(n))
+            found.append(float(np.ptp(ends - self._begins(n))))
+        return tuple(found)
 
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
@@ -149,22 +177,25 @@ class StepModel:
         told = self.instance, self.fixed, self.before, self.later
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
-    def _run(self, n: int, gaps: Sequence[F64], transfer: F64) -> tuple[F64, I64, F64]:
+    def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
         """(when each rank of run `n` ends; needed operations, and for how long each held its rank up); ns.
 
-        `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance.
+        `gaps` is by timeline own time before each of its events, the tail last; `transfer` is by instance; `begins` is
+        when each rank begins.
         """
         levels = self.levels[n]
         if levels is None:
             told = self.instance, self.fixed, self.before, self.later
+            lines = self.runs[n][1]
             done = InTurn(
-                self.runs[n][1], [g.tolist() for g in gaps], transfer.tolist(), *(t.tolist() for t in told)
-            )
+                lines, begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
+                *(t.tolist() for t in told),
+            )  # fmt: skip
             ends = np.array(done.ends())
             return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
         every = np.concatenate([*(g[:-1] for g in gaps), [0.0]])
         lasts = np.concatenate([transfer, self.fixed, [0.0]])
-        wall = levels.walls(every, lasts)
+        wall = levels.walls(begins, every, lasts)
         ends = wall[levels.final] + np.array([g[-1] for g in gaps])
         return ends, levels.operations.astype(np.int64), levels.stood_ns(wall, every, lasts)
 
