@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tables.rows import comm, gemm, recorded, recv, row, send, step
+from tests.tables.rows import comm, gemm, launch, recorded, recv, row, send, step
 from tracekit.tables.operation_names import canonical_op
 from tracekit.tables.step_marks import NO_STEP
 
@@ -91,3 +91,13 @@ def test_cpu_traces_use_operators_and_annotated_spans():
 def test_no_events_no_operations():
     ops = recorded(4)
     assert (len(ops.start), ops.op, ops.window) == (0, (), (0, 0))
+
+
+def test_marks_of_a_host_that_ran_ahead_mark_nothing():
+    """The host is through three steps when the device begins the second, and nothing tells the launches."""
+    kernels = [e for n in range(3) for e in (gemm(100 * n, 60), comm(100 * n + 60, 40, 0))]
+    ahead = [step(n, 20 * n, 20) for n in range(3)]
+    beside = [step(n, 100 * n, 100) for n in range(3)]
+    assert recorded(0, *kernels, *ahead).steps == {}
+    assert list(recorded(0, *kernels, *beside).steps) == [0, 1, 2]
+    assert list(recorded(0, *kernels, *ahead, launch(1, 7)).steps) == [0, 1, 2]

@@ -11,13 +11,13 @@ from tracekit.tables.arguments import read_arguments, resolve_groups
 from tracekit.tables.compute import communicates, compute_intervals
 from tracekit.tables.event_columns import Mask, Values, ints, matches, present
 from tracekit.tables.gloo_messages import message_times
-from tracekit.tables.host_events import host_of
+from tracekit.tables.host_events import Host, host_of
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.tables.kernel_records import alone, join
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.readiness import ready_times
-from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, step_spans
+from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, run_ahead, step_spans
 from tracekit.tables.stream_waits import I8, waited_for
 from tracekit.tables.window_opens import opens_of
 
@@ -102,12 +102,12 @@ def rank_ops(
     host = host_of(events)
     cat = matches(events, "cat", lambda c: c)
     on_gpu = bool((cat == "kernel").any())
-    steps = step_spans(events, cat, host.start, host.end) if marked else {}
     comm = communicates(events, np.isin(cat, ["kernel"]), on_gpu=on_gpu)
     threaded = not (on_gpu or present(events, "collective").any())
     start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
     rows = _in_order(comm, start)
+    steps = _marked(events, cat, host, rows, start) if marked else {}
     begins = captures(steps, start, windows)
     joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
@@ -124,6 +124,12 @@ def rank_ops(
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers], opens=opens_of(events, cat, begins),
     )  # fmt: skip
+
+
+def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) -> dict[int, tuple[int, int]]:
+    """The marked steps, as `step_spans`; none where the marks tell nothing of the operations `rows`."""
+    steps = step_spans(events, cat, host.start, host.end)
+    return {} if (cat == "kernel").any() and run_ahead(steps, cat, rows, start) else steps
 
 
 def _device(events: pa.Table, carriers: I64) -> int:

@@ -16,7 +16,7 @@ from tracekit.tables.event_columns import Values, filled, ints, matches
 from tracekit.tables.intervals import I64
 from tracekit.tables.latest import latest
 from tracekit.thresholds.ingest import MAX_STEP
-from tracekit.thresholds.tables import LATE_LAUNCH_NS
+from tracekit.thresholds.tables import LATE_LAUNCH_NS, MOST_BEHIND_MARKS
 
 I32 = npt.NDArray[np.int32]
 NO_STEP: Final = -1
@@ -40,6 +40,17 @@ def step_spans(events: pa.Table, cat: Values, start: I64, end: I64) -> dict[int,
             old = spans.get(step, (int(start[row]), int(end[row])))
             spans[step] = min(old[0], int(start[row])), max(old[1], int(end[row]))
     return dict(sorted(spans.items()))
+
+
+def run_ahead(steps: dict[int, tuple[int, int]], cat: Values, rows: I64, start: I64) -> bool:
+    """Whether the host had ended all `steps` before most of the operations `rows` began, and no launch tells theirs.
+
+    Such marks say when the host was in a step, not when the device was. `cat` and `start` (ns) are per event.
+    """
+    if not steps or not len(rows) or np.isin(cat, ["cuda_runtime", "cuda_driver"]).any():
+        return False
+    last = max(end for _, end in steps.values())
+    return float((start[rows] > last).mean()) > MOST_BEHIND_MARKS
 
 
 def label(times: I64, steps: dict[int, tuple[int, int]]) -> I32:

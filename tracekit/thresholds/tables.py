@@ -20,6 +20,9 @@ CLOCK_FIT_POINTS: Final = 240
 QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
+MOST_BEHIND_MARKS: Final = 0.5
+"""More operations than this share of all begin behind the last mark of a step where the host runs steps ahead."""
+
 WIDE_TRIP: Final = 4.0
 """A pair of ranks whose least round trip is so many times that of the quicker pairs always waited."""
 
