@@ -82,6 +82,7 @@ class TableModel:
 def tabulated(run: Measured) -> tuple[Measured, TableModel] | None:
     """Return the run with the work of its operation table as own times, and the model of its steps.
 
+    A step lasts from the first start to the last end of its operations on any rank, on all ranks alike.
     None where the run is no operation table, or its dependencies are not known.
     """
     recording = recording_of(run.run, run.steps.numbers)
@@ -94,6 +95,7 @@ def tabulated(run: Measured) -> tuple[Measured, TableModel] | None:
     compute = ~timeline.communication
     np.add.at(own, row[compute], timeline.work[compute])
     steps = _only(run.steps, recording.steps)
+    steps = replace(steps, wall=np.where(np.isfinite(steps.wall), recording.end.max(axis=0), np.nan))
     typical = np.where(met_absent_ranks(run, timeline)[:, None], timeline.work, timeline.ideal)
     return replace(run, steps=replace(steps, own=own)), TableModel(timeline, own, row, typical, links)
 

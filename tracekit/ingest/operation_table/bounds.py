@@ -20,6 +20,7 @@ from tracekit.thresholds.ingest import (
     MAX_SECONDS,
     MAX_SPREAD,
     MAX_STEP,
+    USUAL_SECONDS,
 )
 from tracekit.units import NS_PER_S
 
@@ -75,6 +76,30 @@ def _near(values: I64, ok: Mask) -> Mask:
     """Which values are no further out than the recorded places allow: one wild number must not make a job vast."""
     near: Mask = values < MAX_SPREAD * len(np.unique(values[ok]))
     return near
+
+
+def check_units(table: pa.Table) -> None:
+    """Raise ValueError where times cannot be seconds, or were kept with too few digits to tell one operation's end."""
+    spent = seconds(table.column("duration"))
+    spent = np.where(np.isfinite(spent), spent, 0.0)
+    lasting = spent[spent > 0]
+    if not len(lasting):
+        return
+    usual = float(np.median(lasting))
+    if pa.types.is_integer(table.schema.field("duration").type) or usual > USUAL_SECONDS:
+        raise ValueError(
+            f"duration is {usual:.6g} s in the median, so these are no seconds: divide start_ts and duration by 1e3 "
+            "if they are milliseconds, 1e6 if microseconds, 1e9 if nanoseconds"
+        )
+    kind = table.schema.field("start_ts").type
+    starts = seconds(table.column("start_ts"))
+    least, most = np.nanmin(starts, initial=0.0), np.nanmax(starts, initial=0.0)
+    digits = float(np.spacing(np.array(max(-least, most), np.float32)))
+    if pa.types.is_float32(kind) and digits > usual:
+        raise ValueError(
+            f"start_ts is float32, which near {max(-least, most):.6g} s tells steps of {digits:.3g} s only: write it "
+            "as float64, or count it from the begin of each step"
+        )
 
 
 def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:

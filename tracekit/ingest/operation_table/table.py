@@ -1,7 +1,4 @@
-"""The rows of an operation table as numpy columns: times in ns on one line, ranks, and how often each type ran.
-
-Starts count from the beginning of each step, so steps are laid one after another.
-"""
+"""The rows of an operation table as numpy columns: times in ns as recorded, ranks, and how often each type ran."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +11,9 @@ import pyarrow as pa
 
 from tracekit.arrays import from_numpy
 from tracekit.findings import Quality
-from tracekit.ingest.operation_table.bounds import seconds, usable, whole
+from tracekit.ingest.operation_table.bounds import check_units, seconds, usable, whole
 from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
-from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS, MAX_TIME_NS, STEP_GAP_NS
+from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS
 from tracekit.units import NS_PER_S
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
@@ -70,6 +67,7 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     label: the file, for the quality rows. Raises ValueError or an Arrow error where values are unusable: no row is
     whole, or ranks and places of the mesh contradict each other.
     """
+    check_units(table)
     rows, quality = _usable(table, label)
     dp, stage, step = (_ints(rows, name) for name in ("dp_rank", "stage", "step"))
     names, kind = np.unique(
@@ -85,7 +83,6 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     if negative:
         quality.append(Quality("negative_duration", label, negative, "taken as 0"))
         dur = np.maximum(dur, 0)
-    start = _one_after_another(step, start, dur)
     seq = _ints(rows, "seq_id") if "seq_id" in rows.schema.names else None
     ordinal = _ordinals(rank, step, kind, start, seq)
     kinds = tuple(kind_of(str(name)) for name in names)
@@ -126,22 +123,6 @@ def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
     if len(set(places.values())) < len(places):
         raise ValueError("one rank stands at two places of the mesh")
     return places
-
-
-def _one_after_another(step: I64, start: I64, dur: I64) -> I64:
-    """Starts on one line of time: steps that overlap, because each starts at zero, are laid one behind the other."""
-    numbers, of = np.unique(step, return_inverse=True)
-    first, last = np.full(len(numbers), MAX_TIME_NS), np.full(len(numbers), -MAX_TIME_NS)
-    np.minimum.at(first, of, start)
-    np.maximum.at(last, of, start + dur)
-    if (last[:-1] <= first[1:]).all():
-        return start
-    spans = (last - first + STEP_GAP_NS).astype(np.float64)
-    if spans.sum() >= MAX_TIME_NS:
-        raise ValueError("its steps last longer than any job")
-    begins = np.concatenate([[0], np.cumsum(last - first + STEP_GAP_NS)[:-1]])
-    moved: I64 = start + (begins - first)[of]
-    return moved
 
 
 def _ordinals(rank: I64, step: I64, kind: I64, start: I64, seq: I64 | None) -> I64:
