@@ -47,8 +47,11 @@ from tracekit.analysis.slowrank.stage_answers import (
 )
 from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.unrecorded import Unseen
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.thresholds.operation_tables import UNEXPLAINED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -73,6 +76,7 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     return (
         _somebody_may_cost(case, stage, link)
         or _not_seen(case)
+        or _lost_to_nobody(case)
         or _explained(case, once, stage)
         or _healthy(case)
     )
@@ -126,6 +130,21 @@ def _not_seen(case: Case) -> Answer | None:
     if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)):
         return unread_answer(case)
     return sole_group_answer(case)
+
+
+def _lost_to_nobody(case: Case) -> Answer | None:
+    """The answer that an operation table loses time which nothing explains; None where it does not."""
+    if not isinstance(case.model, TableModel):
+        return None
+    lost = unexplained_ns(case, case.model)
+    if lost < UNEXPLAINED * case.model.recorded_ns:
+        return None
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "
+        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch tells why"
+    )
+    decide = "record ten steps or more, and ask tracekit whatif for each type of operation (--fix op=...)"
+    return Answer("inconclusive", "unknown", reason, to_decide=decide)
 
 
 def _one_of_several_answer(case: Case) -> Answer:
