@@ -32,6 +32,9 @@ MAX_SPREAD: Final = 4096
 MAX_SECONDS: Final = 4e9
 """Start in an operation table, s (since 1970 until 2096): its nanoseconds stay within 64 bits beside a duration."""
 
+MAX_APART_SECONDS: Final = 3.2e7
+"""Time between a start of an operation table and the median one, s (a year): no job and no clock is further off."""
+
 MAX_ORDINAL: Final = 1 << 20
 """Operations of one type in a step of one rank; `seq_id` beyond this does not count them."""
 

@@ -14,6 +14,7 @@ from tracekit.arrays import ZERO, to_numpy
 from tracekit.thresholds.ingest import (
     INT32_END,
     LONGEST_NS,
+    MAX_APART_SECONDS,
     MAX_COUNT,
     MAX_PLACES,
     MAX_RANKS,
@@ -62,6 +63,9 @@ def usable(table: pa.Table) -> Mask:
     for name, bounds in SECONDS.items():
         values = seconds(table.column(name))
         ok &= _inside(np.nan_to_num(values, nan=np.inf), np.ones(len(ok), bool), bounds)
+    starts = seconds(table.column("start_ts"))
+    if ok.any():
+        ok &= np.abs(np.where(ok, starts - np.median(starts[ok]), 0.0)) < MAX_APART_SECONDS
     for name in ("dp_rank", "stage"):
         ok &= _near(whole(table.column(name))[0], ok)
     return ok
@@ -93,11 +97,11 @@ def check_units(table: pa.Table) -> None:
         )
     kind = table.schema.field("start_ts").type
     starts = seconds(table.column("start_ts"))
-    least, most = np.nanmin(starts, initial=0.0), np.nanmax(starts, initial=0.0)
-    digits = float(np.spacing(np.array(max(-least, most), np.float32)))
+    most = float(np.median(np.abs(starts[near]))) if (near := np.abs(starts) < MAX_SECONDS).any() else 0.0
+    digits = float(np.spacing(np.array(np.nan_to_num(most), np.float32)))
     if pa.types.is_float32(kind) and digits > usual:
         raise ValueError(
-            f"start_ts is float32, which near {max(-least, most):.6g} s tells steps of {digits:.3g} s only: write it "
+            f"start_ts is float32, which near {most:.6g} s tells steps of {digits:.3g} s only: write it "
             "as float64, or count it from the begin of each step"
         )
 
