@@ -43,6 +43,7 @@ WHOLE: Final = {
     "step": Bounds(0, MAX_STEP),
     "rank": Bounds(0, MAX_RANKS),
     "mb_id": Bounds(-INT32_END, INT32_END, optional=True),
+    "mc": Bounds(-INT32_END, MAX_PLACES, optional=True),
     "seq_id": Bounds(-MAX_COUNT, MAX_COUNT, optional=True),
 }
 SECONDS: Final = {

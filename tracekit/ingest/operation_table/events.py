@@ -1,7 +1,7 @@
 """Rows of an operation table as events: one sorted Parquet file per rank.
 
 Send and receive durations include the wait for the other side; a send that is launched together with a receive carries
-the receive's times.
+the receive's times. A message that meets nobody, at an end of an interleaved pipeline, is no communication.
 """
 
 from collections.abc import Iterator
@@ -56,10 +56,11 @@ def _operation_rows(
             "tid": stream,
             "device": np.zeros(len(rows), np.int64),
             "stream": stream,
-            "collective": [k.collective for k in kinds],
+            "correlation": _or_null(found.served.computation[rows]),
+            "collective": [k.collective if g >= 0 else None for k, g in zip(kinds, group, strict=True)],
             "group_size": from_numpy(sizes[np.maximum(group, 0)], group < 0),
             "group": _or_null(group),
-            "pg_desc": [k.axis for k in kinds],
+            "pg_desc": [k.axis if g >= 0 else None for k, g in zip(kinds, group, strict=True)],
             "src_rank": _or_null(np.where(send & (peer >= 0), rank, np.where(recv, peer, -1))),
             "dst_rank": _or_null(np.where(recv & (peer >= 0), rank, np.where(send, peer, -1))),
             "seq": _or_null(found.seq[rows]),

@@ -24,8 +24,9 @@ I64 = npt.NDArray[np.int64]
 class OperationTable:
     """The usable rows of an operation table; every array has shape (rows,).
 
-    kinds: by code. kind: code of each row. start, dur: ns. micro_batch: -1 where none. ordinal: the number of the
-    operation among those of its type, step and rank, from 0. rank_at: rank by (dp_rank, stage).
+    kinds: by code. kind: code of each row. start, dur: ns. micro_batch, chunk (`mc`): -1 where none.
+    ordinal: the number of the operation among those of its type, step and rank, from 0.
+    rank_at: rank by (dp_rank, stage).
     """
 
     kinds: tuple[OperationKind, ...]
@@ -37,6 +38,7 @@ class OperationTable:
     start: I64
     dur: I64
     micro_batch: I64
+    chunk: I64
     ordinal: I64
     rank_at: Mapping[tuple[int, int], int]
 
@@ -75,6 +77,7 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     )
     start, dur = _nanoseconds(rows, "start_ts"), _nanoseconds(rows, "duration")
     micro_batch = _ints_or(rows, "mb_id", np.full(len(dp), -1))
+    chunk = _ints_or(rows, "mc", np.full(len(dp), -1))
     rank = _ints_or(rows, "rank", stage * (int(dp.max()) + 1) + dp)
     if (int(dp.max()) + 1) * (int(stage.max()) + 1) > MAX_RANKS or int(rank.max()) >= MAX_RANKS:
         raise ValueError(f"a job of more than {MAX_RANKS} ranks")
@@ -87,7 +90,7 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     ordinal = _ordinals(rank, step, kind, start, seq)
     kinds = tuple(kind_of(str(name)) for name in names)
     return OperationTable(
-        kinds, kind, dp, stage, step, rank, start, dur, micro_batch, ordinal, rank_at
+        kinds, kind, dp, stage, step, rank, start, dur, micro_batch, chunk, ordinal, rank_at
     ), quality
 
 
