@@ -25,7 +25,6 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
 from tracekit.analysis.slowrank.open_answers import (
-    WHOLE_STEPS,
     candidates_of,
     contradicted_answer,
     lopsided_answer,
@@ -35,6 +34,7 @@ from tracekit.analysis.slowrank.open_answers import (
     open_link_answer,
     unread_answer,
     unseen_answer,
+    whole_steps,
 )
 from tracekit.analysis.slowrank.outside_steps import slow_outside_answer
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
@@ -154,7 +154,7 @@ def _one_of_several_answer(case: Case) -> Answer:
         f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
         "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=WHOLE_STEPS)
+    return Answer("inconclusive", "unknown", reason, to_decide=whole_steps(case))
 
 
 def _unexplained_answer(case: Case) -> Answer:

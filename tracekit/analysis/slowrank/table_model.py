@@ -51,6 +51,13 @@ class TableModel:
         """Mean step time if every operation were typical of its type on all ranks and steps, ns."""
         return float(self.timeline.step_ns(self.typical).mean())
 
+    @cached_property
+    def idle(self) -> F64:
+        """How long each rank's operations could have started but did not, ranks × steps, ns."""
+        found = np.zeros(self.own.shape)
+        np.add.at(found, self.row, self.timeline.late)
+        return found
+
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
@@ -104,9 +111,7 @@ class TableModel:
 
     def gaps_ns(self, groups: Sequence[I64]) -> float:
         """What a step would save if no rank lay idle longer than the median of its group, step by step, ns."""
-        late = self.timeline.late
-        idle = np.zeros(self.own.shape)
-        np.add.at(idle, self.row, late)
+        late, idle = self.timeline.late, self.idle
         share = np.ones(idle.shape)
         for rows in groups:
             if len(rows):

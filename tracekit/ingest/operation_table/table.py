@@ -1,6 +1,6 @@
 """The rows of an operation table as numpy columns: times in ns as recorded, ranks, and how often each type ran."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tracekit.arrays import from_numpy
 from tracekit.findings import Quality
 from tracekit.ingest.operation_table.bounds import check_units, seconds, usable, whole
-from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
+from tracekit.ingest.operation_table.kinds import COMPUTATIONS, OperationKind, kind_of
 from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS
 from tracekit.units import NS_PER_S
 
@@ -70,7 +70,9 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     whole, or ranks and places of the mesh contradict each other.
     """
     check_units(table)
-    rows, quality = _usable(table, label)
+    once, twice = _once(table, label)
+    rows, quality = _usable(once, label)
+    quality += twice
     dp, stage, step = (_ints(rows, name) for name in ("dp_rank", "stage", "step"))
     names, kind = np.unique(
         np.asarray(rows.column("optype").cast(pa.string()).to_pylist(), dtype=str), return_inverse=True
@@ -82,6 +84,10 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     if (int(dp.max()) + 1) * (int(stage.max()) + 1) > MAX_RANKS or int(rank.max()) >= MAX_RANKS:
         raise ValueError(f"a job of more than {MAX_RANKS} ranks")
     rank_at = _places(dp, stage, rank)
+    if rank.min() == 0 < dp.min() + stage.min():
+        raise ValueError(
+            "rank 0 is not at dp_rank 0, stage 0: both count from 0, so subtract what they begin with"
+        )
     negative = int((dur < 0).sum())
     if negative:
         quality.append(Quality("negative_duration", label, negative, "taken as 0"))
@@ -89,9 +95,34 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     seq = _ints(rows, "seq_id") if "seq_id" in rows.schema.names else None
     ordinal = _ordinals(rank, step, kind, start, seq)
     kinds = tuple(kind_of(str(name)) for name in names)
+    quality += _unknown(kinds, kind, label)
     return OperationTable(
         kinds, kind, dp, stage, step, rank, start, dur, micro_batch, chunk, ordinal, rank_at
     ), quality
+
+
+def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
+    """The rows of a table without those that stand in it twice, number and all, and how many these are."""
+    names = [n for n in (*REQUIRED, "rank", "seq_id") if n in table.schema.names]
+    if "seq_id" not in names:
+        return table, []
+    keys = table.select(names).append_column("row", pa.array(range(table.num_rows)))
+    first = keys.group_by(names, use_threads=False).aggregate([("row", "min")]).column("row_min")
+    twice = table.num_rows - len(first)
+    if not twice:
+        return table, []
+    told = Quality("duplicate_rows", label, twice, "rows that stand in the table twice; dropped")
+    return table.take(first.sort()), [told]
+
+
+def _unknown(kinds: Sequence[OperationKind], kind: I64, label: str) -> list[Quality]:
+    """A row for each operation type that is neither communication by its name nor a known computation."""
+    counts = np.bincount(kind, minlength=len(kinds)).tolist()
+    return [
+        Quality("unknown_operation", label, n, f"{k.name}: taken as a computation that follows the others")
+        for k, n in zip(kinds, counts, strict=True)
+        if k.collective is None and k.name not in COMPUTATIONS
+    ]
 
 
 def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
