@@ -18,7 +18,9 @@ EVENTS = pa.schema(
         pa.field("tid", pa.int64()),
         pa.field("device", pa.int32()),  # args.device
         pa.field("stream", pa.int64()),  # args.stream
-        pa.field("correlation", pa.int64()),  # args.correlation: joins a kernel to its launch
+        pa.field(
+            "correlation", pa.int64()
+        ),  # args.correlation: joins a kernel to its launch; of a table's rows, to a computation
         pa.field("external_id", pa.int64()),  # args["External id"]
         # communication arguments, null on other rows
         pa.field("collective", DICT),  # args["Collective name"]

@@ -33,6 +33,41 @@ def replicas(slow, steps=3, gap=0.0):
     return rows
 
 
+def stages(dp=2, pp=3, steps=4, *, batches=4, need=None, slow=None, scatter=None, gather=None):
+    """Stages that compute beside each other, without messages, and end together at the norm of their gradients.
+
+    need(step, dp, batch): factor on the compute of a micro-batch, on all stages. slow: factor on the compute of a place
+    (dp, stage). scatter, gather: factor on the reduce-scatter and the all-gather of a stage.
+    """
+    rows = []
+    for step in range(steps):
+        lines, starts = {}, []
+        for stage in range(pp):
+            first = GATHER * (gather or {}).get(stage, 1)
+            ends = []
+            for d in range(dp):
+                at, line = first, [("params-all-gather", 0, 0.0, first)]
+                for kind, seconds in (("forward-compute", FORWARD), ("backward-compute", BACKWARD)):
+                    for k in range(batches):
+                        lasts = seconds * (slow or {}).get((d, stage), 1) * (need(step, d, k) if need else 1)
+                        line.append((kind, k, at, lasts))
+                        at += lasts
+                lines[d, stage] = line
+                ends.append(at)
+            end = max(ends) + SCATTER * (scatter or {}).get(stage, 1)
+            for d, at in enumerate(ends):
+                lines[d, stage].append(("grads-reduce-scatter", 0, at, end - at))
+            starts.append(end)
+        norm = max(starts) + 0.001
+        for (d, stage), line in lines.items():
+            line += [
+                ("optimizer-clip-main-grad", 0, starts[stage], norm - starts[stage]),
+                ("optimizer", 0, norm, OPTIMIZER),
+            ]
+            rows += [row(step, stage * dp + d, stage, d, *op) for op in line]
+    return rows
+
+
 def pipeline(steps=2):
     """Two stages and one micro-batch; each message takes 1 ms once both sides are there."""
     first = [

@@ -29,14 +29,23 @@ MAX_PLACES: Final = 1 << 20
 MAX_SPREAD: Final = 4096
 """Places along an axis for each that an operation table records: some tables record few of a job's ranks."""
 
-MAX_SECONDS: Final = 1e9
-"""Start or duration in an operation table, s (32 years): as nanoseconds they stay far within 64 bits."""
+MAX_SECONDS: Final = 4e9
+"""Start in an operation table, s (since 1970 until 2096): its nanoseconds stay within 64 bits beside a duration."""
+
+MAX_APART_SECONDS: Final = 3.2e7
+"""Time between a start of an operation table and the median one, s (a year): no job and no clock is further off."""
 
 MAX_ORDINAL: Final = 1 << 20
 """Operations of one type in a step of one rank; `seq_id` beyond this does not count them."""
 
-STEP_GAP_NS: Final = 1_000_000
-"""Time between steps of an operation table that are laid one after another, ns."""
+USUAL_SECONDS: Final = 100.0
+"""Median duration of an operation, s, from which a table does not count in seconds: none of them lasts as long."""
+
+STEP_GAP_NS: Final = 1_000
+"""Time between steps of an operation table that are laid one after another, ns: it keeps them apart, no more."""
+
+CLOCK_GAIN: Final = 0.5
+"""Share of differing ends that may be left for clocks of an operation table to be set: no clock explains what stays."""
 
 FILES_NAMED: Final = 3
 """Files that a message names before it says how many more there are."""

@@ -57,11 +57,13 @@ class Case(Measured):
         (mean of the absolute differences), because errors of ranks and steps may cancel in the mean step. Where a
         profiler started later on some ranks, their first step is shorter, and the mean step as long as the others'.
         """
+        if isinstance(
+            model, TableModel
+        ):  # with its gaps, which count where some ranks lie idle longer than others
+            return max(abs(model.replayed_ns - self.step_ns), model.gaps_ns(self.stages))
         whole = abs(model.recorded_ns - self.step_ns)
         if model.recorded_ns > self.step_ns:
             whole = max(0.0, model.recorded_ns - float(np.nanmean(np.nanmax(self.steps.wall, axis=0))))
-        if not isinstance(model, StepModel):
-            return whole
         row = {rank: i for i, rank in enumerate(self.steps.ranks)}
         column = {number: i for i, number in enumerate(self.steps.numbers)}
         stood = np.zeros(self.steps.own.shape)

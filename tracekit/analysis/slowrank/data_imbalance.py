@@ -1,5 +1,6 @@
 """Work that the data deals unevenly: the longest rank changes from step to step, and nobody is to blame."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +9,15 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import segments
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.uneven_micro_batches import lasting_ns, uneven_batches_ns
 from tracekit.tables.features import read_features
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     ATTENTION_NAMED,
     ATTENTION_VARIATION,
     DATA_VARIATION,
+    LEVELLING_GAIN,
     MIN_LOST_SHARE,
     RANKS_SAMPLED,
     UNEVEN_BLOCKS,
@@ -24,10 +28,24 @@ from tracekit.thresholds.slowrank import (
 def uneven_data(case: Case) -> float:
     """Time that an imbalance which follows the data costs, ns a step; 0 where there is none.
 
-    The cost is what a step would save if every rank worked like the median of its peers in each part of the step.
+    The cost is what a step would save if every rank worked like the median of its peers in each part of the step; of an
+    operation table, if all micro-batches were alike.
     """
+    if isinstance(case.model, TableModel):
+        dealt = uneven_batches_ns(case, case.model)
+        return dealt if dealt >= MIN_LOST_SHARE * case.step_ns else 0.0
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
+
+
+def data_explains(case: Case, uneven: float, rows: Sequence[int], gain: float) -> bool:
+    """Whether an imbalance that costs `uneven` explains why `rows`, which cost `gain` (ns a step), work longer.
+
+    An operation table tells what they would cost if all micro-batches were alike.
+    """
+    if isinstance(case.model, TableModel):
+        return 0 < uneven >= lasting_ns(case, case.model, rows)
+    return uneven > LEVELLING_GAIN * gain
 
 
 def uneven_tokens(case: Case) -> float:

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, signific
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
+from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
@@ -210,6 +211,8 @@ def what_would_decide(case: Case) -> str:
         _GROUPS: float(ops.exposed[open_ & (ops.channel < 0) & ~message].sum()),
     }
     worst = max(spent, key=lambda k: spent[k])
+    if isinstance(case.model, TableModel) and worst != _ADD:
+        return _ROWS if spent[worst] > 0 else _STEPS
     if spent[worst] <= 0:
         return _LAUNCHES if not np.isfinite(ops.at_ready).all() else _STEPS
     return worst.format(missing=add_traces(case.missing))
@@ -227,3 +230,4 @@ _LAUNCHES = (
     "have started"
 )
 _STEPS = "record more steps"
+_ROWS = "write all rows of each step: both ends of every message, and every member of a collective"

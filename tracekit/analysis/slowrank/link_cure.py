@@ -4,13 +4,16 @@ A late message holds up more than its receiver: its sender, whose buffer it drai
 the two kernels that carry it.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import CONTENTION
+from tracekit.thresholds.slowrank import CONTENTION, SUSPECT_SHARE
 
 
 def prices(case: Case, late: F64) -> tuple[float, float, float]:
@@ -35,6 +38,22 @@ def prices(case: Case, late: F64) -> tuple[float, float, float]:
     waited = np.where(case.ops.instance >= 0, late[case.ops.instance], 0.0)
     high += case.residual_ns + CONTENTION * _most_on_a_rank(case, hidden)
     return gain, max(low, 0.0), max(gain, min(high, _most_on_a_rank(case, waited)))
+
+
+def dear_channels(case: Case, slow: Iterable[int], late: F64) -> set[int]:
+    """The `slow` channels that cost most by what their instances are `late` (ns), of the axes of the dearest one.
+
+    Only an operation table tells what one channel costs alone; else all of them are returned. Messages of stages differ
+    by design, as those with an embedding do, so what costs little beside the dearest channel is no part of its fault.
+    """
+    if not isinstance(case.model, TableModel):
+        return set(slow)
+    channel = case.ops.channel[case.waits.first_row]
+    alone = {c: prices(case, np.where(channel == c, late, 0.0))[0] for c in slow}
+    dearest = max(alone, key=lambda c: (alone[c], -c))
+    shape = case.shape_of(case.ops.channels[dearest])
+    same = {c for c in alone if case.shape_of(case.ops.channels[c]) == shape}
+    return {c for c in same if alone[c] >= SUSPECT_SHARE * alone[dearest]}
 
 
 def _most_on_a_rank(case: Case, spent: F64) -> float:

@@ -25,7 +25,6 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
 from tracekit.analysis.slowrank.open_answers import (
-    WHOLE_STEPS,
     candidates_of,
     contradicted_answer,
     lopsided_answer,
@@ -35,6 +34,7 @@ from tracekit.analysis.slowrank.open_answers import (
     open_link_answer,
     unread_answer,
     unseen_answer,
+    whole_steps,
 )
 from tracekit.analysis.slowrank.outside_steps import slow_outside_answer
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
@@ -47,8 +47,11 @@ from tracekit.analysis.slowrank.stage_answers import (
 )
 from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.unrecorded import Unseen
 from tracekit.analysis.slowrank.wording import listed
+from tracekit.thresholds.operation_tables import UNEXPLAINED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -73,6 +76,7 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     return (
         _somebody_may_cost(case, stage, link)
         or _not_seen(case)
+        or _lost_to_nobody(case)
         or _explained(case, once, stage)
         or _healthy(case)
     )
@@ -128,6 +132,21 @@ def _not_seen(case: Case) -> Answer | None:
     return sole_group_answer(case)
 
 
+def _lost_to_nobody(case: Case) -> Answer | None:
+    """The answer that an operation table loses time which nothing explains; None where it does not."""
+    if not isinstance(case.model, TableModel):
+        return None
+    lost = unexplained_ns(case, case.model)
+    if lost < UNEXPLAINED * case.model.recorded_ns:
+        return None
+    reason = (
+        f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step, but typical work of every operation would "
+        f"save {ms(lost):.1f} ms of {ms(case.step_ns):.1f} ms: work varies, and no rank, link or micro-batch tells why"
+    )
+    decide = "record ten steps or more, and ask tracekit whatif for each type of operation (--fix op=...)"
+    return Answer("inconclusive", "unknown", reason, to_decide=decide)
+
+
 def _one_of_several_answer(case: Case) -> Answer:
     """Nobody works longer than the others in the one step that could be compared, and most was recorded outside it."""
     share = float(case.analysed.mean())
@@ -135,7 +154,7 @@ def _one_of_several_answer(case: Case) -> Answer:
         f"no rank works longer than its peers in the only step that all ranks recorded whole, but it holds {share:.0%} "
         "of the recorded operations: the others lie in steps that the windows cut, and were not compared"
     )
-    return Answer("inconclusive", "unknown", reason, to_decide=WHOLE_STEPS)
+    return Answer("inconclusive", "unknown", reason, to_decide=whole_steps(case))
 
 
 def _unexplained_answer(case: Case) -> Answer:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
 from tracekit.analysis.slowrank.lopsided import Lopsided
@@ -12,6 +14,7 @@ from tracekit.analysis.slowrank.nodes import NAME_NODES, UNPLACED
 from tracekit.analysis.slowrank.recurrence import OneStep, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
+from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.findings import Evidence, Suspect
@@ -95,11 +98,11 @@ def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
 def open_answer(case: Case, found: Undecided) -> Answer:
     """A rank works longer than its peers, and too much is unmatched to tell whether the others wait for it."""
     candidates = candidates_of(case, found)
-    first, matched = candidates[0], coverage(case).matched
+    first = candidates[0]
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {first.rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer than its peers; the "
-        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(matched)}"
+        f"others lose between {ms(found.low[0]):.1f} and {ms(found.high[0]):.1f} ms by it, because {why_open(case)}"
     )
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
 
@@ -130,7 +133,7 @@ def open_link_answer(case: Case, link: SlowLink) -> Answer:
     )
     matched = coverage(case).matched
     beside = matched is not None and matched >= COVERAGE_WHOLE
-    why = NOT_EXACT if near else _BESIDE if beside else why_open(matched)
+    why = NOT_EXACT if near else _BESIDE if beside else why_open(case)
     reason += link.layout or (_GUESSED if link.guessed else why)
     unproven = beside or near or link.guessed or link.layout
     decide = NAME_NODES if link.layout == UNPLACED else _WITHOUT_LINK if unproven else what_would_decide(case)
@@ -160,12 +163,27 @@ def link_suspects(case: Case, link: SlowLink, evidence: tuple[Evidence, ...]) ->
 
 def contradicted_answer(case: Case) -> Answer:
     """Nobody works longer than the others, but the recorded waits do not follow from the operations as matched."""
+    if isinstance(case.model, TableModel):
+        return _idle_answer(case, case.model)
     reason = (
         f"no rank works longer than its peers, but a replay of the recorded steps misses what the ranks waited by "
         f"{ms(case.pinned_residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step: steps or operations of different "
         "ranks were put together that do not belong together"
     )
     return Answer("inconclusive", "unknown", reason, to_decide=_MARKS)
+
+
+def _idle_answer(case: Case, model: TableModel) -> Answer:
+    """Nobody works longer than the others, but operations of a table start later than all they wait for ends."""
+    idle = model.idle.mean(axis=1)
+    row = int(np.argmax(idle))
+    reason = (
+        f"no rank works longer than its peers, but {ms(case.residual_ns):.1f} ms of {ms(case.step_ns):.1f} ms a step "
+        f"go into gaps between operations that no operation of the table explains; rank {case.steps.ranks[row]} lies "
+        f"idle longest, {ms(float(idle[row])):.1f} ms a step"
+    )
+    decide = f"look at what the host of rank {case.steps.ranks[row]} does between operations: a table does not hold it"
+    return Answer("inconclusive", "unknown", reason, to_decide=decide)
 
 
 _MARKS = "call the profiler's step() after every step on every rank, and record all ranks for the same steps"
@@ -189,8 +207,13 @@ def lopsided_answer(case: Case, found: Lopsided) -> Answer:
     )
 
 
-def why_open(matched: float | None) -> str:
-    """Why a price is an interval: waits without partners, or launches that were not recorded."""
+def why_open(case: Case) -> str:
+    """Why a price is an interval: waits without partners, launches that were not recorded, gaps in a table."""
+    matched = coverage(case).matched
+    if isinstance(case.model, TableModel):
+        return (
+            f"the model of the table's operations misses the recorded steps by {ms(case.residual_ns):.1f} ms"
+        )
     if matched is not None and matched >= COVERAGE_WHOLE:
         return "the traces do not tell when queued operations could have started"
     share = "none" if matched is None else f"only {matched:.0%}"
@@ -216,14 +239,19 @@ def only_step_answer(case: Case, found: Undecided) -> Answer:
         f"rank {candidates[0].rank} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms longer than its peers, but only "
         f"one step {of}was recorded{whole}, and one step cannot tell a slow rank from an accident"
     )
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=WHOLE_STEPS)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=whole_steps(case))
 
 
-WHOLE_STEPS: Final = (
+def whole_steps(case: Case) -> str:
+    """What decides where one step alone was compared."""
+    return _STEPS_OF_TABLE if isinstance(case.model, TableModel) else _WHOLE_STEPS
+
+
+_STEPS_OF_TABLE: Final = "write three whole steps or more of every rank into the table"
+_WHOLE_STEPS: Final = (
     "record three whole steps or more on every rank, and call the profiler's step() after each, so that the traces "
     "mark them"
 )
-"""What decides where one step alone was compared."""
 
 
 def candidates_of(case: Case, found: Undecided) -> tuple[Suspect, ...]:

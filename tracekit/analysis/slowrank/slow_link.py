@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_transfers import message_of
 from tracekit.analysis.slowrank.inferred_members import is_sure
-from tracekit.analysis.slowrank.link_cure import prices
+from tracekit.analysis.slowrank.link_cure import dear_channels, prices
 from tracekit.analysis.slowrank.link_peers import beside, crowded, short_pipeline
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.nodes import (
@@ -103,6 +103,9 @@ def _slowest(
     slow, tested, late, sure = _slow_channels(case, nodes, only)
     if not slow:
         return None
+    dear = dear_channels(case, slow, late)
+    slow = {c: several for c, several in slow.items() if c in dear}
+    late = np.where(np.isin(case.ops.channel[case.waits.first_row], list(dear)), late, 0.0)
     gain, low, high = prices(case, late)
     longest = _longest(case, slow, late)
     if max(high, may_cost_ns(high, longest)) < MIN_LOST_SHARE * case.step_ns:

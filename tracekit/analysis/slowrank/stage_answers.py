@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import Hypothesis, price, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
-from tracekit.analysis.slowrank.evidence_gaps import coverage, what_would_decide
+from tracekit.analysis.slowrank.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.open_answers import why_open
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
@@ -102,7 +102,7 @@ def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     reason = (
         f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
         f"longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, because "
-        f"{why_open(coverage(case).matched)}"
+        f"{why_open(case)}"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))

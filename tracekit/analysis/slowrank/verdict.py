@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.candidates import (
     those_that_cost,
 )
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.data_imbalance import uneven_data
+from tracekit.analysis.slowrank.data_imbalance import data_explains, uneven_data
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import (
     bounds_of,
@@ -56,7 +56,6 @@ from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
-    LEVELLING_GAIN,
     MAJORITY,
     MIN_LOST_SHARE,
     ROLE_SHARE,
@@ -176,7 +175,7 @@ def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
 def _proven(case: Case, found: Hypothesis) -> Answer:
     """Slow ranks are to blame, unless levelling the work would save more, or too little was matched to tell."""
     uneven = uneven_data(case)
-    if uneven > LEVELLING_GAIN * found.gain and not in_gaps(case, found.rows):
+    if data_explains(case, uneven, found.rows, found.gain) and not in_gaps(case, found.rows):
         return uneven_answer(case, uneven)
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):

@@ -20,7 +20,8 @@ Edges = list[list[int]]
 def dependencies(recording: Recording) -> Edges | None:
     """Return what each operation waits for on its own rank; None where receives and computes do not pair one to one.
 
-    That is so where a stage holds several model chunks, of which the first receives nothing.
+    That is so where a stage holds several model chunks, of which the first receives nothing, and the table does not
+    tell chunks (`mc`).
     """
     before: Edges = [[] for _ in recording.operations]
     by_rank: dict[int, list[int]] = defaultdict(list)
@@ -57,15 +58,17 @@ def _link_rank(recording: Recording, mine: list[int], before: Edges) -> bool:
         work = named[f"{phase}-compute"]
         for end in ("recv", "send"):
             messages = named[f"{phase}-{end}"]
-            if messages and len(messages) != len(work):
+            served = _served(recording, work, messages)
+            if served is None:
                 return False
             _chain(messages, before)
-            _link_messages(work, messages, before, receives=end == "recv")
+            _link_messages(work, served, messages, before, receives=end == "recv")
     _hold_first_backward(recording, compute, named, before)
     _link_rest(recording, mine, compute, before)
     return True
 
 
+_COLLECTION = "gc"
 _COMPUTE = tuple(f"{phase}-compute" for phase in PHASES)
 _MESSAGES = tuple(f"{phase}-{end}" for phase in PHASES for end in ("recv", "send"))
 
@@ -75,13 +78,24 @@ def _chain(row: Sequence[int], before: Edges) -> None:
         before[later].append(earlier)
 
 
-def _link_messages(work: Sequence[int], messages: Sequence[int], before: Edges, *, receives: bool) -> None:
-    """Let the k-th message precede or follow the k-th compute; a receive is posted after the compute before it."""
-    for k, (computed, message) in enumerate(zip(work, messages, strict=False)):
+def _served(recording: Recording, work: Sequence[int], messages: Sequence[int]) -> list[int] | None:
+    """By message the place in `work` of the computation that it serves; None where neither table nor counts tell."""
+    at = {recording.operations[i].serves: k for k, i in enumerate(work)}
+    told = [recording.operations[i].serves for i in messages]
+    if all(t >= 0 and t in at for t in told):
+        return [at[t] for t in told]
+    return list(range(len(work))) if len(messages) == len(work) else None
+
+
+def _link_messages(
+    work: Sequence[int], served: Sequence[int], messages: Sequence[int], before: Edges, *, receives: bool
+) -> None:
+    """Let each message precede or follow the compute it serves; a receive is posted after the compute before that."""
+    for k, message in zip(served, messages, strict=True):
         if not receives:
-            before[message].append(computed)
+            before[message].append(work[k])
             continue
-        before[computed].append(message)
+        before[work[k]].append(message)
         if k:
             before[message].append(work[k - 1])
 
@@ -101,6 +115,9 @@ def _hold_first_backward(
 def _link_rest(recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges) -> None:
     """Order what is neither compute nor message: ahead of the first compute, beside computes, and after the last."""
     rest = [i for i in mine if recording.operations[i].name not in (*_COMPUTE, *_MESSAGES)]
+    of_chunks = [i for i in rest if recording.operations[i].serves >= 0]
+    summed = _link_chunks(recording, of_chunks, compute, before)
+    rest = [i for i in rest if i not in of_chunks]
     start, end = recording.start[:, 0], recording.end[:, 0]
     ahead = [i for i in rest if start[i] < start[compute[0]]]
     behind = [i for i in rest if i not in ahead and start[i] >= start[compute[-1]]]
@@ -112,3 +129,27 @@ def _link_rest(recording: Recording, mine: Sequence[int], compute: Sequence[int]
         before[i].extend([c for c in compute if end[c] <= start[i]][-1:])
     if behind:
         before[behind[0]].append(compute[-1])
+        before[next((i for i in behind if recording.operations[i].name != _COLLECTION), behind[0])] += summed
+
+
+def _link_chunks(
+    recording: Recording, mine: Sequence[int], compute: Sequence[int], before: Edges
+) -> list[int]:
+    """Order what gathers or sums one chunk of the model: it waits to be gathered, and is summed after its last use.
+
+    Returns the last sum, if there is one.
+    """
+    _chain(mine, before)
+    home = {recording.operations[i].serves: i for i in compute}
+    first = {i: recording.start[i, 0] for i in mine}
+    summed = []
+    for i in mine:
+        served = home.get(recording.operations[i].serves)
+        if served is None:
+            continue
+        if recording.operations[served].name == _COMPUTE[0]:
+            before[served].append(i)
+        else:
+            before[i].append(served)
+            summed.append(i)
+    return sorted(summed, key=lambda i: first[i])[-1:]

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.what_if.dependencies import Edges, dependencies, meetings
-from tracekit.analysis.what_if.operations import F64, NORM, Recording
-
-I64 = npt.NDArray[np.int64]
+from tracekit.analysis.what_if.operations import F64, I64, Recording, communicates
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,31 @@ class Timeline:
     work: F64
     communication: npt.NDArray[np.bool_]
 
-    def ends(self, work: F64) -> F64:
-        """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any)."""
+    def ends(self, work: F64, late: F64 | None = None) -> F64:
+        """Return when every operation ends, ns from the begin of its step, if it took `work` (operations × any).
+
+        late: how long each waits for nobody before it starts, ns, of the same shape; nothing where it is None.
+        """
         end = np.zeros_like(work)
         for members in self.order:
             begin = np.zeros(work.shape[1])
             for i in members:
-                if len(self.before[i]):
-                    np.maximum(begin, end[self.before[i]].max(axis=0), out=begin)
+                come = end[self.before[i]].max(axis=0) if len(self.before[i]) else np.zeros(work.shape[1])
+                np.maximum(begin, come if late is None else come + late[i], out=begin)
             for i in members:
                 np.add(begin, work[i], out=end[i])
         return end
 
-    def step_ns(self, work: F64) -> F64:
-        """Return the time of each step, ns, if operations took `work`."""
-        return np.asarray(self.ends(work).max(axis=0), np.float64)
+    def step_ns(self, work: F64, late: F64 | None = None) -> F64:
+        """Return the time of each step, ns, if operations took `work` and waited `late` for nobody, as in `ends`."""
+        return np.asarray(self.ends(work, late).max(axis=0), np.float64)
+
+    @cached_property
+    def late(self) -> F64:
+        """How long after all that it waits for each operation started, shape as `work`, ns."""
+        start, end = self.recording.start, self.recording.end
+        ready = [end[b].max(axis=0) if len(b) else np.zeros(start.shape[1]) for b in self.before]
+        return np.asarray(np.maximum(start - np.array(ready), 0.0), np.float64)
 
     @cached_property
     def ideal(self) -> F64:
@@ -76,7 +84,7 @@ def timeline_of(recording: Recording) -> Timeline | None:
     for members in together:
         if len(members) > 1:
             work[members] = recording.end[members] - recording.start[members].max(axis=0)
-    communication = np.array([o.meeting is not None or o.name == NORM for o in recording.operations])
+    communication = np.array([o.meeting is not None or communicates(o.name) for o in recording.operations])
     return Timeline(
         recording, order, tuple(np.array(b, np.int64) for b in before), np.maximum(work, 0.0), communication
     )

@@ -14,12 +14,14 @@ from tracekit.arrays import ZERO, to_numpy
 from tracekit.thresholds.ingest import (
     INT32_END,
     LONGEST_NS,
+    MAX_APART_SECONDS,
     MAX_COUNT,
     MAX_PLACES,
     MAX_RANKS,
     MAX_SECONDS,
     MAX_SPREAD,
     MAX_STEP,
+    USUAL_SECONDS,
 )
 from tracekit.units import NS_PER_S
 
@@ -41,6 +43,7 @@ WHOLE: Final = {
     "step": Bounds(0, MAX_STEP),
     "rank": Bounds(0, MAX_RANKS),
     "mb_id": Bounds(-INT32_END, INT32_END, optional=True),
+    "mc": Bounds(-INT32_END, MAX_PLACES, optional=True),
     "seq_id": Bounds(-MAX_COUNT, MAX_COUNT, optional=True),
 }
 SECONDS: Final = {
@@ -61,6 +64,9 @@ def usable(table: pa.Table) -> Mask:
     for name, bounds in SECONDS.items():
         values = seconds(table.column(name))
         ok &= _inside(np.nan_to_num(values, nan=np.inf), np.ones(len(ok), bool), bounds)
+    starts = seconds(table.column("start_ts"))
+    if ok.any():
+        ok &= np.abs(np.where(ok, starts - np.median(starts[ok]), 0.0)) < MAX_APART_SECONDS
     for name in ("dp_rank", "stage"):
         ok &= _near(whole(table.column(name))[0], ok)
     return ok
@@ -75,6 +81,30 @@ def _near(values: I64, ok: Mask) -> Mask:
     """Which values are no further out than the recorded places allow: one wild number must not make a job vast."""
     near: Mask = values < MAX_SPREAD * len(np.unique(values[ok]))
     return near
+
+
+def check_units(table: pa.Table) -> None:
+    """Raise ValueError where times cannot be seconds, or were kept with too few digits to tell one operation's end."""
+    spent = seconds(table.column("duration"))
+    spent = np.where(np.isfinite(spent), spent, 0.0)
+    lasting = spent[spent > 0]
+    if not len(lasting):
+        return
+    usual = float(np.median(lasting))
+    if pa.types.is_integer(table.schema.field("duration").type) or usual > USUAL_SECONDS:
+        raise ValueError(
+            f"duration is {usual:.6g} s in the median, so these are no seconds: divide start_ts and duration by 1e3 "
+            "if they are milliseconds, 1e6 if microseconds, 1e9 if nanoseconds"
+        )
+    kind = table.schema.field("start_ts").type
+    starts = seconds(table.column("start_ts"))
+    most = float(np.median(np.abs(starts[near]))) if (near := np.abs(starts) < MAX_SECONDS).any() else 0.0
+    digits = float(np.spacing(np.array(np.nan_to_num(most), np.float32)))
+    if pa.types.is_float32(kind) and digits > usual:
+        raise ValueError(
+            f"start_ts is float32, which near {most:.6g} s tells steps of {digits:.3g} s only: write it "
+            "as float64, or count it from the begin of each step"
+        )
 
 
 def whole(column: pa.ChunkedArray) -> tuple[I64, Mask]:

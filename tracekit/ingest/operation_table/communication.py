@@ -10,6 +10,7 @@ import numpy as np
 from tracekit.findings import Quality
 from tracekit.ingest.operation_table.kinds import OperationKind
 from tracekit.ingest.operation_table.layout import Layout, Place
+from tracekit.ingest.operation_table.served import Served, served
 from tracekit.ingest.operation_table.table import I64, OperationTable
 from tracekit.thresholds.ingest import MAX_COUNT
 
@@ -21,13 +22,15 @@ class Communication:
     """The communication of an operation table.
 
     groups: the axes that a group was met as, by its members; the order numbers the groups. group, peer, seq: of shape
-    (rows,), -1 where a row has none. A sequence number is unique within a group and equal on its members.
+    (rows,), -1 where a row has none. A sequence number is unique within a group and equal on its members. served: what
+    serves which computation.
     """
 
     groups: dict[Members, set[str]]
     group: I64
     peer: I64
     seq: I64
+    served: Served
 
 
 def communication(table: OperationTable, layout: Layout | None) -> Communication:
@@ -45,10 +48,13 @@ def communication(table: OperationTable, layout: Layout | None) -> Communication
     lanes = len(channels) * table.pp_size
     if lanes * depth * (int(step.max()) + 1) >= MAX_COUNT:
         raise ValueError("more operations than sequence numbers")
-    places = _Places(table, layout)
+    places, found = _Places(table, layout), served(table)
     groups: dict[Members, set[str]] = {}
     numbers: dict[Members, int] = {}
-    for rows in _alike(table):
+    for alike in _alike(table):
+        rows = alike[found.pair[alike] >= 0]
+        if not len(rows):
+            continue
         kind = table.kinds[table.kind[rows[0]]]
         dp, stage = int(table.dp[rows[0]]), int(table.stage[rows[0]])
         members = places.members(kind, dp, stage)
@@ -60,8 +66,8 @@ def communication(table: OperationTable, layout: Layout | None) -> Communication
             sender = stage if kind.collective == "send" else other
             peer[rows] = places.rank_at.get((dp, other), -1)
         lane = channels[kind.channel] * table.pp_size + (sender if kind.toward else 0)
-        seq[rows] = (step[rows] * lanes + lane) * depth + table.ordinal[rows]
-    return Communication(groups, group, peer, seq)
+        seq[rows] = (step[rows] * lanes + lane) * depth + found.pair[rows]
+    return Communication(groups, group, peer, seq, found)
 
 
 def _alike(table: OperationTable) -> Iterator[I64]:
@@ -117,7 +123,7 @@ def unpaired(table: OperationTable, found: Communication, label: str) -> list[Qu
     ends = []
     for collective in ("send", "recv"):
         codes = [i for i, kind in enumerate(table.kinds) if kind.collective == collective]
-        rows = np.isin(table.kind, codes)
+        rows = np.isin(table.kind, codes) & (found.group >= 0)
         ends.append({*zip(found.group[rows].tolist(), found.seq[rows].tolist(), strict=True)})
     alone = len(ends[0] ^ ends[1])
     detail = "sends or receives whose other side is not in the table"

@@ -1,7 +1,7 @@
 """Rows of an operation table as events: one sorted Parquet file per rank.
 
 Send and receive durations include the wait for the other side; a send that is launched together with a receive carries
-the receive's times.
+the receive's times. A message that meets nobody, at an end of an interleaved pipeline, is no communication.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ import pyarrow as pa
 from tracekit.arrays import from_numpy, from_strings
 from tracekit.ingest.file_result import FileGroup, RankTable
 from tracekit.ingest.operation_table.communication import Communication
+from tracekit.ingest.operation_table.step_line import spans_of
 from tracekit.ingest.operation_table.table import I64, OperationTable
 from tracekit.ingest.write import in_order, write_table
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import MAX_TIME_NS
 
 
 def write_ranks(
@@ -56,10 +56,11 @@ def _operation_rows(
             "tid": stream,
             "device": np.zeros(len(rows), np.int64),
             "stream": stream,
-            "collective": [k.collective for k in kinds],
+            "correlation": _or_null(found.served.computation[rows]),
+            "collective": [k.collective if g >= 0 else None for k, g in zip(kinds, group, strict=True)],
             "group_size": from_numpy(sizes[np.maximum(group, 0)], group < 0),
             "group": _or_null(group),
-            "pg_desc": [k.axis for k in kinds],
+            "pg_desc": [k.axis if g >= 0 else None for k, g in zip(kinds, group, strict=True)],
             "src_rank": _or_null(np.where(send & (peer >= 0), rank, np.where(recv, peer, -1))),
             "dst_rank": _or_null(np.where(recv & (peer >= 0), rank, np.where(send, peer, -1))),
             "seq": _or_null(found.seq[rows]),
@@ -70,20 +71,18 @@ def _operation_rows(
 
 
 def _step_rows(table: OperationTable, rows: I64, rank: int) -> pa.Table:
-    """One event per step of the rank, from its first start to its last end, named as the profiler names steps."""
-    steps, of = np.unique(table.step[rows], return_inverse=True)
-    starts, ends = np.full(len(steps), MAX_TIME_NS), np.full(len(steps), -MAX_TIME_NS)
-    np.minimum.at(starts, of, table.start[rows])
-    np.maximum.at(ends, of, (table.start + table.dur)[rows])
+    """One event per step of the rank, as long as the step of all ranks, named as the profiler names steps."""
+    spans = spans_of(table)
+    mine = np.searchsorted(spans.numbers, np.unique(table.step[rows]))
     columns = {
-        "ts": starts,
-        "dur": ends - starts,
-        "cat": ["user_annotation"] * len(steps),
-        "name": [f"ProfilerStep#{s}" for s in steps.tolist()],
-        "pid": np.full(len(steps), rank),
-        "tid": np.full(len(steps), -1),
+        "ts": spans.first[mine],
+        "dur": (spans.last - spans.first)[mine],
+        "cat": ["user_annotation"] * len(mine),
+        "name": [f"ProfilerStep#{s}" for s in spans.numbers[mine].tolist()],
+        "pid": np.full(len(mine), rank),
+        "tid": np.full(len(mine), -1),
     }
-    return _events(columns, len(steps))
+    return _events(columns, len(mine))
 
 
 def _or_null(values: I64) -> pa.Array:

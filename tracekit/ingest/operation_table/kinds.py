@@ -10,6 +10,10 @@ COLLECTIVES = (
     ("broadcast", "broadcast"),
 )
 """A part of an operation type's name, and the collective that it tells."""
+COMPUTATIONS = frozenset(
+    {"forward-compute", "backward-compute", "optimizer", "optimizer-clip-main-grad", "gc"}
+)
+"""Operation types that are no communication, of those that the published tables hold."""
 COMPUTE_STREAM, DP_STREAM, FORWARD_STREAM, BACKWARD_STREAM = 0, 1, 2, 3
 
 

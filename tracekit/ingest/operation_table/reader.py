@@ -7,11 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.files.source import ByteStream, Source
+from tracekit.findings import Quality
 from tracekit.ingest.file_result import FileResult
-from tracekit.ingest.operation_table.communication import communication, unpaired
+from tracekit.ingest.operation_table.clocks import on_one_clock
+from tracekit.ingest.operation_table.communication import Communication, communication, unpaired
 from tracekit.ingest.operation_table.events import write_ranks
-from tracekit.ingest.operation_table.layout import layout_of
-from tracekit.ingest.operation_table.table import REQUIRED, columns_of
+from tracekit.ingest.operation_table.layout import Layout, layout_of
+from tracekit.ingest.operation_table.step_line import one_after_another
+from tracekit.ingest.operation_table.table import REQUIRED, OperationTable, columns_of
 from tracekit.thresholds.ingest import MAX_TABLE_BYTES
 
 
@@ -40,16 +43,13 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         reason = f"a Parquet file without an operation table's columns ({', '.join(missing)})"
         return FileResult(source.label, "foreign", reason)
     try:
-        table, quality = columns_of(parquet, source.label)
-        layout = layout_of(table.rank_at, table.dp_size, table.pp_size)
-        found = communication(table, layout)
+        table, found, layout, quality = _understood(parquet, source.label)
     except (ValueError, OverflowError, pa.ArrowException) as error:
         return FileResult(
             source.label, "rejected", f"an operation table with unusable values ({plain_line(error)})"
         )
     places = table.dp_size * table.pp_size
     world = layout.world_size if layout else places if max(table.ranks) < places else None
-    quality += unpaired(table, found, source.label)
     return FileResult(
         source.label,
         "ok",
@@ -59,3 +59,17 @@ def read_operations(stream: ByteStream, blocks: Iterator[bytes], source: Source,
         quality=tuple(quality),
         mesh_hint=layout.hint if layout else None,
     )
+
+
+def _understood(
+    parquet: pa.Table, label: str
+) -> tuple[OperationTable, Communication, Layout | None, list[Quality]]:
+    """The operations on one line of time, how they meet, the job's layout, and what was dropped or repaired.
+
+    Raises ValueError, OverflowError or an Arrow error where values are unusable.
+    """
+    table, quality = columns_of(parquet, label)
+    layout = layout_of(table.rank_at, table.dp_size, table.pp_size)
+    found = communication(table, layout)
+    table, clocks = on_one_clock(table, found, label)
+    return one_after_another(table), found, layout, [*quality, *clocks, *unpaired(table, found, label)]

@@ -1,9 +1,6 @@
-"""The rows of an operation table as numpy columns: times in ns on one line, ranks, and how often each type ran.
+"""The rows of an operation table as numpy columns: times in ns as recorded, ranks, and how often each type ran."""
 
-Starts count from the beginning of each step, so steps are laid one after another.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +11,9 @@ import pyarrow as pa
 
 from tracekit.arrays import from_numpy
 from tracekit.findings import Quality
-from tracekit.ingest.operation_table.bounds import seconds, usable, whole
-from tracekit.ingest.operation_table.kinds import OperationKind, kind_of
-from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS, MAX_TIME_NS, STEP_GAP_NS
+from tracekit.ingest.operation_table.bounds import check_units, seconds, usable, whole
+from tracekit.ingest.operation_table.kinds import COMPUTATIONS, OperationKind, kind_of
+from tracekit.thresholds.ingest import MAX_ORDINAL, MAX_RANKS
 from tracekit.units import NS_PER_S
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
@@ -27,8 +24,9 @@ I64 = npt.NDArray[np.int64]
 class OperationTable:
     """The usable rows of an operation table; every array has shape (rows,).
 
-    kinds: by code. kind: code of each row. start, dur: ns. micro_batch: -1 where none. ordinal: the number of the
-    operation among those of its type, step and rank, from 0. rank_at: rank by (dp_rank, stage).
+    kinds: by code. kind: code of each row. start, dur: ns. micro_batch, chunk (`mc`): -1 where none.
+    ordinal: the number of the operation among those of its type, step and rank, from 0.
+    rank_at: rank by (dp_rank, stage).
     """
 
     kinds: tuple[OperationKind, ...]
@@ -40,6 +38,7 @@ class OperationTable:
     start: I64
     dur: I64
     micro_batch: I64
+    chunk: I64
     ordinal: I64
     rank_at: Mapping[tuple[int, int], int]
 
@@ -70,28 +69,60 @@ def columns_of(table: pa.Table, label: str) -> tuple[OperationTable, list[Qualit
     label: the file, for the quality rows. Raises ValueError or an Arrow error where values are unusable: no row is
     whole, or ranks and places of the mesh contradict each other.
     """
-    rows, quality = _usable(table, label)
+    check_units(table)
+    once, twice = _once(table, label)
+    rows, quality = _usable(once, label)
+    quality += twice
     dp, stage, step = (_ints(rows, name) for name in ("dp_rank", "stage", "step"))
     names, kind = np.unique(
         np.asarray(rows.column("optype").cast(pa.string()).to_pylist(), dtype=str), return_inverse=True
     )
     start, dur = _nanoseconds(rows, "start_ts"), _nanoseconds(rows, "duration")
     micro_batch = _ints_or(rows, "mb_id", np.full(len(dp), -1))
+    chunk = _ints_or(rows, "mc", np.full(len(dp), -1))
     rank = _ints_or(rows, "rank", stage * (int(dp.max()) + 1) + dp)
     if (int(dp.max()) + 1) * (int(stage.max()) + 1) > MAX_RANKS or int(rank.max()) >= MAX_RANKS:
         raise ValueError(f"a job of more than {MAX_RANKS} ranks")
     rank_at = _places(dp, stage, rank)
+    if rank.min() == 0 < dp.min() + stage.min():
+        raise ValueError(
+            "rank 0 is not at dp_rank 0, stage 0: both count from 0, so subtract what they begin with"
+        )
     negative = int((dur < 0).sum())
     if negative:
         quality.append(Quality("negative_duration", label, negative, "taken as 0"))
         dur = np.maximum(dur, 0)
-    start = _one_after_another(step, start, dur)
     seq = _ints(rows, "seq_id") if "seq_id" in rows.schema.names else None
     ordinal = _ordinals(rank, step, kind, start, seq)
     kinds = tuple(kind_of(str(name)) for name in names)
+    quality += _unknown(kinds, kind, label)
     return OperationTable(
-        kinds, kind, dp, stage, step, rank, start, dur, micro_batch, ordinal, rank_at
+        kinds, kind, dp, stage, step, rank, start, dur, micro_batch, chunk, ordinal, rank_at
     ), quality
+
+
+def _once(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
+    """The rows of a table without those that stand in it twice, number and all, and how many these are."""
+    names = [n for n in (*REQUIRED, "rank", "seq_id") if n in table.schema.names]
+    if "seq_id" not in names:
+        return table, []
+    keys = table.select(names).append_column("row", pa.array(range(table.num_rows)))
+    first = keys.group_by(names, use_threads=False).aggregate([("row", "min")]).column("row_min")
+    twice = table.num_rows - len(first)
+    if not twice:
+        return table, []
+    told = Quality("duplicate_rows", label, twice, "rows that stand in the table twice; dropped")
+    return table.take(first.sort()), [told]
+
+
+def _unknown(kinds: Sequence[OperationKind], kind: I64, label: str) -> list[Quality]:
+    """A row for each operation type that is neither communication by its name nor a known computation."""
+    counts = np.bincount(kind, minlength=len(kinds)).tolist()
+    return [
+        Quality("unknown_operation", label, n, f"{k.name}: taken as a computation that follows the others")
+        for k, n in zip(kinds, counts, strict=True)
+        if k.collective is None and k.name not in COMPUTATIONS
+    ]
 
 
 def _usable(table: pa.Table, label: str) -> tuple[pa.Table, list[Quality]]:
@@ -126,22 +157,6 @@ def _places(dp: I64, stage: I64, rank: I64) -> dict[tuple[int, int], int]:
     if len(set(places.values())) < len(places):
         raise ValueError("one rank stands at two places of the mesh")
     return places
-
-
-def _one_after_another(step: I64, start: I64, dur: I64) -> I64:
-    """Starts on one line of time: steps that overlap, because each starts at zero, are laid one behind the other."""
-    numbers, of = np.unique(step, return_inverse=True)
-    first, last = np.full(len(numbers), MAX_TIME_NS), np.full(len(numbers), -MAX_TIME_NS)
-    np.minimum.at(first, of, start)
-    np.maximum.at(last, of, start + dur)
-    if (last[:-1] <= first[1:]).all():
-        return start
-    spans = (last - first + STEP_GAP_NS).astype(np.float64)
-    if spans.sum() >= MAX_TIME_NS:
-        raise ValueError("its steps last longer than any job")
-    begins = np.concatenate([[0], np.cumsum(last - first + STEP_GAP_NS)[:-1]])
-    moved: I64 = start + (begins - first)[of]
-    return moved
 
 
 def _ordinals(rank: I64, step: I64, kind: I64, start: I64, seq: I64 | None) -> I64:
