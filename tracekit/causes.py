@@ -201,6 +201,11 @@ _ENTRIES = (
             ),
             Sign(
                 Order.VERDICT,
+                "kernels vary together on all that work on the same data",
+                "analysis.slowrank.dealt_price:dealt_ns",
+            ),
+            Sign(
+                Order.VERDICT,
                 "the work behind all-to-alls follows the number of elements that they brought",
                 "analysis.slowrank.data_imbalance:uneven_tokens",
             ),

@@ -24,7 +24,8 @@ def rank(gemm=1.0, attention=1.0, *, first=1.0, column=1, less=0):
     at = np.repeat(np.arange(STEPS), 2 * PLACES).reshape(lasted.shape)
     name = np.tile(np.array(["gemm", "attention"], object), (STEPS, PLACES))
     n = int(kept.sum())
-    return StepKernels(at[kept], name[kept], lasted[kept], np.zeros(n), np.ones(n, bool))
+    start = np.cumsum(lasted[kept]).astype(np.int64)
+    return StepKernels(at[kept], name[kept], lasted[kept], np.zeros(n), np.ones(n, bool), start)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_what_peers_met_as_well_is_usual():
 
 def test_what_recurs_in_the_own_steps_is_usual():
     always = StepKernels(
-        *(getattr(rank(), f) for f in ("column", "name")), rank().lasted * 1.2, *[rank().shared] * 2
+        *(getattr(rank(), f) for f in ("column", "name")), rank().lasted * 1.2, *[rank().shared] * 3
     )
     assert longer_kernels(always, [rank()] * 3, 1).ns == pytest.approx(0.0)
 
@@ -81,7 +82,7 @@ def test_kernels_of_one_step_alone_are_not_compared():
         return StepKernels(
             np.append(kernels.column, [1, 1]), np.append(kernels.name, ["copy", "copy"]),
             np.append(kernels.lasted, [900.0, 900.0]), np.append(kernels.shared, [0.0, 0.0]),
-            np.ones(len(kernels.lasted) + 2, bool),
+            np.ones(len(kernels.lasted) + 2, bool), np.arange(len(kernels.lasted) + 2),
         )  # fmt: skip
 
     found = longer_kernels(with_extra(rank(1.2, 1.2)), [with_extra(rank()), with_extra(rank())], 1)

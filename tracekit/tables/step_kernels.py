@@ -12,7 +12,7 @@ from tracekit.tables.event_columns import ints, strings
 from tracekit.tables.intervals import I64, covered_until, union
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
-from tracekit.thresholds.tables import HOST_GAP_NS
+from tracekit.thresholds.tables import DEVICE_ROUNDING_NS, HOST_GAP_NS
 
 _COLUMNS = ["ts", "dur", "cat", "name", "stream", "collective"]
 
@@ -26,6 +26,7 @@ class StepKernels:
     lasted: F64
     shared: F64  # for how long communication ran at the same time
     counts: npt.NDArray[np.bool_]  # had it been shorter, the next operation would have begun earlier
+    start: I64  # wall time of the rank
 
     def reversed(self) -> "StepKernels":
         """The same kernels, the last one first."""
@@ -37,8 +38,9 @@ class StepKernels:
 
     def _taken(self, part: slice) -> "StepKernels":
         return StepKernels(
-            self.column[part], self.name[part], self.lasted[part], self.shared[part], self.counts[part]
-        )
+            self.column[part], self.name[part], self.lasted[part], self.shared[part], self.counts[part],
+            self.start[part],
+        )  # fmt: skip
 
 
 def kernels_in_steps(run: Run, ops: Operations, steps: Steps, row: int) -> StepKernels:
@@ -54,7 +56,7 @@ def kernels_between(run: Run, ops: Operations, rank: int, begin: int, end: int) 
 
 
 def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I64, ends: I64) -> StepKernels:
-    """The kernels of a rank that begin in windows, each of which is a column."""
+    """The kernels of a rank that begin in windows, each of which is a column; begins of windows are rounded."""
     events = run.events(rank, _COLUMNS)
     start = ints(events, "ts", 0)
     end = start + ints(events, "dur", 0)
@@ -65,14 +67,14 @@ def _within(run: Run, ops: Operations, rank: int, columns: list[int], begins: I6
     streams, counts = np.unique(ints(events, "stream", -1)[mine], return_counts=True)
     mine = mine[ints(events, "stream", -1)[mine] == streams[np.argmax(counts)]] if len(mine) else mine
     mine = mine[np.argsort(start[mine], kind="stable")]
-    at = np.searchsorted(begins, start[mine], side="right") - 1
+    at = np.searchsorted(begins - DEVICE_ROUNDING_NS, start[mine], side="right") - 1
     inside = (at >= 0) & (start[mine] < ends[np.maximum(at, 0)]) if columns else np.zeros(len(mine), bool)
     mine, at = mine[inside], at[inside]
     shared = covered_until(talking, end[mine]) - covered_until(talking, start[mine])
     names = np.array(strings(events.column("name").take(mine)), object)
     return StepKernels(
         np.array(columns, np.int64)[at], names, (end - start)[mine].astype(np.float64), shared.astype(np.float64),
-        _counts(start[mine], end[mine], ops.progress[rank].exposed),
+        _counts(start[mine], end[mine], ops.progress[rank].exposed), start[mine],
     )  # fmt: skip
 
 

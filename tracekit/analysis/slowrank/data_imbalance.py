@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.dealt_price import dealt_ns
 from tracekit.analysis.slowrank.excess import segments
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
@@ -28,12 +29,16 @@ from tracekit.thresholds.slowrank import (
 def uneven_data(case: Case) -> float:
     """Time that an imbalance which follows the data costs, ns a step; 0 where there is none.
 
-    The cost is what a step would save if every rank worked like the median of its peers in each part of the step; of an
-    operation table, if all micro-batches were alike.
+    The cost is what a step would save if all that follows the data took its usual time. Where no kernels show what
+    does, it is that of every rank working like the median of its peers in each part of the step; of an operation table,
+    that of micro-batches that are not alike.
     """
     if isinstance(case.model, TableModel):
         dealt = uneven_batches_ns(case, case.model)
         return dealt if dealt >= MIN_LOST_SHARE * case.step_ns else 0.0
+    dealt = dealt_ns(case)
+    if dealt >= MIN_LOST_SHARE * case.step_ns:
+        return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
 

@@ -35,8 +35,7 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     gives way to the data.
     """
     if dealt_to_experts(case, answer):
-        levelled = case.model.recorded_ns - case.model.levelled_ns(case.stages)
-        return uneven_experts_answer(case, max(answer.gain, levelled))
+        return uneven_experts_answer(case, max(answer.gain, _levelled(case)))
     if answer.verdict == "slow_link" or answer.cause == "stage_imbalance":
         return _with_dearer_step(case, answer)
     tokens = case.met.tokens.lost_ns >= MIN_LOST_SHARE * case.step_ns
@@ -47,8 +46,14 @@ def with_most_of_it(case: Case, answer: Answer) -> Answer:
     longest = sorted(compared.tolist(), key=lambda row: (-over[row].sum(), row))[:LONGEST_PRICED]
     prices = [(_saved(case, row, over), row) for row in longest]
     lost, row = max(prices, default=(0.0, -1), key=lambda found: found[0])
-    dear = lost >= max(MOSTLY_ONE * answer.gain, MIN_LOST_SHARE * case.step_ns)
-    return _answer(case, row, lost, answer.gain, over[row]) if dear else answer
+    uneven = max(answer.gain, _levelled(case))  # to its peers' median, as the rank is cured
+    dear = lost >= max(MOSTLY_ONE * uneven, MIN_LOST_SHARE * case.step_ns)
+    return _answer(case, row, lost, uneven, over[row]) if dear else answer
+
+
+def _levelled(case: Case) -> float:
+    """What a step would save if every rank took its peers' median time in each part of each step, ns."""
+    return case.model.recorded_ns - case.model.levelled_ns(case.stages)
 
 
 def _with_dearer_step(case: Case, answer: Answer) -> Answer:

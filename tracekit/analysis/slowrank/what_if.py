@@ -140,6 +140,22 @@ class StepModel:
             count += len(columns)
         return total / max(count, 1)
 
+    def rescaled_ns(self, cuts: Mapping[tuple[int, int], tuple[F64, F64]]) -> float:
+        """Mean step time if parts of ranks took otherwise, ns.
+
+        `cuts` is by (run of steps, row of Steps): readings of own time between which the rank's parts lie, from the
+        begin of the run to its end, and the factor of each part. Other ranks keep their own time.
+        """
+        total, count = 0.0, 0
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [
+                _rescale(line, *cuts.get((n, line.row), (line.knots, np.ones(len(columns)))))
+                for line in timelines
+            ]
+            total += self._span(n, gaps, self.transfer)
+            count += len(columns)
+        return total / max(count, 1)
+
     def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
         """How long run `n` takes, ns: where nothing ends steps together, once ranks no longer drift apart.
 

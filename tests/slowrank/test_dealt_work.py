@@ -1,0 +1,80 @@
+"""Work that data deal unevenly is told by those who share the data; chance and slow devices are not taken for it."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tracekit.analysis.slowrank.analyse import analyse
+
+TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4
+RANKS = TENSOR * REPLICAS
+KERNELS = {"gemm": 600.0, "attention": 300.0}
+TRANSFER_US = 20.0
+
+
+def trained(folder, factor, noise=0.0, adam=lambda replica, step: 1.0):
+    """Pairs of ranks work on the same micro-batches, each `factor(replica, step, batch)` times as long."""
+    lines, random = [Timeline(rank) for rank in range(RANKS)], np.random.default_rng(1)
+    groups = {n: (2 * n, 2 * n + 1) for n in range(REPLICAS)} | {REPLICAS: tuple(range(RANKS))}
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for batch in range(BATCHES):
+            for line in lines:
+                for name, us in KERNELS.items():
+                    longer = factor(line.rank // TENSOR, step, batch) * (1.0 + noise * random.normal())
+                    line.compute(us * longer, name)
+            for replica in range(REPLICAS):
+                join([lines[r] for r in groups[replica]], replica)
+        for line in lines:
+            line.compute(400.0 * adam(line.rank // TENSOR, step), "adam")
+        join(lines, REPLICAS)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    return write_run(folder, lines, groups, dict.fromkeys(range(REPLICAS), "tp") | {REPLICAS: "dp"}, RANKS)
+
+
+def join(lines, group):
+    """All `lines` wait for the last of them."""
+    handles = [line.post(group) for line in lines]
+    end = max(h[0] for h in handles) + TRANSFER_US
+    for line, handle in zip(lines, handles, strict=True):
+        line.finish(handle, end)
+
+
+def documents(spread=0.4):
+    """Factors of documents that differ between replicas, steps and micro-batches."""
+    made = 1.0 + spread * np.random.default_rng(7).uniform(-1, 1, (REPLICAS, STEPS, BATCHES))
+    return lambda *at: float(made[at])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_all_kernels_follow_documents(tmp_path, noise):
+    factor = documents()
+    finding = analyse(trained(tmp_path, factor, noise))
+    assert (finding.verdict, finding.cause, finding.suspects) == ("imbalance", "data_imbalance", ())
+    work = np.array(
+        [[sum(factor(r, s, b) for b in range(BATCHES)) for s in range(STEPS)] for r in range(REPLICAS)]
+    )
+    lost = (work.max(axis=0) - work.mean()).mean() * sum(KERNELS.values()) / 1000
+    saved = finding.what_if.step_ms - finding.what_if.without_suspects_ms
+    assert saved == pytest.approx(lost, rel=0.25)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
+def test_noise_alone_deals_no_work(tmp_path, noise):
+    assert analyse(trained(tmp_path, lambda *_: 1.0, noise)).verdict == "healthy"
+
+
+def test_slow_devices_of_a_replica_follow_no_data(tmp_path):
+    """Both ranks of a replica are slow in two steps, in all kernels, throughout the step."""
+    slow = {(1, 1), (1, 3)}
+    finding = analyse(
+        trained(
+            tmp_path,
+            lambda replica, step, _: 1.3 if (replica, step) in slow else 1.0,
+            0.01,
+            adam=lambda *at: 1.3 if at in slow else 1.0,
+        )
+    )
+    assert finding.verdict == "slow_rank"
+    assert {s.rank for s in finding.suspects} == {2, 3}
