@@ -9,7 +9,13 @@ import numpy.typing as npt
 
 from tracekit.tables.match import Operations
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import ENOUGH_STEPS, MOST_RANKS, NEARLY_ALL_RANKS, WHOLE_STEP_SHARE
+from tracekit.thresholds.tables import (
+    CUT_STEP_SHARE,
+    ENOUGH_STEPS,
+    MOST_RANKS,
+    NEARLY_ALL_RANKS,
+    WHOLE_STEP_SHARE,
+)
 
 F64 = npt.NDArray[np.float64]
 
@@ -135,16 +141,16 @@ def _messages_cut(
 ) -> npt.NDArray[np.int64]:
     """How many operations each rank (row) lacks in each step (column), if some of its messages name no peer.
 
-    No channel tells whether both ends of such messages were recorded. But a step in which all these ranks have fewer
-    operations than in their fullest one was cut.
+    No channel tells whether both ends of such messages were recorded. But a step in which all these ranks have clearly
+    fewer operations than in their fullest one was cut.
     """
     lacking = np.zeros((len(ops.ranks), len(numbers)), np.int64)
     rows = [i for i, rank in enumerate(ops.ranks) if rank in open_ends]
     if not rows or not len(numbers):
         return lacking
     have = _operations(ops, step, numbers)[rows]
-    short = have.max(axis=1, keepdims=True) - have
-    lacking[rows] = np.where((short > 0).all(axis=0), short, 0)
+    most = have.max(axis=1, keepdims=True)
+    lacking[rows] = np.where((have < CUT_STEP_SHARE * most).all(axis=0), most - have, 0)
     return lacking
 
 

@@ -44,6 +44,10 @@ NEARLY_ALL_RANKS: Final = 0.8
 MOST_RANKS: Final = 0.5
 """The same where that leaves too few steps as well: with fewer ranks a median of peers means nothing."""
 
+CUT_STEP_SHARE: Final = 0.9
+"""A step was cut if all ranks whose messages name no peer have fewer operations than this share of their fullest one:
+a reduction now and then is one of tens."""
+
 WHOLE_STEP_SHARE: Final = 0.5
 """A step with fewer operations than this share of the rank's median step was cut, even if all members agree."""
 

@@ -164,7 +164,7 @@ def _in_common(groups: Sequence[F64], tests: int = 1) -> float | None:
     if whole <= 0 or entries < DEALT_ENTRIES:
         return None
     common = pairs / whole
-    clear = np.arctanh(min(common, _ALL)) * np.sqrt(entries - 3) - np.sqrt(2 * np.log(tests))
+    clear = np.arctanh(np.clip(common, -_ALL, _ALL)) * np.sqrt(entries - 3) - np.sqrt(2 * np.log(tests))
     return common if common >= DEALT_SHARE and clear >= DEALT_Z else None
 
 
