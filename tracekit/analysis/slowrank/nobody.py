@@ -233,7 +233,12 @@ def uneven_tokens_answer(case: Case, gain: float) -> Answer:
 
 
 def uneven_answer(case: Case, gain: float) -> Answer:
-    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame."""
+    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame.
+
+    Of an operation table the price is that of typical work on all ranks, as of any imbalance.
+    """
+    if isinstance(case.model, TableModel):
+        gain = max(gain, case.model.recorded_ns - case.model.ideal_ns)
     reason = (
         f"work is dealt unevenly and the longest rank changes: {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms "
         "a step go into waiting, no rank is slow throughout"
