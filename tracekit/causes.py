@@ -28,10 +28,12 @@ class Comparison:
     peers: Mapping[Quantity, float]
     gaps: float  # by how much the rank's gaps exceed the peers', over all analysed steps
     pauses: float  # the part of it that stands in few long gaps, PAUSES_A_STEP at most
+    no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
 
     def over(self, quantity: Quantity) -> float:
-        """By how much the rank exceeds its peers, ns."""
-        return float(self.mine[quantity] - self.peers[quantity])
+        """By how much the rank exceeds its peers by its own doing, ns."""
+        less = self.no_fault if quantity in {"own", "gap"} else 0.0
+        return float(self.mine[quantity] - self.peers[quantity]) - less
 
     def explains(self, quantity: Quantity) -> bool:
         """Whether the rank's excess in one quantity is at least half of its excess of own time."""

@@ -1,6 +1,6 @@
 """Hand-made jobs whose answer can be worked out on paper: layers of compute and collectives on a small mesh."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tests.slowrank.events import Timeline, write_run
@@ -33,11 +33,12 @@ def job(
     jitter: float = 0.005,
     descs: str = "mesh_{}",
     sized: Mapping[str, object] = {},
+    idle: Callable[[int, int], float] = lambda rank, step: 0.0,
 ) -> Run:
     """Each step: `layers` × for every axis (compute of 1 ms, all-reduce of 50 µs). `slow`: factor by rank;
     `link`: factor on the transfer of a group, by members; `lost`: ranks without a file; `accident`: (rank, step, µs) of
     one extra kernel before the first layer, in every step where the step is None; `sized`: sizes that kernels
-    tell."""
+    tell; `idle`: µs for which the device of a rank stands still at the begin of a step."""
     axes = [d for d in mesh.order if mesh.sizes[d] > 1]
     members = [(d, g) for d in axes for g in sorted({mesh.line(r, [d]) for r in mesh.coordinates})]
     number = {g: n for n, g in enumerate(members)}
@@ -46,6 +47,8 @@ def job(
         begins = [line.at for line in lines]
         if accident is not None and accident[1] in {None, step}:
             lines[accident[0]].compute(accident[2])
+        for line in lines:
+            line.at += idle(line.rank, step)
         for layer in range(layers):
             for d in axes:
                 handles = {}

@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.usual_work import usual_of
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NODE_APART, NODE_EQUALITY, SUSPECT_SHARE
@@ -74,22 +75,12 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
     """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns."""
-    return model.step_ns(typical_without(case, rows), usual=case.model.usual(_peers(case.stages, rows)))
+    return model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
 
 
 def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
     """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
-    return case.model.recorded_ns - case.model.step_ns(own, usual=case.model.usual(_peers(case.stages, rows)))
-
-
-def _peers(groups: Rows, rows: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
-    """For each of `rows` the unsuspected ranks that do the same work; all of them where everybody is suspected."""
-    peers = {}
-    for group in groups:
-        others = np.setdiff1d(group, rows)
-        for row in np.intersect1d(group, rows):
-            peers[int(row)] = others if len(others) else np.setdiff1d(group, row)
-    return peers
+    return case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows))
 
 
 def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
@@ -121,7 +112,7 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
     """
     own, model = case.steps.own, case.model
     target = typical_without(case, rows)
-    usual = model.usual(_peers(case.stages, rows))
+    usual = usual_of(case, rows)
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:
         cured = own.copy()

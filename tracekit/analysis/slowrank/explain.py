@@ -4,6 +4,7 @@ The signs of `tracekit.causes` are looked for in their order, and the first one 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -16,11 +17,16 @@ from tracekit.thresholds.slowrank import PAUSES_A_STEP
 from tracekit.units import ms
 
 
-def explain(suspect: Features, peers: Sequence[Features]) -> tuple[Cause, tuple[Evidence, ...]]:
-    """(cause of one rank's excess over its peers, the quantities that show it in ms a step)."""
+def explain(
+    suspect: Features, peers: Sequence[Features], no_fault: float = 0.0
+) -> tuple[Cause, tuple[Evidence, ...]]:
+    """(cause of one rank's excess over its peers, the quantities that show it in ms a step).
+
+    no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step.
+    """
     if not peers:
         return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),)
-    rank = _beside(suspect, peers)
+    rank = replace(_beside(suspect, peers), no_fault=no_fault)
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return "unknown", evidence

@@ -50,7 +50,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.unrecorded import Unseen
-from tracekit.analysis.slowrank.wording import listed
+from tracekit.analysis.slowrank.wording import listed, ranks_in_words
 from tracekit.thresholds.operation_tables import UNEXPLAINED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -182,9 +182,9 @@ def _explained(case: Case, once: OneStep | None, stage: LongStage | None) -> Ans
 
 def _healthy(case: Case) -> Answer:
     """Nobody works longer than the others by more than chance."""
-    shared = _beside_communication(case)
-    if shared:
-        return Answer("healthy", None, shared)
+    explained = _beside_communication(case) or _by_role(case)
+    if explained:
+        return Answer("healthy", None, explained)
     worst = int(np.nanargmax(np.nan_to_num(case.found.mean, nan=-np.inf)))
     reason = (
         f"no rank, stage or link costs {MIN_LOST_SHARE:.0%} of the step beyond chance (largest excess: rank "
@@ -205,6 +205,20 @@ def _beside_communication(case: Case) -> str | None:
         f"rank {case.steps.ranks[row]} works {ms(float(longer[row])):.1f} ms of {ms(case.step_ns):.1f} ms a step "
         "longer than its peers, but only where communication that they do not have runs beside its kernels: else these "
         "are as quick as theirs"
+    )
+
+
+def _by_role(case: Case) -> str | None:
+    """Why ranks that stand still longer are not slow: their role makes them; None where it makes nobody."""
+    rows = case.met.of_role
+    longer = np.nanmean(case.met.role, axis=1)
+    if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
+        return None
+    named = ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])
+    return (
+        f"{named} stand still {ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
+        "than the others of their stages, by design, it seems: all of tensor index 0 do, as ranks that load data for "
+        "the others, and none of them longer than the rest"
     )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.candidates import saved_ns, typical_without
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.evidence_gaps import coverage, most_ns
+from tracekit.analysis.slowrank.excess import recurs
 from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.throttled import slow_throughout
@@ -44,11 +45,14 @@ def in_one_step(case: Case) -> OneStep | None:
     if len(case.steps.numbers) < 2:
         return None
     best: OneStep | None = None
+    recurring = recurs(case.found.value, case.step_ns)
     mean = np.nan_to_num(case.found.mean, nan=0.0)
     for row in np.flatnonzero(mean > CANDIDATE_SHARE * case.step_ns).tolist():
         rows, column = np.array([row]), int(np.nanargmax(case.found.value[row]))
         part = _unrecorded(case, column)
         if row in case.found.throughout and part <= 1:
+            continue
+        if coverage(case).matched != 1 and recurring[row]:  # no replay tells what its other steps cost
             continue
         gain = saved_ns(case, rows, typical_without(case, rows))
         if coverage(case).matched != 1:  # others may wait for it where nothing tells with whom

@@ -35,7 +35,12 @@ def explain_rank(
     """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages."""
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    return explain(mine, peers) if mine is not None else ("unknown", ())
+    return explain(mine, peers, _no_fault(case, row)) if mine is not None else ("unknown", ())
+
+
+def _no_fault(case: Case, row: int) -> float:
+    """Gaps a step of the rank in `row` beyond its peers' that its role or chance makes, ns."""
+    return float(np.nanmean(case.met.gaps[row]))
 
 
 def suspect_of(
@@ -61,16 +66,17 @@ def suspect_of(
     return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
 
 
-def agrees(suspect: Suspect) -> bool:
+def agrees(suspect: Suspect, no_fault_ms: float = 0.0) -> bool:
     """Whether the suspect's excess, its price and its cause tell the same, by the evidence that is shown.
 
     Its own time exceeds its peers', and what its cause lies in (compute, gaps, or own time where the cause is unknown)
-    exceeds theirs by half of the price or more. True where there was nobody to compare it with.
+    exceeds theirs by half of the price or more. True where there was nobody to compare it with. `no_fault_ms` a step
+    of its gaps count for nothing.
     """
     over = [e.value - e.peers_median for e in suspect.evidence[: len(ALWAYS)] if e.peers_median is not None]
     if len(over) < len(ALWAYS):
         return True
-    own, busy, gaps = over
+    own, busy, gaps = over[0] - no_fault_ms, over[1], over[2] - no_fault_ms
     part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
@@ -90,4 +96,4 @@ def stands(case: Case, suspect: Suspect) -> bool:
     row = case.steps.row(suspect.rank)
     others = np.setdiff1d(next(g for g in case.stages if row in g), row).tolist()
     slow = suspect.cause != "cpu_launch" or not launches_alike(case, (row,), others)
-    return slow and agrees(suspect)
+    return slow and agrees(suspect, ms(_no_fault(case, row)))

@@ -1,0 +1,51 @@
+"""Ranks that load data for others stand still by design: their peers in that are the ranks that load."""
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+
+MESH = grid(tp=4, pp=4)
+LOADS = tuple(r for r in MESH.coordinates if MESH.coords(r)["tp"] == 0)
+
+
+def loading(longer=0.0, ranks=LOADS):
+    """Every rank of `ranks` loads for 400 µs in each step, and the first of them for `longer` more."""
+    return lambda rank, step: (400 + (longer if rank == ranks[0] else 0)) * (rank in ranks)
+
+
+def test_one_loading_rank_a_stage_is_design(tmp_path):
+    found = analyse(job(tmp_path, MESH, idle=loading()))
+    assert (found.verdict, found.suspects) == ("healthy", ())
+    assert "by design" in found.reason
+
+
+@pytest.mark.parametrize("mesh", [MESH, grid(tp=4, dp=4)])
+def test_only_the_longest_loader_is_named(tmp_path, mesh):
+    ranks = tuple(r for r in mesh.coordinates if mesh.coords(r)["tp"] == 0)
+    found = analyse(job(tmp_path, mesh, idle=loading(500, ranks)))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [0])
+    assert found.suspects[0].cause == "host_stall"
+    assert found.suspects[0].lost_ms_per_step == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_device_beside_loading_is_named(tmp_path, slow):
+    """In a stage of two ranks the one that loads would hide the other."""
+    mesh = grid(tp=2, pp=4)
+    ranks = tuple(r for r in mesh.coordinates if mesh.coords(r)["tp"] == 0)
+    found = analyse(job(tmp_path, mesh, slow={slow: 1.1}, idle=loading(0, ranks)))
+    assert [(s.rank, s.cause) for s in found.suspects] == [(slow, "gpu_compute")]
+
+
+def test_one_rank_shows_no_role(tmp_path):
+    case = prepared(job(tmp_path, MESH, idle=loading(0, (0,))), MESH)
+    assert not len(case.met.of_role)
+    assert [s.rank for s in analyse(case.run).suspects] == [0]
+
+
+def test_what_costs_much_is_no_design(tmp_path):
+    """Who waits for all that load loses too much for anybody to have wanted it so."""
+    found = analyse(job(tmp_path, MESH, idle=lambda rank, step: 3000.0 * (rank in LOADS)))
+    assert found.verdict == "slow_rank"
+    assert {s.rank for s in found.suspects} <= set(LOADS)
