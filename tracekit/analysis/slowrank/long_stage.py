@@ -1,5 +1,8 @@
 """A pipeline stage whose ranks all work longer than the other stages, and between what bounds it costs.
 
+Two that are long alike, as those of a slow node are, cost nothing one by one: the others wait for the other one, so
+that they are priced together.
+
 Work is compute. A stage that stands still more than the others between kernels has hosts that launch late: nothing lets
 those of the first stage run ahead at the begin of a step, while the others' do so as they wait for it.
 """
@@ -18,13 +21,17 @@ from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.compute_time import compute_in_steps
+from tracekit.tables.intervals import I64
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     FAINT_CONFIDENCE,
+    MAJORITY,
     MIN_LOST_SHARE,
+    NODE_EQUALITY,
     NODE_RANKS,
     NOISE_FLOOR,
+    STAGE_GAIN,
     STAGE_MIN_PEERS,
     Z_LIMIT,
 )
@@ -32,7 +39,7 @@ from tracekit.thresholds.slowrank import (
 
 @dataclass(frozen=True)
 class LongStage:
-    """The ranks of a long stage (rows of Steps, longest first) and what it costs; ns a step."""
+    """The ranks of a long stage, or of several (rows of Steps, longest first), and what they cost; ns a step."""
 
     rows: tuple[int, ...]
     z: float
@@ -47,39 +54,54 @@ class LongStage:
     by_design: bool = False  # all of them do, on several nodes
 
 
+@dataclass(frozen=True)
+class _Longer:
+    """One stage: its rows of Steps, its time beyond the other stages by step (ns), and its standard errors."""
+
+    rows: I64
+    over: F64
+    z: float
+
+
 def long_stage(case: Case) -> LongStage | None:
-    """The pipeline stage that works significantly longer than the others; None where there is none, or it is free."""
+    """The stages that work significantly longer than the others, most often one; None where none does, or for free."""
     found = _longest(case, case.steps.own)
-    if found is None:
+    if not found:
         return None
-    rows, over, z = found
-    whole = _priced(case, rows, over, z)
+    whole = _priced(case, found)
     if whole.high < MIN_LOST_SHARE * case.step_ns:
         return None
     loaders = late_loaders(case, whole.rows)
     computed = _compute(case)
     if loaders or computed is None:
         return replace(whole, loaders=loaders)
-    levels = _levels(case, computed)
-    stage = next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
-    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
-    work = _priced(case, rows, np.clip(np.minimum(over, beyond[stage]), 0.0, None), z)
+    work = _priced(case, _of_work(case, found, computed))
     if work.high >= MIN_LOST_SHARE * case.step_ns:
         return work
-    other = _longest(case, computed)
-    if other is not None:
-        work = _priced(case, *other)
+    others = _longest(case, computed)
+    if others:
+        work = _priced(case, others)
         if work.high >= MIN_LOST_SHARE * case.step_ns:
             return work
     return _idle(case, whole)
 
 
+def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
+    """The stages of `found`, longer only as far as they compute longer."""
+    levels = _levels(case, computed)
+    beyond = levels - median_of_others(levels, [np.arange(len(levels))])
+    return [
+        replace(one, over=np.clip(np.minimum(one.over, beyond[_place(case, one.rows)]), 0.0, None))
+        for one in found
+    ]
+
+
 def faint_stage(case: Case) -> LongStage | None:
     """The stage whose longer work costs, and is hardly chance, but no proof either; None where there is none."""
     found = _longest(case, case.steps.own, proven=False)
-    if found is None or found[2] > Z_LIMIT:
+    if not found or found[0].z > Z_LIMIT:
         return None
-    stage = _priced(case, *found)
+    stage = _priced(case, found)
     return stage if stage.gain >= MIN_LOST_SHARE * case.step_ns else None
 
 
@@ -98,27 +120,34 @@ def _on_several_nodes(case: Case, rows: Sequence[int]) -> bool:
     return len({nodes.get(case.steps.ranks[row]) for row in rows}) > 1 if nodes else len(rows) > NODE_RANKS
 
 
-def _longest(
-    case: Case, spent: F64, *, proven: bool = True
-) -> tuple[npt.NDArray[np.int64], F64, float] | None:
-    """(rows, time beyond the other stages by step, standard errors) of the longest stage; None if by chance.
+def _longest(case: Case, spent: F64, *, proven: bool = True) -> list[_Longer]:
+    """The longest stage, and those that are long alike behind it; none if it is so by chance.
 
     spent: time of each rank in each step, ns. It need not be `proven` that it is no chance, but likely.
     """
     groups = _seen(case)
     if len(groups) < STAGE_MIN_PEERS:
-        return None
-    levels = _levels(case, spent)
-    found = excess(levels, [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
+        return []
+    found = excess(_levels(case, spent), [np.arange(len(groups))], NOISE_FLOOR * case.step_ns)
     if not np.isfinite(found.mean).any():
-        return None
-    worst = int(np.nanargmax(found.mean))
-    z = float(found.z[worst])
-    if not (z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE):
-        return None
-    if len(case.steps.numbers) > 1 and not recurs(found.value, case.step_ns)[worst]:
-        return None
-    return groups[worst], found.value[worst], z
+        return []
+    surely = [
+        z > Z_LIMIT if proven else confidence(z, len(groups)) > FAINT_CONFIDENCE for z in found.z.tolist()
+    ]
+    once = len(case.steps.numbers) == 1
+    again = np.ones(len(groups), bool) if once else recurs(found.value, case.step_ns)
+    order = np.argsort(-np.nan_to_num(found.mean, nan=-np.inf), kind="stable").tolist()
+    least = NODE_EQUALITY * float(found.mean[order[0]])
+    long = [i for i in order if surely[i] and again[i] and found.mean[i] >= least]
+    if order[0] not in long:
+        return []
+    few = len(long) <= MAJORITY * len(groups)
+    return [_Longer(groups[i], found.value[i], float(found.z[i])) for i in (long if few else order[:1])]
+
+
+def _place(case: Case, rows: I64) -> int:
+    """The place of the stage of `rows` among those that were recorded."""
+    return next(i for i, group in enumerate(_seen(case)) if group[0] == rows[0])
 
 
 def _seen(case: Case) -> list[npt.NDArray[np.int64]]:
@@ -161,21 +190,32 @@ def _compute(case: Case) -> F64 | None:
     return computed if np.nansum(computed) > 0 else None
 
 
-def _priced(case: Case, rows: npt.NDArray[np.int64], over: F64, z: float) -> LongStage:
-    """The stage of `rows` with the price of `over`, its work beyond the others' by step (ns)."""
+def _priced(case: Case, found: Sequence[_Longer]) -> LongStage:
+    """The longest stage of `found`, or all of them where only together they cost what they work longer."""
+    alone = _price(case, found[:1])
+    together = _price(case, found) if len(found) > 1 else alone
+    return together if together.gain > STAGE_GAIN * alone.gain else alone
+
+
+def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
+    """The stages of `found` with the price of their work beyond that of the others."""
     own = case.steps.own
-    level = _levels(case, own)[next(i for i, g in enumerate(_seen(case)) if g[0] == rows[0])]
+    levels = _levels(case, own)
     cured = own.copy()
-    cured[rows] = cured[rows] * ((level - over) / level)[None, :]
+    for one in found:
+        level = levels[_place(case, one.rows)]
+        cured[one.rows] = cured[one.rows] * ((level - one.over) / level)[None, :]
     spent = np.nan_to_num(np.nansum(own, axis=1))
-    order = sorted(rows.tolist(), key=lambda r: (-float(spent[r]), r))
-    longer = max(float(np.nanmean(over)), 0.0)
+    order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
+    longer = max(float(np.nanmean(found[0].over)), 0.0)
+    most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
     gain = max(_saved(case.model, case.model, cured), 0.0)
     if isinstance(case.model, TableModel):
         gain = min(gain, longer)  # typical work on all ranks cures other faults as well
     high = _saved(case.model, case.free_model, cured) + case.residual_ns
     low = gain if isinstance(case.model, TableModel) else _saved(case.pinned_model, case.pinned_model, cured)
-    return LongStage(tuple(order), z, longer, gain, max(low, 0.0), min(max(high, gain), max(longer, gain)))
+    high = min(max(high, gain), max(most, gain))
+    return LongStage(tuple(order), found[0].z, longer, gain, max(low, 0.0), high)
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:

@@ -1,4 +1,4 @@
-"""Answers about a pipeline stage: that it is to blame, that this is open, or that it is not."""
+"""Answers about long pipeline stages: that they are to blame, that this is open, or that they are not."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import what_would_decide
 from tracekit.analysis.slowrank.long_stage import LongStage
+from tracekit.analysis.slowrank.node_or_stage import node_of, runs_more
 from tracekit.analysis.slowrank.open_answers import why_open
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed
@@ -23,29 +24,47 @@ def beside(case: Case, answer: Answer, found: LongStage | None) -> Answer:
     """`answer`, and what a long stage costs besides, where it names somebody else."""
     if found is None or not answer.suspects:
         return answer
-    told = f"besides, pipeline stage {stage_of(case, found)} has more work than the others"
+    told = f"besides, {stages_in_words(case, found)} {_has(case, found)} more work than the others"
     return replace(answer, reason=f"{answer.reason}; {told}, which costs {ms(found.gain):.1f} ms a step")
 
 
 def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
-    """A pipeline stage has more work than the others; `besides` ends the reason."""
+    """Pipeline stages have more work than the others, or their node is slow; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
-    stage = case.mesh.coords(ranks[0])["pp"]
+    stages = _stages(case, found)
     own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
-    others = float(np.median([v for i, v in levels.items() if i != stage]))
+    mine = float(np.mean([levels[i] for i in stages]))
+    others = float(np.median([v for i, v in levels.items() if i not in stages]))
+    long = f"{stages_in_words(case, found)} {_has(case, found)} more work than the others"
+    than = f"{ms(mine):.1f} ms against {ms(others):.1f} ms a step"
+    node = node_of(case, found.rows)
+    if node and len(stages) > 1 and not runs_more(case, found.rows):
+        told = f"all ranks of {node} take longer ({than}), which are all ranks of several stages: the node is slow, or"
+        return _slow_node_answer(case, found, f"{told} {long}, in kernels as many as theirs{besides}")
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
-    evidence = (Evidence(row.what.format(stage=stage), ms(levels[stage]), ms(others), "ms"),)
+    named = listed(stages)
+    evidence = (Evidence(row.what.format(stage=named), ms(mine), ms(others), "ms"),)
     suspects = tuple(
         _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
         for row in found.rows
     )
-    reason = (
-        f"pipeline stage {stage} has more work than the others ({ms(levels[stage]):.1f} ms against "
-        f"{ms(others):.1f} ms a step); {_beside_each_other(case, ranks)}{besides}"
-    )
+    shared = f"; or {node} is slow, whose ranks these all are" if node else ""
+    reason = f"{long} ({than}); {_beside_each_other(case, ranks)}{shared}{besides}"
     path = descend(case, suspects[0].rank)
     return Answer("imbalance", "stage_imbalance", reason, suspects, path, found.gain)
+
+
+def _slow_node_answer(case: Case, found: LongStage, reason: str) -> Answer:
+    """All ranks of a node take longer than those of other stages."""
+    suspects = []
+    for row in found.rows:
+        cause, evidence = explain_rank(case, row, found.rows, other_stages=True)
+        suspects.append(
+            _bounded(suspect_of(case, row, found.gain, found.z, cause, evidence, every=True), found)
+        )
+    path = descend(case, suspects[0].rank)
+    return Answer("slow_rank", suspects[0].cause, reason, tuple(suspects), path, found.gain)
 
 
 def _bounded(suspect: Suspect, stage: LongStage) -> Suspect:
@@ -100,9 +119,9 @@ def loader_answer(case: Case, found: LongStage) -> Answer:
 def open_stage_answer(case: Case, stage: LongStage) -> Answer:
     """A stage works longer than the others, and too much is unmatched to tell whether they wait for it."""
     reason = (
-        f"pipeline stage {stage_of(case, stage)} works {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms a step "
-        f"longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, because "
-        f"{why_open(case)}"
+        f"{stages_in_words(case, stage)} {_works(case, stage)} {ms(stage.over):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step longer than the others; they lose between {ms(stage.low):.1f} and {ms(stage.high):.1f} ms by it, "
+        f"because {why_open(case)}"
     )
     candidates = of_stage(case, stage, "stage_imbalance")
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
@@ -124,7 +143,7 @@ def lonely_stage_answer(case: Case, stage: LongStage, unseen: Sequence[int]) -> 
 def idle_stage_answer(case: Case, stage: LongStage) -> Answer:
     """The devices of a stage stand still between kernels more than the others': nobody's fault if hosts are alike."""
     still = (
-        f"the devices of pipeline stage {stage_of(case, stage)} stand still {ms(stage.over):.1f} ms of "
+        f"the devices of {stages_in_words(case, stage)} stand still {ms(stage.over):.1f} ms of "
         f"{ms(case.step_ns):.1f} ms a step more than the others' until their hosts launch"
     )
     if stage.by_design:
@@ -159,6 +178,25 @@ def of_stage(case: Case, stage: LongStage, cause: Cause) -> tuple[Suspect, ...]:
     return tuple(replace(s, lost_ms_low=low, lost_ms_high=high) for s in found)
 
 
+def stages_in_words(case: Case, found: LongStage) -> str:
+    """`pipeline stage 1`, or `pipeline stages 0, 1`."""
+    stages = _stages(case, found)
+    return f"pipeline stage{'' if len(stages) == 1 else 's'} {listed(stages)}"
+
+
 def stage_of(case: Case, found: LongStage) -> int:
-    """The index of the stage."""
+    """The index of the longest stage."""
     return case.mesh.coords(case.steps.ranks[found.rows[0]])["pp"]
+
+
+def _stages(case: Case, found: LongStage) -> list[int]:
+    """The indices of the stages."""
+    return sorted({case.mesh.coords(case.steps.ranks[row])["pp"] for row in found.rows})
+
+
+def _has(case: Case, found: LongStage) -> str:
+    return "has" if len(_stages(case, found)) == 1 else "have"
+
+
+def _works(case: Case, found: LongStage) -> str:
+    return "works" if len(_stages(case, found)) == 1 else "work"
