@@ -95,6 +95,11 @@ def test_unknown_members_are_null_and_counted(tmp_path):
     assert [(q.kind, q.count) for q in run.quality] == [("group_members_unknown", 3)]
 
 
+def test_a_wait_with_an_empty_name_lacks_nothing(tmp_path):
+    waits = [collective(1, "", "[]", **{"Group size": 1}), event(2)]
+    assert load([put(tmp_path / "a.json", document(waits))]).quality == ()
+
+
 def test_a_file_in_none_of_its_groups_is_told(tmp_path):
     run = load([put(tmp_path / "a.json", document([collective(1, "7", "[1, 2]")]))])
     assert [q.kind for q in run.quality] == ["rank_in_no_group"]

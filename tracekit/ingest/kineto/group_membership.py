@@ -34,8 +34,8 @@ class Membership(NamedTuple):
 
     @property
     def names_a_group(self) -> bool:
-        """Whether there is a group to look for; a `wait` carries an empty list and no name."""
-        return self.name is not None or bool(self.pg_ranks and self.pg_ranks.strip("[] "))
+        """Whether there is a group to look for; a `wait` carries an empty list and no name, or an empty one."""
+        return bool(self.name) or bool(self.pg_ranks and self.pg_ranks.strip("[] "))
 
     @property
     def name(self) -> str | None:
