@@ -86,7 +86,10 @@ ALWAYS: Final = (
 )
 """Evidence of every slow rank; the rows of the sign that decided follow."""
 
-_LONGEST = (Row("longest gap", "longest_gap"),)
+LONGEST_GAP: Final = "longest gap"
+"""What the evidence calls it that tells pauses from slow launches."""
+
+_LONGEST = (Row(LONGEST_GAP, "longest_gap"),)
 
 
 def _spans_explain(quantity: Quantity) -> Callable[[Comparison], bool]:
@@ -122,7 +125,8 @@ _ENTRIES = (
             ),
             Sign(
                 Order.SHAPE_OF_GAPS,
-                "at least half of the excess is gaps, and half of those are few long ones",
+                "at least half of the excess is gaps, and half of those are few long ones of a host that launches as "
+                "its peers do",
                 lambda rank: rank.explains("gap") and rank.pauses >= MAJORITY * rank.gaps,
                 _LONGEST,
             ),

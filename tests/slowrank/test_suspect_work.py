@@ -7,7 +7,7 @@ import pytest
 
 from tests.generator import generate
 from tests.slowrank.jobs import grid, job, prepared
-from tracekit.analysis.slowrank import suspect_work
+from tracekit.analysis.slowrank import suspect_work, suspects
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, features_of, only_attention
 from tracekit.ingest import load
@@ -112,3 +112,12 @@ def test_few_tokens_hide_no_slow_device(tmp_path, monkeypatch, few, documents):
     mine = replace(peer, own=peer.own + 5e4, attention=peer.attention + 6e4)
     monkeypatch.setattr(suspect_work, "features_of", lambda case, at: mine if at == row else peer)
     assert only_attention(case, [row]) is documents
+
+
+@pytest.mark.parametrize(
+    ("pace", "cause"), [((9000.0, 6000.0), "cpu_launch"), ((6100.0, 6000.0), "host_stall")]
+)
+def test_few_gaps_of_a_slow_host_are_launches(tmp_path, monkeypatch, pace, cause):
+    monkeypatch.setattr(suspects, "pace_beside", lambda case, row: pace)
+    found = analyse(job(tmp_path, grid(dp=4), idle=lambda rank, step: 800.0 * (rank == 2)))
+    assert [(s.rank, s.cause) for s in found.suspects] == [(2, cause)]

@@ -8,9 +8,10 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.statistics import confidence
-from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, peers_of
-from tracekit.causes import ALWAYS
+from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, pace_beside, peers_of
+from tracekit.causes import ALWAYS, LONGEST_GAP
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
+from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import MAJORITY, STEP_SHARE
 from tracekit.units import ms
 
@@ -32,10 +33,22 @@ class Answer:
 def explain_rank(
     case: Case, row: int, suspects: Sequence[int], *, other_stages: bool = False
 ) -> tuple[Cause, tuple[Evidence, ...]]:
-    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages."""
+    """(cause, evidence) of the suspect in `row`, beside unsuspected ranks of its stage or of all stages.
+
+    A few long gaps are no pauses of a host that launches slowly throughout: they are where its device ran dry.
+    """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    return explain(mine, peers, _no_fault(case, row)) if mine is not None else ("unknown", ())
+    cause, evidence = explain(mine, peers, _no_fault(case, row)) if mine is not None else ("unknown", ())
+    if cause == "host_stall" and evidence[-1].what == LONGEST_GAP and _launches_slowly(case, row):
+        cause = "cpu_launch"
+    return cause, evidence
+
+
+def _launches_slowly(case: Case, row: int) -> bool:
+    """Whether the host of the rank in `row` needs longer between launches than its peers; false where nothing tells."""
+    pace = pace_beside(case, row)
+    return pace is not None and pace[0] > HOST_PACE * pace[1]
 
 
 def _no_fault(case: Case, row: int) -> float:
