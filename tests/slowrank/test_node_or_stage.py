@@ -67,3 +67,9 @@ def test_more_kernels_are_more_work(tmp_path):
     mesh = grid(pp=4)
     assert runs_more(prepared(job(tmp_path / "more", mesh, accident=(1, None, 1000.0)), mesh), (1,))
     assert not runs_more(prepared(job(tmp_path / "slower", mesh, slow={1: 1.3}), mesh), (1,))
+
+
+def test_single_ranks_of_two_stages_say_both(tmp_path):
+    found = analyse(job(tmp_path, grid(pp=6, cp=1), slow={2: 1.3, 4: 1.3}))
+    assert (found.verdict, {s.rank for s in found.suspects}) == ("imbalance", {2, 4})
+    assert "or ranks 2, 4 are all slow: nobody else does the same work" in found.reason

@@ -1,9 +1,12 @@
 """Ranks that load data for others stand still by design: their peers in that are the ranks that load."""
 
+import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.role_gaps import noise_of
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 
 MESH = grid(tp=4, pp=4)
 LOADS = tuple(r for r in MESH.coordinates if MESH.coords(r)["tp"] == 0)
@@ -49,3 +52,41 @@ def test_what_costs_much_is_no_design(tmp_path):
     found = analyse(job(tmp_path, MESH, idle=lambda rank, step: 3000.0 * (rank in LOADS)))
     assert found.verdict == "slow_rank"
     assert {s.rank for s in found.suspects} <= set(LOADS)
+
+
+def test_a_slow_device_goes_before_costly_loading(tmp_path):
+    found = analyse(
+        job(tmp_path, MESH, slow={1: 1.3}, idle=lambda rank, step: 1500.0 * (rank in LOADS), steps=4)
+    )
+    assert [(s.rank, s.cause) for s in found.suspects] == [(1, "gpu_compute")]
+    assert any("load data for those" in note for note in found.notes)
+
+
+def test_both_ends_of_a_pipeline_load_by_design(tmp_path):
+    """Neither of the two stages costs anything alone, and together they are no slow node."""
+    mesh = grid(cp=2, pp=4)
+    ends = {r for r in mesh.coordinates if mesh.coords(r)["pp"] in {0, 3}}
+    found = analyse(job(tmp_path, mesh, idle=lambda rank, step: 400.0 * (rank in ends)))
+    assert (found.verdict, found.suspects) == ("healthy", ())
+
+
+def test_jitter_of_loading_ranks_is_their_own(tmp_path):
+    """The others are quiet: against their noise alone every rank that loads would be apart."""
+    mesh = grid(tp=4, dp=4)
+    turns = (0, 160, 40, 200, 80, 120, 20)
+    run = job(
+        tmp_path, mesh, jitter=0.0005, steps=3,
+        idle=lambda rank, step: (400.0 + turns[(rank + 3 * step) % 7]) * (rank % 4 == 0),
+    )  # fmt: skip
+    case = prepared(run, mesh)
+    rows = case.met.of_role
+    noise = noise_of(case.found.value[rows])
+    assert noise > 5 * case.found.sigma
+    most = np.abs(case.found.mean[rows] / (noise / np.sqrt(3)))
+    assert (np.abs(case.found.z[rows]) <= most + 1e-9).all()
+
+
+def test_noise_counts_no_row_its_own_level():
+    value = np.array([[1.0, 2.0, 4.0], [0.0, 0.0, 3.0], [np.nan, 7.0, np.nan]])
+    assert noise_of(value) == pytest.approx(MAD_TO_SIGMA * 1.5)
+    assert noise_of(value[:, :1]) == 0.0

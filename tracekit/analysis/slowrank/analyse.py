@@ -26,6 +26,7 @@ from tracekit.analysis.slowrank.mostly_one import with_most_of_it
 from tracekit.analysis.slowrank.odd_steps import without_odd_steps
 from tracekit.analysis.slowrank.other_recordings import named_by_traces, strangers
 from tracekit.analysis.slowrank.picture.draw import picture_of
+from tracekit.analysis.slowrank.role_note import role_in_words
 from tracekit.analysis.slowrank.steady_work import with_hidden_rank
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.timed_dumps import tempered
@@ -249,17 +250,16 @@ _REPEATED: Final = Quality(
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
-    step = case.step_ns
-    base = case.base_ns
+    step, base = case.step_ns, case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
     residual = f"model residual {ms(case.residual_ns):.2f} ms of {ms(step):.1f} ms a step"
-    notes = [*choice.notes, residual, f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"]
-    notes += filter(None, [sole_group_note(case)])
+    clocks = f"clock residual {case.clocks.residual_ns / NS_PER_US:.1f} µs"
     return SlowRankFinding(
         ranks_of(case), choice.finding,
         StepsFinding(case.steps.numbers, ms(float(np.nanmedian(case.steps.wall)))),
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
-        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice), tuple(notes),
+        WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice),
+        tuple(filter(None, (*choice.notes, residual, clocks, sole_group_note(case), role_in_words(case)))),
         coverage(case), answer.candidates, answer.to_decide,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.excess import rank_excess, recurs
 from tracekit.analysis.slowrank.measured import Measured
-from tracekit.analysis.slowrank.role_gaps import noise_of, role_gaps
+from tracekit.analysis.slowrank.role_gaps import costs_much, noise_of, role_gaps
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others, spread
 from tracekit.tables.beside_communication import stretched
 from tracekit.tables.compute_time import compute_in_steps
@@ -51,14 +51,23 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     nobody = np.zeros(0, np.int64)
     if of_table:
         return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody)
+    tokens = dealt_tokens(run.ops, run.steps, run.stages)
+    plain = Circumstances(tokens, none, none, none, nobody)
     computed = _computed(run)
-    rows, role = role_gaps(run, computed) if computed is not None else (nobody, none)
-    found = Circumstances(dealt_tokens(run.ops, run.steps, run.stages), none, role, none, rows)
-    longer = _significant(run, alike_excess(run, found))
     if computed is None:
-        return replace(found, beside=_beside(run, np.flatnonzero(longer).tolist()))
-    suspected = longer | _computes_longer(run, found, computed)[1]
-    found = replace(found, beside=_beside(run, np.flatnonzero(suspected).tolist()))
+        longer = _significant(run, alike_excess(run, plain))
+        return replace(plain, beside=_beside(run, np.flatnonzero(longer).tolist()))
+    rows, role = role_gaps(run, computed)
+    found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
+    if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
+        return _of_parts(run, plain, computed)  # nobody else is slow: then it is those who load
+    return found
+
+
+def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
+    """`met` with what ran beside kernels, and with gaps that differ by chance; `computed` is compute by step, ns."""
+    suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
+    found = replace(met, beside=_beside(run, np.flatnonzero(suspected).tolist()))
     computing, apart = _computes_longer(run, found, computed)
     return _of_compute(run, found, computing, np.flatnonzero(apart))
 

@@ -64,26 +64,25 @@ class _Longer:
 
 
 def long_stage(case: Case) -> LongStage | None:
-    """The stages that work significantly longer than the others, most often one; None where none does, or for free."""
+    """The stages that work significantly longer than the others, most often one; None where none does, or for free.
+
+    Only compute makes several long together: that the first and the last stage load data is how jobs are written.
+    """
+    least = MIN_LOST_SHARE * case.step_ns
     found = _longest(case, case.steps.own)
-    if not found:
+    alone = _price(case, found[:1]) if found else None
+    if alone is None or (alone.high < least and len(found) == 1):
         return None
-    whole = _priced(case, found)
-    if whole.high < MIN_LOST_SHARE * case.step_ns:
-        return None
-    loaders = late_loaders(case, whole.rows)
+    loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
     computed = _compute(case)
     if loaders or computed is None:
-        return replace(whole, loaders=loaders)
+        return replace(alone, loaders=loaders) if alone.high >= least else None
     work = _priced(case, _of_work(case, found, computed))
-    if work.high >= MIN_LOST_SHARE * case.step_ns:
-        return work
+    if work.high >= least or alone.high < least:
+        return work if work.high >= least else None
     others = _longest(case, computed)
-    if others:
-        work = _priced(case, others)
-        if work.high >= MIN_LOST_SHARE * case.step_ns:
-            return work
-    return _idle(case, whole)
+    work = _priced(case, others) if others else work
+    return work if work.high >= least else _idle(case, alone)
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
@@ -101,7 +100,7 @@ def faint_stage(case: Case) -> LongStage | None:
     found = _longest(case, case.steps.own, proven=False)
     if not found or found[0].z > Z_LIMIT:
         return None
-    stage = _priced(case, found)
+    stage = _price(case, found[:1])
     return stage if stage.gain >= MIN_LOST_SHARE * case.step_ns else None
 
 

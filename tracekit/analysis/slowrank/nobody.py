@@ -38,6 +38,7 @@ from tracekit.analysis.slowrank.open_answers import (
 )
 from tracekit.analysis.slowrank.outside_steps import slow_outside_answer
 from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, others_prove_health, told
+from tracekit.analysis.slowrank.role_note import role_in_words
 from tracekit.analysis.slowrank.slow_launch import slow_launch_answer
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.sole_groups import sole_group_answer
@@ -50,7 +51,7 @@ from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.unrecorded import Unseen
-from tracekit.analysis.slowrank.wording import listed, ranks_in_words
+from tracekit.analysis.slowrank.wording import listed
 from tracekit.thresholds.operation_tables import UNEXPLAINED
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
@@ -210,16 +211,8 @@ def _beside_communication(case: Case) -> str | None:
 
 def _by_role(case: Case) -> str | None:
     """Why ranks that stand still longer are not slow: their role makes them; None where it makes nobody."""
-    rows = case.met.of_role
-    longer = np.nanmean(case.met.role, axis=1)
-    if not len(rows) or longer[rows].max() < MIN_LOST_SHARE * case.step_ns:
-        return None
-    named = ranks_in_words([case.steps.ranks[row] for row in rows.tolist()])
-    return (
-        f"{named} stand still {ms(float(np.median(longer[rows]))):.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        "than the others of their stages, by design, it seems: all of tensor index 0 do, as ranks that load data for "
-        "the others, and none of them longer than the rest"
-    )
+    told = role_in_words(case)
+    return f"{told}, by design, it seems, and none of them longer than the rest" if told else None
 
 
 def _costs_nothing(case: Case, row: int) -> str:

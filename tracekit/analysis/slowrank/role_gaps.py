@@ -7,7 +7,7 @@ still as long. Their peers in loading are the ranks that load, on whatever stage
 import numpy as np
 
 from tracekit.analysis.slowrank.measured import Measured
-from tracekit.analysis.slowrank.statistics import Excess, excess, spread
+from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA, Excess, excess
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
@@ -42,15 +42,23 @@ def role_gaps(run: Measured, computed: F64) -> tuple[I64, F64]:
     told = longer.copy()
     for row in rows.tolist():
         told[row] = np.nan_to_num(np.maximum(_median(still.value[np.setdiff1d(rows, row)]), 0.0))
-    little = float(np.median(told[rows].mean(axis=1))) < ROLE_SHARE * run.step_ns
-    return (rows, told) if little or _apart(run, rows, still.value - told) else nobody
+    return rows, told
+
+
+def costs_much(run: Measured, rows: I64, longer: F64) -> bool:
+    """Whether the ranks in `rows` stand still for their role, by `longer`, for more than anybody would have wanted."""
+    return len(rows) > 0 and float(np.median(longer[rows].mean(axis=1))) >= ROLE_SHARE * run.step_ns
 
 
 def noise_of(value: F64) -> float:
-    """Robust standard deviation of an entry about its row's own level, ns; `value` is ranks × steps."""
-    many = value.shape[1]
-    level = _median(value.T)[:, None]
-    return spread(value - level) * float(np.sqrt(many / max(many - 1, 1)))
+    """Robust standard deviation of an entry about its row's level, ns; `value` is ranks × steps.
+
+    The level of a row is one of its entries or lies between two, so that the smallest deviation of each tells nothing.
+    """
+    off = np.abs(value - _median(value.T)[:, None])
+    left = np.sort(off, axis=1)[:, 1:]  # NaN last
+    left = left[np.isfinite(left)]
+    return float(MAD_TO_SIGMA * np.median(left)) if len(left) else 0.0
 
 
 def _median(value: F64) -> F64:
@@ -74,10 +82,3 @@ def _role(run: Measured, still: Excess) -> I64:
         if alike and len(rows) >= ROLE_RANKS and int(long.sum()) - len(rows) < len(rows):
             return rows
     return np.zeros(0, np.int64)
-
-
-def _apart(run: Measured, rows: I64, rest: F64) -> bool:
-    """Whether one of the `rows` stands still longer than the others of its role as well; `rest` is by how much."""
-    error = max(noise_of(rest[rows]), NOISE_FLOOR * run.step_ns) / float(np.sqrt(rest.shape[1]))
-    worst = float(np.nan_to_num(rest[rows]).mean(axis=1).max())
-    return worst > max(Z_LIMIT * error, CANDIDATE_SHARE * run.step_ns)

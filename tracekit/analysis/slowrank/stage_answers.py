@@ -1,5 +1,6 @@
 """Answers about long pipeline stages: that they are to blame, that this is open, or that they are not."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.node_or_stage import node_of, runs_more
 from tracekit.analysis.slowrank.open_answers import why_open
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
-from tracekit.analysis.slowrank.wording import add_traces, listed
+from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, Suspect
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
@@ -78,9 +79,13 @@ def _beside_each_other(case: Case, ranks: Sequence[int]) -> str:
     slow = sorted({case.steps.ranks[row] for row in significant_rows(case, MIN_LOST_SHARE)} & set(ranks))
     if slow:
         return f"rank {listed(slow)} of it works longer than its peers besides"
-    if len(ranks) >= STAGE_TELLING_PEERS:
+    each = max(Counter(case.mesh.coords(rank)["pp"] for rank in ranks).values())
+    if each >= STAGE_TELLING_PEERS:
         return "no rank of it is slower than its peers"
-    if len(ranks) > 1:
+    if each < len(ranks):
+        few = "only two do" if each > 1 else "nobody else does"
+        return f"or {ranks_in_words(sorted(ranks))} are all slow: {few} the same work, so the traces cannot tell which"
+    if each > 1:
         both = " and ".join(str(r) for r in sorted(ranks))
         return f"or its ranks {both} are both slow: two that do the same work cannot tell which"
     return f"or its rank {ranks[0]} is slow: nobody else does the same work, so the traces cannot tell which"
