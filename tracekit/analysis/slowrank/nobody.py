@@ -8,6 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.everybody_typical import open_imbalance_answer, varied_answer
 from tracekit.analysis.slowrank.evidence_gaps import (
     Undecided,
     compared_little,
@@ -77,6 +78,8 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
         _somebody_may_cost(case, stage, link, once)
         or _not_seen(case)
         or _lost_to_nobody(case)
+        or open_imbalance_answer(case)
+        or varied_answer(case)
         or _explained(case, once, stage)
         or _healthy(case)
     )
