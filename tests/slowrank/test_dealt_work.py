@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
-from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.analyse import _answered, analyse
+from tracekit.analysis.slowrank.dealt_price import Dealt, dealt_bounds
+from tracekit.analysis.slowrank.everybody_typical import varied_ns
+from tracekit.findings import Coverage
 
 TENSOR, REPLICAS, STEPS, BATCHES = 2, 4, 4, 4
 RANKS = TENSOR * REPLICAS
@@ -12,17 +15,20 @@ KERNELS = {"gemm": 600.0, "attention": 300.0}
 TRANSFER_US = 20.0
 
 
-def trained(folder, factor, noise=0.0, adam=lambda replica, step: 1.0):
-    """Pairs of ranks work on the same micro-batches, each `factor(replica, step, batch)` times as long."""
+def trained(folder, factor, noise=0.0, adam=lambda replica, step: 1.0, layers=1):
+    """Pairs of ranks work on the same micro-batches, each `factor(replica, step, batch)` times as long.
+
+    A micro-batch passes through `layers`, which together take as long as one.
+    """
     lines, random = [Timeline(rank) for rank in range(RANKS)], np.random.default_rng(1)
     groups = {n: (2 * n, 2 * n + 1) for n in range(REPLICAS)} | {REPLICAS: tuple(range(RANKS))}
     for step in range(STEPS):
         begins = [line.at for line in lines]
-        for batch in range(BATCHES):
+        for batch in np.repeat(range(BATCHES), layers).tolist():
             for line in lines:
                 for name, us in KERNELS.items():
                     longer = factor(line.rank // TENSOR, step, batch) * (1.0 + noise * random.normal())
-                    line.compute(us * longer, name)
+                    line.compute(us * longer / layers, name)
             for replica in range(REPLICAS):
                 join([lines[r] for r in groups[replica]], replica)
         for line in lines:
@@ -78,3 +84,44 @@ def test_slow_devices_of_a_replica_follow_no_data(tmp_path):
     )
     assert finding.verdict == "slow_rank"
     assert {s.rank for s in finding.suspects} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("factor", "noise", "verdict"),
+    [(documents(), 0.02, "inconclusive"), (lambda *_: 1.0, 0.0, "healthy"), (lambda *_: 1.0, 0.1, "healthy")],
+)
+def test_work_that_varies_unexplained_is_no_health(tmp_path, monkeypatch, factor, noise, verdict):
+    """What kernels tell of the data is not asked."""
+    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.uneven_data", lambda _case: 0.0)
+    finding = analyse(trained(tmp_path, factor, noise, layers=6))
+    assert (finding.verdict, finding.suspects) == (verdict, ())
+    assert ("whole parts of steps are longer on changing ranks" in finding.reason) == (
+        verdict == "inconclusive"
+    )
+
+
+def test_one_long_part_varies_by_accident(tmp_path):
+    """Two ranks take 5 ms more in one micro-batch: without it there is nothing but noise."""
+    lone = (1, 2, 1)
+    run = trained(tmp_path, lambda *at: 6.0 if at == lone else 1.0, 0.02, layers=6)
+    case = _answered(run, None, None, None, None)[0]
+    assert varied_ns(case) < 0.001 * case.step_ns
+
+
+@pytest.mark.parametrize(("matched", "verdict"), [(0.5, "inconclusive"), (1.0, "healthy")])
+def test_uneven_data_unmatched_are_no_health(tmp_path, monkeypatch, matched, verdict):
+    """Waits that were not matched may be for uneven data: a tenth of a step between the two prices."""
+    bounds = Dealt(0.0, 1e6)
+    monkeypatch.setattr("tracekit.analysis.slowrank.everybody_typical.dealt_bounds", lambda _case: bounds)
+    monkeypatch.setattr(
+        "tracekit.analysis.slowrank.everybody_typical.coverage", lambda _case: Coverage(matched, {})
+    )
+    finding = analyse(trained(tmp_path, lambda *_: 1.0, 0.01))
+    assert finding.verdict == verdict
+    assert ("costs between 0.0 and 1.0 ms" in finding.reason) == (verdict == "inconclusive")
+
+
+def test_most_that_data_cost_bounds_the_price(tmp_path):
+    case = _answered(trained(tmp_path, documents()), None, None, None, None)[0]
+    found = dealt_bounds(case)
+    assert 0.02 * case.step_ns < found.low <= found.high < 0.3 * case.step_ns

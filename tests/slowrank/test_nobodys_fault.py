@@ -16,17 +16,18 @@ from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.thresholds.slowrank import OTHER_STEPS_OF_DEVICE
 
 
-@pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step"}))
+@pytest.mark.parametrize("kind", sorted({*NOBODYS_KINDS} - {"long_step", "long_operation"}))
 @pytest.mark.parametrize("seed", quick_first(1, [1, 2, 4]))
 def test_one_long_step_among_five_is_nobodys_fault(kind, seed):
     found = mark(seed, kind=kind, world=8, steps=5)
     assert found.outcome == "right", found.answer
 
 
+@pytest.mark.parametrize("kind", ["long_step", "long_operation"])
 @pytest.mark.parametrize("steps", [5, pytest.param(12, marks=pytest.mark.slow)])
-def test_a_device_slow_throughout_one_step_is_open(steps):
-    """All kernels of one rank are longer in one step: of five that is no proof of health, and blames nobody."""
-    finding = answer_case(generate(1, kind="long_step", world=8, steps=steps))
+def test_one_long_step_of_five_is_open(kind, steps):
+    """All kernels of a rank are longer in it, or its host pauses: that proves no health, and blames nobody."""
+    finding = answer_case(generate(1, kind=kind, world=8, steps=steps))
     assert finding.suspects == ()
     assert finding.verdict == ("inconclusive" if steps < PROVING else "healthy")
 

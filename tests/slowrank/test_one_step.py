@@ -9,8 +9,11 @@ import pytest
 from tests.slowrank.jobs import grid, job, prepared
 from tests.tables.rows import events
 from tracekit.analysis.slowrank.analyse import analyse
-from tracekit.analysis.slowrank.evidence_gaps import compared_little
+from tracekit.analysis.slowrank.evidence_gaps import Undecided, compared_little
+from tracekit.analysis.slowrank.nobody import _somebody_may_cost
+from tracekit.analysis.slowrank.open_answers import unseen_answer
 from tracekit.analysis.slowrank.recurrence import costs_in_others, in_one_step, others_prove_health
+from tracekit.analysis.slowrank.unrecorded import Unseen
 from tracekit.findings import Coverage
 from tracekit.tables.step_marks import NO_STEP
 
@@ -113,3 +116,29 @@ def test_a_pause_whose_waits_are_unmatched_is_open(tmp_path, monkeypatch):
     assert once is not None
     assert (case.steps.ranks[once.row], once.column) == (5, 1)
     assert once.gain > 0.5e6
+
+
+@pytest.mark.parametrize(("known", "first"), [(0.0, 4), (30e6, 2)])
+def test_one_step_comes_before_ranks_without_a_trace(tmp_path, known, first):
+    """A recorded rank loses 40 ms in one step of five, 8 ms a step; half of the replicas left no trace."""
+    mesh = grid(cp=2, dp=8)
+    lost = tuple(rank for rank in range(16) if mesh.coords(rank)["dp"] % 2)
+    case = prepared(job(tmp_path, mesh, accident=(4, 2, 40_000.0), lost=lost), mesh)
+    found = unseen_answer(case, Unseen(known, 31e6, lost))
+    assert found.candidates[0].rank == first
+    assert {4, *lost[:6]} == {c.rank for c in found.candidates}
+    assert found.reason.endswith("in step 2 alone")
+
+
+def test_an_accident_is_not_open_for_its_rank(tmp_path, monkeypatch):
+    """Its excess is significant in the other steps as well, but costs nothing there."""
+    mesh = grid(dp=8)
+    case = prepared(job(tmp_path, mesh, accident=(3, 1, 4000.0)), mesh)
+    once = in_one_step(case)
+    row = case.steps.row(3)
+    open_ = Undecided((row,), (1e6,), (1e6,))
+    monkeypatch.setattr("tracekit.analysis.slowrank.nobody.undecided", lambda _case: open_)
+    assert once is not None
+    assert once.row == row
+    assert _somebody_may_cost(case, None, None, once) is None
+    assert _somebody_may_cost(case, None, None, None) is not None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracekit.tables.longer_kernels import longer_kernels
+from tracekit.tables.longer_kernels import longer_kernels, longest_beyond
 from tracekit.tables.step_kernels import StepKernels
 
 PLACES, STEPS = 10, 3
@@ -87,3 +87,16 @@ def test_kernels_of_one_step_alone_are_not_compared():
 
     found = longer_kernels(with_extra(rank(1.2, 1.2)), [with_extra(rank()), with_extra(rank())], 1)
     assert (found.ns, found.count) == (600.0, 20)
+
+
+def test_one_kernel_is_beyond_its_name_elsewhere():
+    """A gemm of 200 ns takes 4 times as long in one step; one more of them counts whole; a common factor hardly."""
+    assert longest_beyond(rank(first=4.0), 1) == 600.0
+    assert longest_beyond(rank(1.2, 1.2), 1) == pytest.approx(40.0)
+    assert longest_beyond(rank(), 1) == 0.0
+    mine = rank()
+    seen = mine.column != 0
+    kept = {f: getattr(mine, f)[seen] for f in mine.__dataclass_fields__}
+    first = {f: getattr(mine, f)[~seen][:-1] for f in kept}
+    fewer = StepKernels(**{f: np.concatenate([first[f], kept[f]]) for f in kept})
+    assert longest_beyond(fewer.first(39), 1) == 100.0  # an attention more than in both other steps

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.tables.rows import comm, events, gemm, group, launch, recorded, row
+from tests.tables.rows import comm, events, gemm, group, launch, recorded, recv, row, send
 from tracekit.tables.match import match
 from tracekit.tables.operations import rank_ops
 from tracekit.tables.step_marks import NO_STEP
+from tracekit.tables.step_numbers import Cuts, _labels
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.tables.steps import measure
 
@@ -202,3 +203,20 @@ def test_repeating_operations_begin_within_their_window():
 
     steps = steps_of([rank(0), rank(1)])
     assert steps == [[NO_STEP, NO_STEP, *(n for n in range(4) for _ in range(2))]] * 2
+
+
+@pytest.mark.parametrize(("early", "expected"), [(0, [0, 1, 1, 2, 2]), (30, [0, 0, 1, 1, 2])])
+def test_a_receive_waits_for_its_step_to_begin(early, expected):
+    """Each step of 200 µs begins by a receive posted 40 µs ahead, the first of which began before the window.
+
+    What is done 30 µs before the border is of the step before.
+    """
+    rows = []
+    for number in range(3):
+        at = 200 * number
+        first = [recv(at - 40, 40 - early, 1, 0, stream=28)] if number else []
+        rows += [*first, gemm(at, 100), send(at + 110, 5, 0, 1, stream=28)]
+    rank = recorded(0, *rows)
+    begin = 1000 * np.array([0, 200, 400])
+    labels = _labels(rank, Cuts(begin, begin + 200_000, np.zeros(3, np.int64), (True,)))
+    assert labels.tolist() == expected

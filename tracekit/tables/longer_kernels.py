@@ -56,6 +56,21 @@ def longer_kernels(mine: StepKernels, peers: Sequence[StepKernels], column: int)
     return _compared(np.concatenate(took), np.concatenate(usual))
 
 
+def longest_beyond(kernels: StepKernels, column: int) -> float:
+    """By how much one kernel of the step in `column` is longer than any of its name in the rank's other steps, ns.
+
+    The largest such length; 0 where none is longer. One that other steps do not run, or run less often, counts whole.
+    """
+    most = 0.0
+    for name in set(kernels.name[kernels.column == column].tolist()):
+        steps = {c: found[:, 0] for c, found in by_step(kernels, name).items()}
+        mine = steps.pop(column)
+        more = len(mine) > max(map(len, steps.values()), default=0)
+        usual = 0.0 if more else max(float(found.max(initial=0.0)) for found in steps.values())
+        most = max(most, float(mine.max()) - usual)
+    return most
+
+
 def by_step(kernels: StepKernels, name: str) -> dict[int, F64]:
     """Column of Steps → (length, part beside communication) of the kernels of that name in order; ns, share."""
     where = kernels.name == name

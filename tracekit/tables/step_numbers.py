@@ -14,7 +14,7 @@ from tracekit.tables.kernel_order import window_of
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import BORDER_SHARE, REPEATING_SHARE
+from tracekit.thresholds.tables import BORDER_SHARE, HOST_GAP_NS, REPEATING_SHARE
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
 
     A stream runs its operations in order. So where a window ends with a step, the same number of them on each stream
     belongs to each of its steps, counted from its end: near a border, and only there, the clock alone does not tell.
+    What ran when its window began was not recorded, and is missing in the first of them.
     """
     own = np.full(len(rank.issued), NO_STEP, np.int64)
     if not len(cuts.begin):
@@ -123,11 +124,14 @@ def _labels(rank: RankOps, cuts: Cuts) -> I64:
             continue
         counts = np.bincount(own[rows][own[rows] != NO_STEP] - low, minlength=high - low)
         each = int(np.median(counts)) if high > low else 0
-        if 0 < each * (high - low) <= len(rows):
-            counted = np.full(len(rows), NO_STEP, np.int64)
-            counted[len(rows) - each * (high - low) :] = np.repeat(np.arange(low, high), each)
-            if _borders_only(rank, cuts, rows, counted):
-                own[rows] = counted
+        steps = np.repeat(np.arange(low, high), each)[-len(rows) :]
+        if len(steps) <= each * (high - low - 1):
+            continue
+        counted = np.full(len(rows), NO_STEP, np.int64)
+        counted[len(rows) - len(steps) :] = steps
+        whole = len(steps) == each * (high - low)
+        if (_borders_only if whole else _waits_only)(rank, cuts, rows, counted):
+            own[rows] = counted
     return own
 
 
@@ -144,6 +148,19 @@ def _borders_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
     at, issued = counted[inside], rank.issued[rows][inside]
     slack = BORDER_SHARE * (cuts.end[at] - cuts.begin[at])
     return bool(((issued >= cuts.begin[at] - slack) & (issued < cuts.end[at] + slack)).all())
+
+
+def _waits_only(rank: RankOps, cuts: Cuts, rows: I64, counted: I64) -> bool:
+    """Whether operations `rows` that go to a later repetition than the clock says, by `counted`, wait until it begins.
+
+    A receive that begins a step does, where no launch tells when it was issued. One that is done earlier is of the
+    step before.
+    """
+    told = rank.issued[rows] < rank.start[rows]
+    if told.any() or not _borders_only(rank, cuts, rows, counted):
+        return False
+    moved = rank.issued[rows] < cuts.begin[counted]
+    return bool((rank.end[rows][moved] >= cuts.begin[counted][moved] - HOST_GAP_NS).all())
 
 
 def _ahead(ops: Operations, own: Mapping[int, I64], counts: Mapping[int, int]) -> dict[int, int] | None:

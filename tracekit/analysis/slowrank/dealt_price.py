@@ -1,5 +1,9 @@
 """What it costs that the data deal work unevenly: the step if every micro-batch were typical, chance left as it is."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
@@ -13,41 +17,76 @@ from tracekit.thresholds.dealt import LEAST_LENGTH, WHIM
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 
 
+@dataclass(frozen=True)
+class Dealt:
+    """What work that follows the data costs by being dealt unevenly, ns a step."""
+
+    low: float  # every operation that was not matched keeps its length
+    high: float  # waits for unmatched operations may vanish; at most what data make a rank's kernels longer
+
+
 def dealt_ns(case: Case) -> float:
     """Time that work which follows the data costs by being dealt unevenly, ns a step; 0 where none follows the data.
 
     What is common to those who work on the same data is taken off the kernels, so that each is as far from its usual
     length as chance puts it: noise makes somebody the longest in any job.
     """
+    return dealt_bounds(case).low
+
+
+def dealt_bounds(case: Case) -> Dealt:
+    """The same with the most that it may cost, where waits were not matched."""
     known = case.__dict__.get(_KNOWN)
-    if known is None:
+    if not isinstance(known, Dealt):
         known = case.__dict__[_KNOWN] = _priced(case)
-    return float(known)
+    return known
 
 
-_KNOWN = "dealt_ns"
+_KNOWN: Final = "dealt_bounds"
 """Where a case keeps the answer, which several verdicts ask for."""
 
 
-def _priced(case: Case) -> float:
+def _priced(case: Case) -> Dealt:
     model = case.model
     waited = float(np.where(case.analysed, case.ops.exposed, 0).sum()) / max(case.steps.wall.size, 1)
     if not isinstance(model, StepModel) or waited < MIN_LOST_SHARE * case.step_ns:
-        return 0.0
+        return Dealt(0.0, 0.0)
     read = read_kernels(case)
     found = followers(case, read) if read is not None else None
     if read is None or found is None:
-        return 0.0
+        return Dealt(0.0, 0.0)
     if len(read.by_row) < len(case.steps.ranks):  # others would still be the longest
-        return max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
+        levelled = max(model.recorded_ns - model.levelled_ns(case.stages), 0.0)
+        return Dealt(levelled, levelled)
     factor = {row: _factors(read, found, row) for row in read.by_row}
-    cuts = {
+    low = max(model.recorded_ns - model.rescaled_ns(_all_cuts(case, model, read, factor)), 0.0)
+    free = case.free_model
+    if not isinstance(free, StepModel):
+        return Dealt(low, low)
+    most = model.recorded_ns - free.rescaled_ns(_all_cuts(case, free, read, factor))
+    return Dealt(low, max(low, min(most, _longest_taken_off(case, read, factor))))
+
+
+def _all_cuts(
+    case: Case, model: StepModel, read: Read, factor: Mapping[int, F64]
+) -> dict[tuple[int, int], tuple[F64, F64]]:
+    """The cuts of own time with the factors of all ranks in `model`, as `rescaled_ns` takes them."""
+    return {
         (n, line.row): _cuts(case, line.row, read.by_row[line.row], factor[line.row], line, columns)
         for n, (columns, lines) in enumerate(model.runs)
         for line in lines
         if line.row in factor
     }
-    return max(model.recorded_ns - model.rescaled_ns(cuts), 0.0)
+
+
+def _longest_taken_off(case: Case, read: Read, factor: Mapping[int, F64]) -> float:
+    """By how much the data lengthen kernels on the rank on which that is most, mean over the steps, ns."""
+    many = len(case.steps.numbers)
+    taken = [
+        np.bincount(kernels.column, kernels.lasted * np.maximum(1.0 - factor[row], 0.0), minlength=many)
+        for row, kernels in read.by_row.items()
+    ]
+    return float(np.max(taken, axis=0).mean())
 
 
 def _factors(read: Read, found: Followers, row: int) -> F64:

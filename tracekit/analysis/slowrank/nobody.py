@@ -8,6 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.candidates import significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.everybody_typical import open_imbalance_answer, varied_answer
 from tracekit.analysis.slowrank.evidence_gaps import (
     Undecided,
     compared_little,
@@ -75,18 +76,25 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     if once is not None and chance:
         return one_step_answer(case, once)
     return (
-        _somebody_may_cost(case, stage, link)
+        _somebody_may_cost(case, stage, link, once)
         or _not_seen(case)
         or _lost_to_nobody(case)
+        or open_imbalance_answer(case)
+        or varied_answer(case)
         or _explained(case, once, stage)
         or _healthy(case)
     )
 
 
-def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | None) -> Answer | None:
-    """The answer that names candidates whose price the evidence leaves open; None where there are none."""
-    open_ = undecided(case)
-    if open_ is not None:
+def _somebody_may_cost(
+    case: Case, stage: LongStage | None, link: SlowLink | None, once: OneStep | None
+) -> Answer | None:
+    """The answer that names candidates whose price the evidence leaves open; None where there are none.
+
+    A rank that costs nothing in all steps but `once` is none, however significant its excess in these is.
+    """
+    open_, whim = undecided(case), () if once is None else (once.row,)
+    if open_ is not None and open_.rows != whim:
         return open_answer(case, open_)
     if stage is not None and not stage.idle:
         return open_stage_answer(case, stage)
@@ -96,7 +104,7 @@ def _somebody_may_cost(case: Case, stage: LongStage | None, link: SlowLink | Non
     if alone is not None:
         return only_step_answer(case, alone)
     near = nearly_costly(case)
-    if near is not None:
+    if near is not None and near.rows != whim:
         return _near_answer(case, near)
     return faint_answer(case)
 

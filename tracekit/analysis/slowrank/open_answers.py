@@ -11,7 +11,7 @@ from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undeci
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.nodes import NAME_NODES, UNPLACED
-from tracekit.analysis.slowrank.recurrence import OneStep, told
+from tracekit.analysis.slowrank.recurrence import OneStep, in_one_step, told
 from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.table_model import TableModel
@@ -54,14 +54,17 @@ def unseen_answer(case: Case, unseen: Unseen) -> Answer:
         recorded = candidates_of(case, open_)
         candidates = (*recorded, *candidates) if longer > unseen.known else (*candidates, *recorded)
         reason += f"; rank {case.steps.ranks[open_.rows[0]]} works {ms(longer):.1f} ms longer than its peers"
+    elif (once := in_one_step(case)) is not None:
+        first = once.excess > unseen.known
+        recorded = (_once_candidate(case, once),)
+        candidates = (*recorded, *candidates) if first else (*candidates, *recorded)
+        reason += f"; {told(case, once)}"
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=to_decide)
 
 
 def one_step_answer(case: Case, found: OneStep) -> Answer:
     """A rank was slow in one step, and too few other steps were recorded to tell whether that recurs."""
-    cause, evidence = explain_rank(case, found.row, (found.row,))
-    candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
-    candidate = replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
+    candidate = _once_candidate(case, found)
     costs = f"which costs up to {ms(found.gain):.1f} ms a step"
     reason = f"{told(case, found)}, {costs}: one step does not tell a fault from chance"
     return Answer(
@@ -71,6 +74,13 @@ def one_step_answer(case: Case, found: OneStep) -> Answer:
         candidates=(candidate,),
         to_decide="record more steps: a fault recurs",
     )
+
+
+def _once_candidate(case: Case, found: OneStep) -> Suspect:
+    """The rank that was slow in one step, as a candidate: what that costs may be chance."""
+    cause, evidence = explain_rank(case, found.row, (found.row,))
+    candidate = suspect_of(case, found.row, found.gain, 0.0, cause, evidence)
+    return replace(candidate, lost_ms_low=0.0, lost_ms_high=ms(found.gain))
 
 
 def unproven_answer(case: Case, price: float) -> Answer:

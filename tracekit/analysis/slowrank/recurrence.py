@@ -17,6 +17,8 @@ from tracekit.analysis.slowrank.statistics import median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, stalled_often
 from tracekit.analysis.slowrank.throttled import slow_throughout
 from tracekit.tables.compute_time import compute_in_steps
+from tracekit.tables.longer_kernels import longest_beyond
+from tracekit.tables.step_kernels import kernels_in_steps
 from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
@@ -102,22 +104,34 @@ def others_prove_health(case: Case, found: OneStep) -> bool:
     """Whether enough other steps were recorded in which the rank was as quick as its peers.
 
     A profiler that starts makes the first step long, but its kernels no longer. A device that was slow throughout a
-    step had no accident in an operation, nor had a host that stalled several times in it, and a data loader that stalls
-    does so whenever its queue runs dry: many steps must be quick before that counts as a whim. What takes as long as
-    several steps, as a compiler does, is no whim.
+    step had no accident in an operation, nor had a process that paused in it, and a data loader that stalls does so
+    whenever its queue runs dry: many steps must be quick before that counts as a whim. What takes as long as several
+    steps, as a compiler does, is no whim.
     """
     known = np.flatnonzero(np.isfinite(case.found.value[found.row]))
-    if len(known) - 1 < OTHER_STEPS_OF_DEVICE and (
-        slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))
-    ):
+    few = len(known) - 1 < OTHER_STEPS_OF_DEVICE
+    if few and (slow_throughout(case, case.found, found.row) or late_loaders(case, (found.row,))):
         return False
     started = found.column == known[0] and not _computes_longer(case, found)
     longer = float(case.found.value[found.row, found.column])
-    if not started and len(known) - 1 < OTHER_STEPS_OF_DEVICE and stalled_often(case, found.row, longer):
+    if few and not started and _no_accident_in_one(case, found, longer):
         return False
     if not started and longer > ACCIDENT_STEPS * np.nanmedian(case.steps.wall):
         return False
     return len(known) - 1 >= (OTHER_STEPS_OF_FIRST if started else OTHER_STEPS)
+
+
+def _no_accident_in_one(case: Case, found: OneStep, longer: float) -> bool:
+    """Whether more than one lengthened kernel makes the step `longer` (ns): the process paused, or much was slow.
+
+    Without that kernel the step must cost nothing. Threads of a CPU may be held up within any operation; there a host
+    that stalls several times had no accident in one.
+    """
+    if not case.ops.per_rank[case.steps.ranks[found.row]].on_gpu:
+        return stalled_often(case, found.row, longer)
+    steps = int(np.isfinite(case.found.value[found.row]).sum())
+    kernels = kernels_in_steps(case.run, case.ops, case.steps, found.row)
+    return longer - longest_beyond(kernels, found.column) >= MIN_LOST_SHARE * case.step_ns * steps
 
 
 def _computes_longer(case: Case, found: OneStep) -> bool:
