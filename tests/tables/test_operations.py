@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.tables.rows import comm, gemm, launch, recorded, recv, row, send, step
+from tests.tables.rows import comm, events, gemm, launch, recorded, recv, row, send, step
 from tracekit.tables.operation_names import canonical_op
+from tracekit.tables.operations import rank_ops
 from tracekit.tables.step_marks import NO_STEP
 
 
@@ -101,3 +102,11 @@ def test_marks_of_a_host_that_ran_ahead_mark_nothing():
     assert recorded(0, *kernels, *ahead).steps == {}
     assert list(recorded(0, *kernels, *beside).steps) == [0, 1, 2]
     assert list(recorded(0, *kernels, *ahead, launch(1, 7)).steps) == [0, 1, 2]
+
+
+def test_rare_launches_of_a_host_that_ran_ahead_tell_no_steps():
+    """Of three collectives only the last was launched in the window; without marks all are issued where they begin."""
+    kernels = [e for n in range(3) for e in (gemm(100 * n + 5, 60), comm(100 * n + 65, 35, 0, correlation=n))]
+    rows = events([*kernels, launch(1, 2), step(7, 0, 20)])
+    assert rank_ops(0, rows).issued.tolist() == [-2, -1, 1_000]  # two were launched ahead of the window
+    assert rank_ops(0, rows, marked=False).issued.tolist() == [65_000, 165_000, 265_000]

@@ -20,6 +20,7 @@ from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, run_ahead, step_spans
 from tracekit.tables.stream_waits import I8, waited_for
 from tracekit.tables.window_opens import opens_of
+from tracekit.thresholds.tables import MOST_BEHIND_MARKS
 
 _COLUMNS = [
     "ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id",
@@ -113,14 +114,14 @@ def rank_ops(
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     carriers = rows[joined.kernel]
     begin, stream = start[carriers], ints(events, "stream", -1)[carriers]
-    issued = issue_times(joined.launch, stream, begin, start, begins)
+    issued = issue_times(_launches(joined.launch, marked=marked), stream, begin, start, begins)
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
         rank, on_gpu, begin, end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst, args.seq,
         args.nelems, label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins),
-        taken=args.taken, order=None if steps else _order(events, cat, comm, start, end, begins), place=args.place,
+        ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins), taken=args.taken,
+        order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked), place=args.place,
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers], opens=opens_of(events, cat, begins),
     )  # fmt: skip
@@ -130,6 +131,16 @@ def _marked(events: pa.Table, cat: Values, host: Host, rows: I64, start: I64) ->
     """The marked steps, as `step_spans`; none where the marks tell nothing of the operations `rows`."""
     steps = step_spans(events, cat, host.start, host.end)
     return {} if (cat == "kernel").any() and run_ahead(steps, cat, rows, start) else steps
+
+
+def _launches(launch: I64, *, marked: bool) -> I64:
+    """The `launch` rows of kernels; none if marks are not read and the host launched most before its window began.
+
+    The rare launches of a host that runs steps ahead tell the steps of its last kernels only; where all of them begin
+    tells the steps of all.
+    """
+    ahead = not marked and float((launch < 0).mean() if len(launch) else 0.0) > MOST_BEHIND_MARKS
+    return np.full_like(launch, -1) if ahead else launch
 
 
 def _device(events: pa.Table, carriers: I64) -> int:
@@ -145,12 +156,13 @@ def _in_order(comm: Mask, start: I64) -> I64:
 
 
 def _order(
-    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, begins: Sequence[int]
+    events: pa.Table, cat: Values, comm: Mask, start: I64, end: I64, begins: Sequence[int], *, marked: bool
 ) -> KernelOrder | None:
     """What the device ran, in order; None without kernels that compute. `begins` are those of the windows."""
     rows = np.flatnonzero(cat == "kernel")
     stream = ints(events, "stream", -1)[rows]
-    issued = issue_times(launch_rows(events, cat, rows, begins), stream, start[rows], start, begins)
+    launch = _launches(launch_rows(events, cat, rows, begins), marked=marked)
+    issued = issue_times(launch, stream, start[rows], start, begins)
     return kernel_order(events, cat, comm, Launched(rows, stream, issued), start, end, begins)
 
 
