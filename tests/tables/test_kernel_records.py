@@ -110,9 +110,10 @@ def call(begin, us, name):
     return [row("cpu_op", name, begin, us, **here), inside]
 
 
-def test_calls_tell_directions_that_records_do_not():
+@pytest.mark.parametrize("kernel", ["ncclDevKernel_SendRecv", "ncclDevKernel_Generic_4"])
+def test_calls_tell_directions_that_records_do_not(kernel):
     batch = [*call(1, 3, "c10d::send"), *call(5, 3, "c10d::recv_"), title(9, 500), launch(10, 7)]
-    ops = recorded(0, *batch, bare(20, 5, 7))
+    ops = recorded(0, *batch, row("kernel", kernel, 20, 5, correlation=7))
     assert messages(ops) == [("send_recv", -1, -1, 0)] * 2
     assert (ops.way.tolist(), ops.nelems.tolist()) == ([1, -1], [64, 64])
 

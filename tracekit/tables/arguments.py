@@ -18,7 +18,7 @@ from tracekit.tables.event_columns import Values, ints, strings
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
-from tracekit.tables.operation_names import MESSAGES, UNDIRECTED, canonical_op
+from tracekit.tables.operation_names import MESSAGES, OTHER, UNDIRECTED, canonical_op
 from tracekit.tables.peers import Peers
 from tracekit.tables.step_marks import I32
 
@@ -66,6 +66,8 @@ def read_arguments(
     for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
     peers = Peers(rank, events, cat, host, rows, groups)
+    for entry in [i for i, op in enumerate(kinds) if op == OTHER and not collectives[i]]:
+        kinds[entry] = peers.called(joined, entry) or OTHER
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
         kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry] = ends

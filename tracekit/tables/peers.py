@@ -105,6 +105,11 @@ class Peers:
         ends = (self.rank, peer) if op == "send" else (peer, self.rank)
         return Ends(op, *ends, group, WAYS[op])
 
+    def called(self, joined: Joined, entry: int) -> str | None:
+        """`send` or `recv` where a call of that name encloses the operation's record; None where none does."""
+        call = self._call_of(joined, entry) if int(joined.host[entry]) >= 0 else -1
+        return str(self._call[call]) if call >= 0 else None
+
     def _title_of(self, joined: Joined, entry: int) -> Title | None:
         """The title around or inside the operation's record, around its launch, or around its kernel."""
         record, launch = int(joined.host[entry]), int(joined.launch[entry])
