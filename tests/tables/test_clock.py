@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import theilslopes
 
-from tests.tables.rows import comm, gemm, group, matched, recv, send, shifted, step
+from tests.tables.rows import Row, comm, gemm, group, matched, recv, send, shifted, step
 from tracekit.tables.clock import align, line_through
 
 EPOCH_US = 1_774_000_000_000_000
@@ -177,3 +177,15 @@ def test_rooted_operations_tell_no_time():
     assert align(matched(bad, group(0, 0, 1))).offset[1] == pytest.approx(
         align(matched({r: rows(r) for r in (0, 1)}, group(0, 0, 1))).offset[1], abs=2
     )
+
+
+def test_collectives_of_a_wrong_group_move_no_clock():
+    """Half are taken for a group whose ranks run in lockstep 7 ms apart; in the others one waits, and both leave."""
+    ranks: dict[int, list[Row]] = {0: [], 1: []}
+    for begin in range(0, 180_000, 30_000):
+        late = begin / 300
+        ranks[0] += [comm(begin, 300, 0), comm(begin + 400, 9_000 + late, 0)]
+        ranks[1] += [comm(begin + 7_000, 300, 0), comm(begin + 7_400, 2_000 + late, 0)]
+    clocks = align(matched(ranks, group(0, 0, 1)))
+    a, b = (clocks.align(rank, np.array([9_400_000]))[0] for rank in (0, 1))
+    assert abs(int(a - b)) < 20_000

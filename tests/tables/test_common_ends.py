@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracekit.tables.common_ends import Together, choose, clusters
+from tracekit.tables.common_ends import ClockErrors, Together, choose, clusters
 from tracekit.tables.stream_sequences import StreamClass
 
 US = 1_000.0
@@ -56,3 +56,23 @@ def test_groups_in_step_are_left_open():
 def test_unequal_parts_are_no_groups():
     together = Together(recorded([(0, 1, 2), (3, 4, 5, 6, 7)], jitter=200 * US))
     assert clusters(together) == []
+
+
+@pytest.mark.parametrize("apart_us", [0, 6_800])
+def test_ranks_of_one_clock_that_run_in_lockstep_apart_are_no_group(apart_us):
+    """Stages end one after the other in every step; the ranks of the right groups have no clock in common."""
+    ends = np.arange(OPS) * 1e6 + np.array([0, apart_us])[:, None] * US
+    streams = StreamClass(
+        {0: 20, 1: 20}, (0, 1), ends - 300 * US, ends, 2, aligned=True, kinds=("all_reduce",)
+    )
+    stages, replicas = [(0, 1), (2, 3)], [(0, 2), (1, 3)]
+    assert choose(Together(streams), [stages, replicas]) == (None if apart_us else 0)
+
+
+def test_a_clock_of_unknown_rate_is_off_by_its_doubt_at_most():
+    """A slope is the clock's; a constant far beyond the doubt is not."""
+    when = np.arange(20) * 50e6
+    errors = ClockErrors(when, 60 * US, drifts=True)
+    drifting = 40 * US + 2e-5 * (when - when.mean())
+    assert np.abs(errors.taken_out(drifting[None, :])).max() < US
+    assert np.abs(errors.taken_out(drifting[None, :] + 6_800 * US)).min() > 6_500 * US

@@ -21,6 +21,8 @@ from tracekit.thresholds.tables import (
     CLOCK_FIT_POINTS,
     COMMON_END_NS,
     QUICKER_LINKS_PERCENTILE,
+    WAITED_ENDS_LEAST,
+    WAITED_ENDS_SPREADS,
     WIDE_TRIP,
 )
 
@@ -169,8 +171,24 @@ def common_ends(ops: Operations, origin: dict[int, int]) -> dict[tuple[int, int]
     found, first = np.unique(ops.rank[both], axis=0, return_index=True)
     pairs: dict[tuple[int, int], I64] = {}
     for (one, two), mine in zip(found.tolist(), np.split(both, first[1:])[: len(found)], strict=True):
-        pairs[one, two] = ops.end[mine] - np.array([origin[one], origin[two]])
+        ends = ops.end[mine] - np.array([origin[one], origin[two]])
+        pairs[one, two] = ends[_agreeing(ends, ops.end[mine] - ops.start[mine])]
     return pairs
+
+
+def _agreeing(ends: I64, took: I64) -> npt.NDArray[np.bool_]:
+    """Whether each common end of two ranks agrees with those of collectives in which one waited for the other.
+
+    Only those show that both left together. Others, on a stream whose group was guessed, may run in lockstep, apart.
+    `ends` and `took` (durations, ns) have a row for each collective and a column for each rank.
+    """
+    waited = np.abs(took[:, 0] - took[:, 1]) > COMMON_END_NS
+    if int(waited.sum()) < WAITED_ENDS_LEAST or waited.all():
+        return np.ones(len(ends), bool)
+    shift = ends[:, 1] - ends[:, 0]
+    low, middle, high = np.percentile(shift[waited], [10, 50, 90])
+    others = ~waited & (np.abs(shift - middle) > COMMON_END_NS + WAITED_ENDS_SPREADS * (high - low))
+    return np.asarray(~others, bool)
 
 
 def common_collectives(ops: Operations) -> I64:

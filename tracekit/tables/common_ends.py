@@ -19,6 +19,7 @@ from tracekit.thresholds.tables import (
     LEAST_ENDS,
     LEAST_TAIL_NS,
     MOST_CLUSTERED,
+    MOST_DRIFT,
     PROVING_LEAD,
     TAIL_NS,
     TOGETHER,
@@ -34,7 +35,7 @@ class Together:
         self.row = {rank: i for i, rank in enumerate(streams.kept)}
         self.ends: F64 = streams.ends if streams.aligned else streams.ends @ _without_clock(streams.ends)
         self._lasted: F64 = streams.ends - streams.starts
-        self._aligned = streams.aligned
+        self.aligned = streams.aligned
         self._collective = UNTOLD_KINDS.isdisjoint(streams.kinds)
         self._clocks = ClockErrors(np.median(streams.ends, axis=0), streams.doubt, streams.drifts)
 
@@ -76,7 +77,7 @@ class Together:
         apart = max(self.apart(groups) or 0.0, LEAST_TAIL_NS)
         rows = self._rows(groups)
         came = (arrivals(self._lasted, rows, self._rows(f)) for f in finer)
-        return self._aligned and all(a.tell(apart, collective=self._collective) for a in came)
+        return self.aligned and all(a.tell(apart, collective=self._collective) for a in came)
 
 
 class ClockErrors(NamedTuple):
@@ -87,14 +88,19 @@ class ClockErrors(NamedTuple):
     drifts: bool
 
     def taken_out(self, away: F64) -> F64:
-        """Differences of ends (pairs × columns, ns) without what the clocks may cause."""
+        """Differences of ends (pairs × columns, ns) without what the clocks may cause.
+
+        A clock of unknown rate may be off by more than the doubt at the middle of the recording, but not by more than
+        it may gain in all of it.
+        """
+        bound, rest = self.doubt, away
         if self.drifts and away.shape[1] >= LEAST_ENDS:
-            return np.asarray(away @ _without_clock(self.when[None, :]), np.float64)
-        if self.doubt == 0:
-            return away
-        return np.asarray(
-            away - np.clip(np.median(away, axis=1, keepdims=True), -self.doubt, self.doubt), np.float64
-        )
+            flat = np.asarray(away @ _without_clock(self.when[None, :]), np.float64)
+            rest = flat + np.median(away - flat, axis=1, keepdims=True)
+            bound += MOST_DRIFT * float(np.ptp(self.when))
+        if bound == 0:
+            return rest
+        return np.asarray(rest - np.clip(np.median(rest, axis=1, keepdims=True), -bound, bound), np.float64)
 
     def of(self, columns: npt.NDArray[np.int64]) -> "ClockErrors":
         """The same for some columns."""
@@ -159,6 +165,8 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
     close = [i for i, e in ends.items() if e <= TOGETHER * least]
     far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
     best = max(close, key=lambda i: max(len(g) for g in ways[i]))
+    if together.aligned and ends[best] >= CLEARLY_APART * TAIL_NS:
+        return None  # the ranks of the right way have no common clock
     home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
     within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])
     if len(close) + len(far) < len(ends) or not within:

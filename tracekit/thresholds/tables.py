@@ -20,6 +20,15 @@ CLOCK_FIT_POINTS: Final = 240
 QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
+MOST_DRIFT: Final = 1e-4
+"""Clocks of two hosts gain no more on each other than this, ns per ns: crystals are good to some 50 millionths."""
+
+WAITED_ENDS_LEAST: Final = 3
+"""Collectives of two ranks in which one waited for the other, from which these alone tell the clocks."""
+
+WAITED_ENDS_SPREADS: Final = 3.0
+"""A common end belongs to them if it lies within so many of their spreads (10th to 90th percentile)."""
+
 MOST_BEHIND_MARKS: Final = 0.5
 """More operations than this share of all begin behind the last mark of a step where the host runs steps ahead."""
 
