@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tracekit.tables.common_ends import ClockErrors, Together, choose, clusters
+from tracekit.tables.common_ends import ClockErrors, Together, choose, choose_in_step, clusters
 from tracekit.tables.stream_sequences import StreamClass
 
 US = 1_000.0
@@ -76,3 +76,32 @@ def test_a_clock_of_unknown_rate_is_off_by_its_doubt_at_most():
     drifting = 40 * US + 2e-5 * (when - when.mean())
     assert np.abs(errors.taken_out(drifting[None, :])).max() < US
     assert np.abs(errors.taken_out(drifting[None, :] + 6_800 * US)).min() > 6_500 * US
+
+
+def in_step(groups):
+    """Pairs of ranks that come together; all of each of `groups` wait for its last pair."""
+    rng = np.random.default_rng(3)
+    pair = np.arange(OPS) * 1e6 + rng.normal(0, 200 * US, (4, OPS))
+    starts, ends = np.zeros((8, OPS)), np.zeros((8, OPS))
+    for group in groups:
+        leave = pair[[rank // 2 for rank in group]].max(axis=0) + 100 * US
+        for rank in group:
+            starts[rank], ends[rank] = pair[rank // 2], leave
+    return Together(StreamClass(dict.fromkeys(range(8), 20), tuple(range(8)), starts, ends, -1))
+
+
+def test_ranks_in_step_leave_the_finest_way():
+    """Pairs that another group holds together leave every group together: the group is along the other axis."""
+    every = [TENSOR, DATA, WHOLE]
+    assert choose(in_step(DATA), every) is None
+    assert choose_in_step(in_step(DATA), every) == 1
+
+
+def test_ways_that_are_no_parts_of_each_other_stay_open():
+    crossed = [(0, 3, 4, 7), (1, 2, 5, 6)]
+    assert choose_in_step(in_step(DATA), [DATA, WHOLE, crossed]) is None
+
+
+def test_ranks_in_step_that_never_wait_prove_nothing():
+    together = Together(recorded(DATA, jitter=0.5 * US))
+    assert choose_in_step(together, [TENSOR, DATA, WHOLE]) is None

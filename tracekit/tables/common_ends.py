@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.tables.stream_sequences import F64, UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
@@ -66,6 +67,13 @@ class Together:
         """Whether the members of `groups` waited for each other by far longer than their ends differ."""
         ends = self.apart(groups)
         return ends is not None and self.waited(groups) >= PROVING_LEAD * max(ends, LEAST_TAIL_NS)
+
+    def in_step(self) -> list[tuple[int, int]]:
+        """Pairs of ranks that come together to (nearly) all operations: no end tells one of them from the other."""
+        if not 1 < len(self.row) <= MOST_CLUSTERED:
+            return []
+        ranks, together = list(self.row), _pairwise(self._lasted) <= TAIL_NS
+        return [(ranks[i], ranks[j]) for i, j in np.argwhere(np.triu(together, 1)).tolist()]
 
     def wider(self, groups: Sequence[Members], finer: Sequence[Sequence[Members]]) -> bool:
         """Whether `groups` are shown though the `finer` ones leave together too, as parts of any group do.
@@ -173,6 +181,46 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
         return None
     finer = [ways[i] for i in close if i != best] or [()]
     return best if together.proven(ways[best]) or together.wider(ways[best], finer) else None
+
+
+def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
+    """Which of the `ways` the ends show where ranks come in step, as those that another group holds together do.
+
+    Ranks in step leave together whichever their group is, and so do ways that differ by them alone. Of those the finest
+    one is returned, if its members waited for each other; None where the ends leave it open.
+    """
+    ends = {i: e for i, way in enumerate(ways) if (e := together.apart(way)) is not None}
+    least = max(min(ends.values(), default=0.0), LEAST_TAIL_NS)
+    close = [i for i, e in ends.items() if e <= TOGETHER * least]
+    far = [i for i, e in ends.items() if e >= CLEARLY_APART * least]
+    pairs = together.in_step()
+    merged = {i: _merged(ways[i], pairs) for i in close}
+    top = max(merged.values(), key=lambda m: max(map(len, m)), default=frozenset())
+    alike = [i for i in close if merged[i] == top and all(len(g) < len(m) for g in ways[i] for m in top)]
+    best = min(alike, key=lambda i: (max(map(len, ways[i])), i), default=None)
+    if best is None or len(close) + len(far) < len(ends):
+        return None
+    nested = all(_within(m, top) for m in merged.values()) and all(
+        _within(ways[best], ways[i]) for i in alike
+    )
+    return best if nested and together.proven(ways[best]) else None
+
+
+def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozenset[Members]:
+    """The groups of `way`, merged where `pairs` of ranks are of two."""
+    sets = DisjointSets(rank for group in way for rank in group)
+    for one, other in [*pairs, *((group[0], rank) for group in way for rank in group)]:
+        sets.join(one, other)
+    merged: dict[int, list[int]] = {}
+    for rank in sorted(rank for group in way for rank in group):
+        merged.setdefault(sets.find(rank), []).append(rank)
+    return frozenset(map(tuple, merged.values()))
+
+
+def _within(finer: Iterable[Members], wider: Iterable[Members]) -> bool:
+    """Whether each group of the `finer` division lies within one of the `wider` one."""
+    home = {rank: n for n, group in enumerate(wider) for rank in group}
+    return all(len({home.get(rank) for rank in group}) == 1 for group in finer)
 
 
 def clusters(together: Together) -> list[Members]:

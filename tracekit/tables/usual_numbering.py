@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from tracekit.tables.common_ends import Members, Together, choose
+from tracekit.tables.common_ends import Members, Together, choose, choose_in_step
 from tracekit.tables.stream_sequences import StreamClass
 from tracekit.thresholds.tables import CLEARLY_APART, LEAST_TAIL_NS, MOST_AXES, MOST_CLUSTERED, MOST_WAYS
 
@@ -87,11 +87,14 @@ def by_parts(
     return alike
 
 
-def shown(classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int]) -> Shown:
+def shown(
+    classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int], *, in_step: bool = False
+) -> Shown:
     """Return the classes of which something tells how they divide the ranks, each with the `ways` that are left.
 
-    Common ends tell it. Where no two ranks of a class leave together, while they do elsewhere, one rank of each of its
-    groups was recorded; so it is where one way alone has groups of the told size.
+    Common ends tell it; where ranks may be `in_step`, because the `ways` are those of their mesh, they need not tell
+    ways apart that differ by such ranks alone. Where no two ranks of a class leave together, while they do elsewhere,
+    one rank of each of its groups was recorded; so it is where one way alone has groups of the told size.
     """
     fitting = [(streams, by_parts(streams, ways, recorded)) for streams in classes]
     found: Shown = []
@@ -99,6 +102,8 @@ def shown(classes: Sequence[StreamClass], ways: Sequence[Way], recorded: set[int
     for streams, alike in fitting:
         together, parts = Together(streams), list(alike)
         chosen = choose(together, parts)
+        if chosen is None and in_step:
+            chosen = choose_in_step(together, parts)
         if chosen is not None:
             found.append((streams, alike[parts[chosen]]))
             usual = max(usual, together.apart(parts[chosen]) or 0.0, LEAST_TAIL_NS)

@@ -208,7 +208,7 @@ def _by_mesh(
     What ends with no listed group stays open: there the clocks are wrong.
     """
     listed = several_listed(run, mesh)
-    told = shown(classes, list(ways_of(mesh)), recorded)
+    told = shown(classes, list(ways_of(mesh)), recorded, in_step=True)
     found = [(streams, [way for way in ways if is_listed(way, listed, streams)]) for streams, ways in told]
     open_ = [c for c in classes if not any(c is streams for streams, _ in told)]
     for streams, ways in allowed_ways(run, mesh, open_, recorded):
