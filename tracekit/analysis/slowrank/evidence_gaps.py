@@ -68,6 +68,12 @@ def compared_little(case: Case) -> bool:
     return bool(cut.sum() > case.analysed.sum())
 
 
+def unmeasured(case: Case) -> tuple[int, ...]:
+    """The ranks that recorded none of the compared steps whole: of them nothing is known, health neither."""
+    nothing = np.flatnonzero(np.isnan(case.steps.own).all(axis=1))
+    return tuple(case.steps.ranks[row] for row in nothing.tolist())
+
+
 def whole(case: Case) -> npt.NDArray[np.bool_]:
     """Whether each operation was matched with all members of its group."""
     if not len(case.waits.complete):

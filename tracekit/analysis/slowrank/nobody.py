@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     in_the_only_step,
     nearly_costly,
     undecided,
+    unmeasured,
     unread,
     what_would_decide,
 )
@@ -33,6 +34,7 @@ from tracekit.analysis.slowrank.open_answers import (
     only_step_answer,
     open_answer,
     open_link_answer,
+    unmeasured_answer,
     unread_answer,
     unseen_answer,
     whole_steps,
@@ -125,6 +127,8 @@ def _not_seen(case: Case) -> Answer | None:
     """The answer that too little was seen, or was seen wrongly, to call anybody healthy; None where enough was."""
     if case.pinned_residual_ns >= MIN_LOST_SHARE * case.step_ns:
         return contradicted_answer(case)
+    if unmeasured(case):
+        return unmeasured_answer(case)
     if compared_little(case):
         return _one_of_several_answer(case)
     told = lone_group_answer(case) or unequal_steps_answer(case)

@@ -7,7 +7,13 @@ from typing import Final
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.evidence_gaps import Undecided, coverage, undecided, what_would_decide
+from tracekit.analysis.slowrank.evidence_gaps import (
+    Undecided,
+    coverage,
+    undecided,
+    unmeasured,
+    what_would_decide,
+)
 from tracekit.analysis.slowrank.lopsided import Lopsided
 from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.nodes import NAME_NODES, UNPLACED
@@ -238,6 +244,16 @@ def unread_answer(case: Case) -> Answer:
         "between ranks, so that slow transfers and late ranks would not show"
     )
     return Answer("inconclusive", "unknown", reason, to_decide=what_would_decide(case))
+
+
+def unmeasured_answer(case: Case) -> Answer:
+    """Nobody who was measured works longer than the others, but some ranks recorded no compared step whole."""
+    ranks = ranks_in_words(unmeasured(case))
+    reason = (
+        f"no rank works longer than its peers, but {ranks} recorded none of the compared steps whole, so that nothing "
+        "is known of how long they work"
+    )
+    return Answer("inconclusive", "unknown", reason, to_decide=whole_steps(case))
 
 
 def only_step_answer(case: Case, found: Undecided) -> Answer:

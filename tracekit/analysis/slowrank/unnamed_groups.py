@@ -96,12 +96,14 @@ def _by_streams(
 def _only_worlds(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
     """(rank, stream) → everybody, where no file names another group of several ranks; empty where the ends contradict.
 
-    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these.
+    From torch 2.3 a file lists the groups of its rank, so that what names none, as in a CUDA graph, is in one of these,
+    unless operations count fewer members.
     """
     world = _world(run, ranks)
-    if any(found != {world} for found in listed_groups(run).values()) or _leaves_apart(ranks, world):
+    counted = {n for r in ranks if r.told_size is not None for n in r.told_size[unnamed_rows(r)].tolist()}
+    if any(found != {world} for found in listed_groups(run).values()) or not counted <= {-1, len(world)}:
         return {}
-    return _everybodys(run, ranks)
+    return {} if _leaves_apart(ranks, world) else _everybodys(run, ranks)
 
 
 def _everybodys(run: Run, ranks: list[RankOps]) -> dict[tuple[int, int], Members]:
