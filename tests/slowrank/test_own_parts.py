@@ -20,9 +20,10 @@ def ops_of_one(turned):
     return matched({0: rows, 1: [gemm(0, 9), *other], 2: mates}, STAGE)
 
 
-def parts(ops, until=30_000.0):
+def parts(ops, until=30_000.0, ready=None):
     rows = np.arange(len(ops.per_rank[0].start))
-    return parts_of(ops, rows, [0], np.zeros(len(rows), np.int64), np.array([0.0, until]))
+    began = ops.at_start.astype(np.float64) if ready is None else ready
+    return parts_of(ops, rows, [0], np.zeros(len(rows), np.int64), np.array([0.0, until]), began)
 
 
 def test_messages_cut_a_step_as_well():
@@ -68,3 +69,12 @@ def test_a_pause_is_cured_in_its_part():
     found = Parts(np.array([0.0, 50, 60, 70]), np.array([0]), ("send", "send"))
     shorter = found.trimmed(np.array([10.0, 10, 10]), np.array([30 / 70]))
     assert np.diff(found.cuts) * shorter == pytest.approx([10, 10, 10])
+
+
+def test_a_step_is_cut_where_operations_could_start():
+    """What queues behind a late rank starts later in its peers' work than in the late rank's own."""
+    ops = ops_of_one(turned=False)
+    early = ops.at_start.astype(np.float64)
+    early[1] -= 4_000.0
+    (finest, *_), (recorded, *_) = parts(ops, ready=early), parts(ops)
+    assert (recorded.cuts - finest.cuts).tolist() == [0, 0, 4_000, 0, 0, 0]

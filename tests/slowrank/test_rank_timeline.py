@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.slowrank.jobs import grid
-from tests.tables.rows import comm, gemm, group, matched, step
+from tests.tables.rows import comm, gemm, group, launch, matched, step
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import measure_run
 from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _really_needed
@@ -83,3 +83,18 @@ def test_collectives_that_all_members_queue_were_ready_evenly():
     for rank in (0, 1):
         assert ops.at_start[ops.of(rank)].tolist() == [100 * US, 300 * US, 300 * US]
         assert queue.ready[ops.of(rank)].tolist() == [100 * US, 200 * US, 300 * US]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_communicator_runs_in_order_on_all_of_its_streams(beside):
+    """A gather and a scatter of one group on two streams queue behind each other, unless two of them run at once."""
+    calls = [(100, 300, 80), (400, 20, 84), *([(500, 60, 80), (530, 40, 84)] if beside else [(500, 60, 80)])]
+    kernels = [comm(b, us, 0, stream=s, correlation=n) for n, (b, us, s) in enumerate(calls)]
+    launches = [launch(80 + n, n) for n in range(len(calls))]
+    work = [gemm(0, 70, stream=7, correlation=20), gemm(110, 280, stream=7, correlation=21)]
+    rows = [step(0, 0, 900), *work, launch(-5, 20), launch(95, 21), *launches, *kernels]
+    late = [comm(400, 20, 0), comm(420, 10, 0), *(comm(500 + 70 * n, 60, 0) for n in range(len(calls) - 2))]
+    ops = matched({0: rows, 1: [step(0, 0, 900), gemm(0, 380), *late]}, group(0, 0, 1))
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
+    began, ready = ops.at_start[ops.of(0)][1], queue.ready[ops.of(0)][1]
+    assert ready == (began if beside else pytest.approx(began - 300 * US, abs=30 * US))

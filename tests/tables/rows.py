@@ -19,9 +19,9 @@ def row(cat: str, name: str, begin: float, us: float, **more: Any) -> Row:
     return {"ts": round(begin * 1000), "dur": round(us * 1000), "cat": cat, "name": name, **more}
 
 
-def gemm(begin: float, us: float, name: str = "gemm") -> Row:
+def gemm(begin: float, us: float, name: str = "gemm", **more: Any) -> Row:
     """Compute on the device."""
-    return row("kernel", name, begin, us)
+    return row("kernel", name, begin, us, **more)
 
 
 def step(number: int, begin: float, us: float) -> Row:

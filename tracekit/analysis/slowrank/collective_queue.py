@@ -75,18 +75,33 @@ def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
 
 
 def _pairs(run: Measured) -> tuple[I64, I64]:
-    """Matched operations, and for each the one before it on its channel and stream, which had ended when it began.
+    """Matched operations, and for each the one before it in its queue, which had ended when it began.
 
-    Two communicators may have the same members: their kernels run on two streams, and neither queues behind the other.
+    A communicator runs its operations in order, on whichever stream they are: from torch 2.8 on a collective runs on
+    its caller's. But two communicators may have the same members: where operations of one channel run beside each other
+    on two streams, neither queues behind the other.
     """
     ops = run.ops
-    stream = _per_rank(run, lambda r: r.stream)
     rows = np.flatnonzero((ops.instance >= 0) & (members_of_kernel(ops) == 1))
-    rows = rows[np.lexsort((ops.start[rows], stream[rows], ops.rank[rows], ops.channel[rows]))]
+    queue = _queues(run, rows)
+    order = np.lexsort((ops.start[rows], queue))
+    rows, queue = rows[order], queue[order]
     this, behind = rows[1:], rows[:-1]
-    same = (ops.channel[this] == ops.channel[behind]) & (ops.rank[this] == ops.rank[behind])
-    same &= (stream[this] == stream[behind]) & (ops.start[this] + QUEUED_NS >= ops.end[behind])
+    same = (queue[1:] == queue[:-1]) & (ops.start[this] + QUEUED_NS >= ops.end[behind])
     return this[same], behind[same]
+
+
+def _queues(run: Measured, rows: I64) -> I64:
+    """A number for each of the operations `rows`: equal where they stand in one queue of their rank and channel."""
+    ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
+    lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(-1)
+    queue = np.unique(np.stack([lane, stream]), axis=1, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((ops.start[rows], lane))
+    one, other = order[:-1], order[1:]
+    crossing = (lane[one] == lane[other]) & (stream[one] != stream[other])
+    beside = crossing & (ops.start[rows[other]] + QUEUED_NS < ops.end[rows[one]])
+    apart = np.isin(lane, lane[one[beside]])
+    return np.asarray(np.where(apart, queue, -1 - lane), np.int64)
 
 
 def _in_order(ready: F64, this: I64, behind: I64) -> None:

@@ -47,14 +47,15 @@ class Parts:
 
 
 def parts_of(
-    ops: Operations, rows: I64, numbers: Sequence[int], labels: I64, knots: F64
+    ops: Operations, rows: I64, numbers: Sequence[int], labels: I64, knots: F64, ready: F64
 ) -> tuple[Parts, ...]:
     """The parts of the steps `numbers` of one rank, the finest first; knots are the steps' own-time readings, ns.
 
     Steps are cut at the operations of the busiest channel and at all messages, else at the former alone. Across other
     channels the order differs from rank to rank where one of them runs behind compute; those for which the rank stood
     still throughout do not, and cut the finest parts. The messages of a pipeline follow its schedule, which ranks of
-    one stage share. `rows` are the rank's operations, `labels` their steps.
+    one stage share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
+    operation of the run could start: behind a late rank its peers' operations queue, and start later in their work.
     """
     messages = np.array([c.p2p for c in ops.channels] or [False])
     channel = ops.channel[rows]
@@ -65,22 +66,22 @@ def parts_of(
     still = sent | ((channel >= 0) & (ops.exposed[rows] >= STOOD_STILL * (ops.end - ops.start)[rows]))
     masks = [still, sent, busiest]
     return tuple(
-        _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots)
+        _parts(ops, [rows[mask & (labels == n)] for n in numbers], knots, ready)
         for mask, coarser in zip(masks, [*masks[1:], None], strict=True)
         if coarser is None or (mask != coarser).any()
     )
 
 
-def _parts(ops: Operations, steps: Sequence[I64], knots: F64) -> Parts:
+def _parts(ops: Operations, steps: Sequence[I64], knots: F64, ready: F64) -> Parts:
     members = [*(len(c.members) for c in ops.channels), 0]  # the last is of those without a channel
     order = tuple(
         f"{ops.op[row]} of {members[ops.channel[row]]}" for found in steps for row in found.tolist()
     )
     starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
-    return Parts(cut(knots, [ops.at_start[found] for found in steps]), starts, order)
+    return Parts(cut(knots, [ready[found] for found in steps]), starts, order)
 
 
-def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64]]) -> F64:
+def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64] | F64]) -> F64:
     """`knots` with every step cut at its `cuts` as well; ns."""
     parts = [
         np.concatenate([[begin], np.clip(inside.astype(np.float64), begin, end)])

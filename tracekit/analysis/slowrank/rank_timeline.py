@@ -93,7 +93,7 @@ def timeline_of(
         event.astype(np.int32),
         knots,
         blocks=cut(knots, blocks),
-        parts=parts_of(ops, rows, numbers, mine, knots),
+        parts=parts_of(ops, rows, numbers, mine, knots, queue.ready),
         start=_begin_wall(run, rank, rows, knots[0]),
     )
 
