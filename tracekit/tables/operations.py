@@ -15,6 +15,7 @@ from tracekit.tables.host_events import Host, host_of
 from tracekit.tables.intervals import I64, Intervals, empty
 from tracekit.tables.kernel_order import KernelOrder, Launched, kernel_order
 from tracekit.tables.kernel_records import alone, join
+from tracekit.tables.late_host import host_held
 from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.readiness import ready_times
 from tracekit.tables.step_marks import I32, captures, issue_times, label, launch_rows, run_ahead, step_spans
@@ -72,6 +73,7 @@ class RankOps:
     inferred: Mask | None = (
         None  # operations whose group no argument told, but the ends of their stream or place
     )
+    held: I64 | None = None  # ns for which the host alone held up what ran behind it
     device: int = -1  # number of its device on its node; -1 where the trace names none or several
 
 
@@ -124,6 +126,7 @@ def rank_ops(
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked), place=args.place,
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers], opens=opens_of(events, cat, begins),
+        held=host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None,
     )  # fmt: skip
 
 

@@ -40,12 +40,14 @@ def own_progress(ops: RankOps) -> Progress:
     """The split of a rank's wall time into exposed communication and own time.
 
     Communication is exposed from the begin of the compute gap in which it ends (or from its own begin, if later),
-    because compute resumed after it. Communication that ends under compute held nobody up, nor did what its stream did
-    not wait for. Where no compute is recorded, an operation that begins during another one shows that the rank went on
-    until then.
+    because compute resumed after it; but what the host alone held up is own time (tables.late_host). Communication that
+    ends under compute held nobody up, nor did what its stream did not wait for. Where no compute is recorded, an
+    operation that begins during another one shows that the rank went on until then.
     """
     ends = _resumed(ops)
     since = np.minimum(np.maximum(gap_start(ops.busy, ends), ops.start), ends)
+    if ops.held is not None:
+        since = np.minimum(since + ops.held, ends)
     if ops.found is not None:  # the host stood still for whatever it had looked for before
         since = np.where(ops.found, ends, since)
     if ops.waited is not None:

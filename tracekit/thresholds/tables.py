@@ -20,6 +20,9 @@ CLOCK_FIT_POINTS: Final = 240
 QUICKER_LINKS_PERCENTILE: Final = 25
 """Round trips up to this percentile bound what two clocks leave open: a slow link lengthens its own pairs' only."""
 
+POLLS_THAT_WAIT: Final = 3
+"""A host that asks so often whether an event has come, and launches nothing meanwhile, waits for it."""
+
 MOST_DRIFT: Final = 1e-4
 """Clocks of two hosts gain no more on each other than this, ns per ns: crystals are good to some 50 millionths."""
 

@@ -94,7 +94,9 @@ def _pairs(run: Measured) -> tuple[I64, I64]:
 def _queues(run: Measured, rows: I64) -> I64:
     """A number for each of the operations `rows`: equal where they stand in one queue of their rank and channel."""
     ops, stream = run.ops, _per_rank(run, lambda r: r.stream)[rows]
-    lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(-1)
+    lane = np.unique(np.stack([ops.rank[rows], ops.channel[rows]]), axis=1, return_inverse=True)[1].reshape(
+        -1
+    )
     queue = np.unique(np.stack([lane, stream]), axis=1, return_inverse=True)[1].reshape(-1)
     order = np.lexsort((ops.start[rows], lane))
     one, other = order[:-1], order[1:]

@@ -1,0 +1,43 @@
+"""What a host alone held up is its own time, though a collective was outstanding meanwhile."""
+
+import pytest
+
+from tests.tables.rows import comm, gemm, launch, recorded, row
+from tracekit.tables.progress import own_progress
+
+
+def called(name, begin, us, tid=1):
+    """A call of the launching thread, or of another one."""
+    return row("cuda_runtime", name, begin, us, pid=1, tid=tid, correlation=99)
+
+
+def exposed(launched, *calls):
+    """Exposed time, µs, of a collective from 100 to 400 µs, behind which compute was `launched`."""
+    work = [gemm(0, 100, correlation=1), comm(100, 300, 0, correlation=2), gemm(405, 50, correlation=3)]
+    launches = [launch(-10, 1), launch(-5, 2), launch(launched, 3)]
+    ops = recorded(0, *work, *launches, *calls)
+    return own_progress(ops).exposed_ns.tolist()[0] / 1000
+
+
+@pytest.mark.parametrize(("launched", "us"), [(0, 300), (100, 300), (350, 50), (402, 0)])
+def test_a_device_without_work_waits_for_its_host(launched, us):
+    assert exposed(launched) == us
+
+
+@pytest.mark.parametrize(
+    "name", ["cudaStreamSynchronize", "hipDeviceSynchronize", "cudaMemcpyAsync", "cudaFree"]
+)
+def test_a_host_that_waits_for_its_device_holds_up_nobody(name):
+    assert exposed(350, called(name, 90, 240)) == 280  # it waited until 330 µs, and launched 20 µs later
+    assert exposed(350, called(name, 90, 240, tid=2)) == 50
+
+
+def test_a_host_that_asks_again_and_again_waits_as_well():
+    asks = [called("cudaEventQuery", 110 + 50 * n, 1) for n in range(4)]
+    assert exposed(350, *asks) == 300
+    assert exposed(350, asks[0]) == 50
+
+
+def test_without_launches_nothing_is_the_hosts_own():
+    work = [gemm(0, 100), comm(100, 300, 0), gemm(405, 50)]
+    assert own_progress(recorded(0, *work)).exposed_ns.tolist() == [300_000]
