@@ -1,5 +1,6 @@
 """A rank without a trace may be the culprit; the others are never blamed for waiting for it."""
 
+import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
@@ -151,3 +152,13 @@ def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, monkeypatch, awa
     monkeypatch.setattr(verdict, "long_stage", lambda _: stage)
     monkeypatch.setattr(verdict, "waited_for_unseen", lambda _: unseen)
     assert verdict.decide(case).verdict == said
+
+
+def test_all_unseen_ranks_of_the_group_that_waits_are_named(tmp_path):
+    """Two members of a tensor group are lost, and one of them made its data group wait less than usual."""
+    mesh = grid(tp=4, dp=3)
+    case = prepared(job(tmp_path, mesh, lost={4, 6}), mesh)
+    rows = {c.members: int(np.flatnonzero(case.ops.channel == c.number)[0]) for c in case.ops.channels}
+    over = {rows[4, 5, 6, 7]: 10.0, rows[2, 6, 10]: -20.0, rows[0, 4, 8]: 1.0}
+    assert unrecorded._behind(case, over, frozenset({4, 6})) == (4, 6)
+    assert unrecorded._behind(case, {rows[0, 4, 8]: 1.0}, frozenset({4, 6})) == (4,)

@@ -219,13 +219,22 @@ def _worst(case: Case, over: Mapping[int, float]) -> float:
 
 
 def _behind(case: Case, over: Mapping[int, float], missing: frozenset[int]) -> tuple[int, ...]:
-    """Ranks without a trace by the time that others spend in operations with them, the longest first."""
+    """Ranks without a trace by the time that others spend in operations with them, the longest first.
+
+    Nothing tells apart those of the group in which others spend most: if one of them is named, all are.
+    """
     blame: dict[int, float] = defaultdict(float)
+    groups: dict[tuple[int, ...], float] = defaultdict(float)
     for row, value in over.items():
-        for rank in missing.intersection(case.ops.channels[int(case.ops.channel[row])].members):
+        members = case.ops.channels[int(case.ops.channel[row])].members
+        groups[members] += value
+        for rank in missing.intersection(members):
             blame[rank] += value
     worst = max(blame.values(), default=0.0)
-    kept = [r for r, v in blame.items() if v > 0 and v >= SUSPECT_SHARE * worst]
+    kept = {r for r, v in blame.items() if v > 0 and v >= SUSPECT_SHARE * worst}
+    first = max(groups, key=lambda g: (groups[g], g), default=())
+    if kept.intersection(first):
+        kept |= missing.intersection(first)
     return tuple(sorted(kept, key=lambda r: (-blame[r], r)))
 
 
