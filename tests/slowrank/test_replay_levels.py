@@ -47,6 +47,7 @@ def model(seed, tangled=False):
         transfer=rng.uniform(0, 1e5, INSTANCES),
         before=np.full(INSTANCES, -1),
         later=rng.uniform(0, 10, len(instance)),
+        chained=np.full(INSTANCES, -1),
     )
 
 
@@ -69,6 +70,15 @@ def queued(found, least=0):
         for n in range(INSTANCES)
     ]
     return replace(found, before=np.array(before))
+
+
+def chained(found, seed):
+    """The same model; most instances wait for the end of one of the two before them, whoever runs it."""
+    rng = np.random.default_rng(seed)
+    other = [
+        int(rng.integers(max(n - 2, 0), n)) if n and rng.random() < 0.7 else -1 for n in range(INSTANCES)
+    ]
+    return replace(found, chained=np.array(other))
 
 
 def levelled(found):
@@ -101,6 +111,36 @@ def test_queues_give_the_same_bits():
     assert sum(n >= 0 for m in found for n in m.before) > 40
     for m in found:
         same(m)
+
+
+def test_chains_give_the_same_bits():
+    found = [chained(queued(model(seed), least=1), seed) for seed in range(300, 340)]
+    assert sum(levelled(m) for m in found) >= 25
+    for m in found:
+        same(m)
+    assert sum(held(m) != held(replace(m, chained=np.full(INSTANCES, -1))) for m in found) > 10
+
+
+def test_an_instance_starts_when_the_one_it_waits_for_ends():
+    """Ranks 0 and 1 share one instance; rank 2 runs another alone, which waits for the end of that one."""
+    rng = np.random.default_rng(0)
+    lines = [line(n, [POST], [n], rng) for n in range(2)] + [line(2, [POST, NEED], [2, 2], rng)]
+    posts = [float(made.start + made.readings[0]) for made in lines]
+    found = replace(
+        model(0),
+        runs=(((0,), tuple(lines)),),
+        instance=np.array([0, 0, 1]),
+        fixed=np.full(3, -1.0),
+        transfer=np.array([3e6, 5e5]),
+        before=np.full(2, -1),
+        later=np.zeros(3),
+        chained=np.array([-1, 0]),
+    )
+    assert held(found)[2] == max(posts[:2]) + 3e6 + 5e5 - float(lines[2].start + lines[2].readings[1])
+    same(found)
+    cyclic = replace(found, chained=np.array([1, 0]))
+    assert not levelled(cyclic)
+    assert np.isfinite(cyclic.recorded_ns)
 
 
 def test_a_queue_whose_order_nothing_tells_has_no_levels():

@@ -14,7 +14,7 @@ from tracekit.tables.buffered_sends import members_of_kernel
 from tracekit.tables.intervals import I64
 from tracekit.tables.operations import RankOps
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
+from tracekit.thresholds.slowrank import ANSWERED_NS, NO_WORK_NS, QUEUED_NS
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,10 @@ class CollectiveQueue:
 
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
     wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
-    before: I64  # per instance: the one before it in its group and on its stream, -1 where there is none
+    before: I64  # per instance: the one before it in its group, -1 where there is none
+    chained: (
+        I64  # per instance: the one of another group for whose end it waits as well, -1 where there is none
+    )
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
@@ -42,21 +45,57 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     told = stood & np.isfinite(ops.at_ready[this])
     ready[this[told]] = np.minimum(ops.at_ready[this[told]], ready[this[told]])
     _in_order(ready, this[told], behind[told])
-    wall = ops.start.astype(np.float64)
-    wall[this[told]] = np.minimum(_per_rank(run, lambda r: r.ready)[this[told]], wall[this[told]])
+    wall, launched = ops.start.astype(np.float64), _per_rank(run, lambda r: r.ready)
+    wall[this[told]] = np.minimum(launched[this[told]], wall[this[told]])
     _in_order(wall, this[told], behind[told])
+    answers, chained = _chained(run, launched, this[stood])
+    ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
+    wall[answers] = np.minimum(launched[answers], wall[answers])
     guessed = stood & ~told & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
-        return CollectiveQueue(ready, wall, before)
+        return CollectiveQueue(ready, wall, before, chained)
     ready[this] = _evenly(ops.at_start, this, behind)
     late = this[waits.wait[behind] > QUEUED_NS]
     begin, own = _own(run, late)
     moment = begin + own * _share_of_last(run, ready)[ops.instance[late]]
     ready[late] = np.fmin(moment, ops.at_start[late])
     _in_order(ready, this, behind)
-    return CollectiveQueue(ready, wall, before)
+    return CollectiveQueue(ready, wall, before, chained)
+
+
+def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
+    """(operations that answer the end of one of another group, by instance the one that the last of them answers).
+
+    The all-reduce of replicas follows the reduce-scatter of shards on a stream of its own: it was `launched` long
+    before (by operation, ns; −1 unknown), is none of those that `stood` behind another one of their group, and begins
+    as soon as the other one has ended.
+    """
+    ops = run.ops
+    chained, closest = (
+        np.full(len(run.waits.first_row), -1, np.int64),
+        np.full(len(run.waits.first_row), np.inf),
+    )
+    mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
+    free = mine & np.isfinite(ops.at_ready)
+    free[stood] = False
+    answers: list[int] = []
+    for rank in ops.ranks:
+        where = ops.of(rank)
+        rows = np.flatnonzero(mine[where]) + where.start
+        rows = rows[np.argsort(ops.end[rows], kind="stable")]
+        asks = np.flatnonzero(free[where]) + where.start
+        other = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
+        for row, before in zip(asks.tolist(), rows[np.maximum(other, 0)].tolist(), strict=True):
+            gap = int(ops.start[row] - ops.end[before])
+            late = launched[row] < ops.end[before] - QUEUED_NS and launched[row] >= 0
+            if row != before and ops.channel[row] != ops.channel[before] and abs(gap) <= ANSWERED_NS and late:
+                answers.append(row)
+                number = int(ops.instance[row])
+                if gap < closest[number]:
+                    chained[number], closest[number] = ops.instance[before], gap
+    return np.array(answers, np.int64), chained
 
 
 def _evenly(at_start: I64, this: I64, behind: I64) -> F64:

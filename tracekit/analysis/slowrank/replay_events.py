@@ -97,23 +97,39 @@ def order_is_told(events: Events, before: I64) -> bool:
     return bool(((key[last] == asked) & (rows[last] > rows[one])).all())
 
 
-def depths_of(events: Events) -> tuple[I64, I64] | None:
-    """(level of each event, level at which each instance starts, -1 for none); None where ranks wait for each other."""
+def depths_of(events: Events, before: I64, chained: I64) -> tuple[I64, I64] | None:
+    """(level of each event, level at which each instance starts, -1 for none); None where ranks wait for each other.
+
+    For each instance `chained` names the one of another channel that it waits for, -1 for none: that starts before it,
+    and then so must the one `before` it on its own channel, which may wait as well.
+    """
     begun = np.append(np.zeros(len(events.expected), bool), True)  # what awaits nothing may go on
     left, here, end = events.expected.copy(), events.first[:-1].copy(), events.first[1:]
+    pairs = _started_before(events, [before, chained] if (chained >= 0).any() else [])
+    np.add.at(left, pairs[1], 1)
     depth, started = np.zeros(len(events.kind), np.int64), np.full(len(left), -1)
-    active, level = np.flatnonzero(here < end), 0
-    while len(active):
+    active, level, fresh = np.flatnonzero(here < end), 0, np.zeros(0, np.int64)
+    while len(active) or len(fresh):
+        behind = pairs[1][np.isin(pairs[0], fresh)] if pairs.size else fresh[:0]
         moved = active[begun[events.awaits[here[active]]]]
-        if not len(moved):
-            return None
+        if not len(moved) and not len(behind):
+            return (depth, started) if not len(active) else None
         depth[here[moved]] = level
         posts = events.posts[here[moved]]
-        posts = posts[posts >= 0]
+        posts = np.concatenate([posts[posts >= 0], behind])
         np.subtract.at(left, posts, 1)
-        posts = posts[left[posts] == 0]
-        begun[posts], started[posts] = True, level
+        fresh = np.unique(posts[left[posts] == 0])
+        begun[fresh], started[fresh] = True, level
         here[moved] += 1
         active = active[here[active] < end[active]]
         level += 1
     return depth, started
+
+
+def _started_before(events: Events, earlier: Sequence[I64]) -> I64:
+    """Pairs of instances (two rows): the first starts before the second. `earlier` names one for each, or -1."""
+    found = [np.zeros((2, 0), np.int64)]
+    for first in earlier:
+        second = np.flatnonzero((events.expected > 0) & (first >= 0) & (events.expected[first] > 0))
+        found.append(np.stack([first[second], second]))
+    return np.concatenate(found, axis=1)

@@ -21,6 +21,7 @@ class InTurn:
     fixed: list[float]
     before: list[int]
     later: list[float]
+    chained: list[int]
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
     place: list[int] = field(init=False)  # by timeline: its next event
@@ -28,8 +29,13 @@ class InTurn:
     posted: dict[int, int] = field(default_factory=dict)  # by instance: posts so far
     latest: dict[int, float] = field(default_factory=dict)  # by instance: when it could start
     alone: dict[int, float] = field(default_factory=dict)  # by unmatched operation: when it ends
+    started: set[int] = field(default_factory=set)  # instances
+    held: set[int] = field(default_factory=set)  # instances that are posted, and wait for another one
     waiting: dict[int, list[int]] = field(default_factory=dict)  # by instance: timelines that need it
     ready: list[int] = field(init=False)  # timelines that can go on
+    following: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # by instance: posted ones that wait for its end
     stood: dict[int, float] = field(
         default_factory=dict
     )  # by operation: for how long its rank stood still for it
@@ -97,12 +103,27 @@ class InTurn:
         """Counts one post of an instance at `now`; after the last post the ranks that need it go on."""
         self.latest[number] = max(self.latest.get(number, now), now)
         self.posted[number] = self.posted.get(number, 0) + 1
-        if self.posted[number] != self.expected.get(number, 0):
+        if self.posted[number] == self.expected.get(number, 0):
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Starts an instance that all members have posted, unless it waits for one that has not started."""
+        earlier, other = self.before[number], self.chained[number]
+        late = self.expected.get(other, 0) > 0 and other not in self.started
+        if late or earlier in self.held:
+            self.held.add(number)
+            self.posted[number] -= 1  # as if its last member had not come
+            self.following.setdefault(other if late else earlier, []).append(number)
             return
-        earlier = self.before[number]
-        if 0 < self.expected.get(earlier, 0) <= self.posted.get(earlier, 0):
-            self.latest[number] = max(self.latest[number], self.latest[earlier] + self.transfer[earlier])
+        for one in (earlier, other):
+            if 0 < self.expected.get(one, 0) <= self.posted.get(one, 0):
+                self.latest[number] = max(self.latest[number], self.latest[one] + self.transfer[one])
+        self.started.add(number)
+        self.held.discard(number)
         self.ready.extend(self.waiting.pop(number, ()))
+        for behind in self.following.pop(number, ()):
+            self.posted[behind] += 1
+            self._start(behind)
 
 
 _ENOUGH_POSTS = 1 << 40  # more than any instance has members

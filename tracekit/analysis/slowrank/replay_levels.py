@@ -41,6 +41,8 @@ class Levels:
     first_post: I32  # by instance: its first post in `posts`
     queued: I32  # by instance: the place of the one before it on its channel, -1 (the last place) for none
     queued_lasts: I32  # by instance: that one's transfer
+    chained: I32  # by instance: the place of the one of another channel that it waits for, -1 for none
+    chained_lasts: I32  # by instance: that one's transfer
     told: I32  # the needs in order of ranks
     operations: I32  # of these
     final: I32  # by rank: the place at which it ends
@@ -53,7 +55,8 @@ class Levels:
         wall = np.empty(self.bounds[-1][3] + 1)
         wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of what nobody waits for
-        gap, wait, queue = gaps[self.gap], lasts[self.lasts], lasts[self.queued_lasts]
+        gap, wait = gaps[self.gap], lasts[self.lasts]
+        queue, chain = lasts[self.queued_lasts], lasts[self.chained_lasts]
         events, needs, instances = 0, 0, 0
         for first, need, instance, end, post, last in self.bounds:
             now = wall[self.earlier[events : events + instance - first]]
@@ -69,7 +72,8 @@ class Levels:
             if count := end - instance:
                 mine = slice(instances, instances + count)
                 latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
-                np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=wall[instance:end])
+                np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
+                np.maximum(latest, wall[self.chained[mine]] + chain[mine], out=wall[instance:end])
                 instances += count
         return wall
 
@@ -81,7 +85,7 @@ class Levels:
 
 
 def levels_of(
-    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64
+    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64, chained: I64
 ) -> Levels | None:
     """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
     if not any(len(line.kinds) for line in timelines):
@@ -89,16 +93,17 @@ def levels_of(
     events = events_of(timelines, instance, fixed, before)
     if events is None or not order_is_told(events, before):
         return None
-    depths = depths_of(events)
-    return None if depths is None else _laid_out(timelines, events, before, later, *depths)
+    depths = depths_of(events, before, chained)
+    return None if depths is None else _laid_out(timelines, events, before, later, chained, *depths)
 
 
 def _laid_out(
-    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, depth: I64, started: I64
-) -> Levels:
+    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, chained: I64, depth: I64,
+    started: I64,
+) -> Levels:  # fmt: skip
     """Every event and instance at its place, by level; `depth` is the level of each event, `started` of instances."""
     ranks, count = len(timelines), len(events.kind)
-    numbers = np.flatnonzero(events.expected > 0)
+    numbers = np.flatnonzero(started >= 0)
     key = np.concatenate([3 * depth + (events.kind == NEED), 3 * started[numbers] + 2])
     order = np.argsort(key, kind="stable")
     place = np.empty(len(order), np.int64)
@@ -122,8 +127,10 @@ def _laid_out(
         later=np.where(events.alone, 0.0, later[events.event])[mine],
         posts=_small(place[rows]),
         first_post=_small(first_post),
-        queued=_small(np.where((before >= 0) & (events.expected[before] > 0), at[before], -1)[of_instances]),
+        queued=_small(np.where(before >= 0, at[before], -1)[of_instances]),
         queued_lasts=_small(before[of_instances]),
+        chained=_small(np.where(chained >= 0, at[chained], -1)[of_instances]),
+        chained_lasts=_small(chained[of_instances]),
         told=_small(np.argsort(mine)),
         operations=_small(events.event[np.sort(mine)]),
         final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),

@@ -37,7 +37,8 @@ def model_of(
     instance, fixed, transfer = (
         with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
     )
-    before = np.append(queue.before, np.full(len(transfer) - len(queue.before), -1))
+    more = np.full(len(transfer) - len(queue.before), -1)
+    before, chained = np.append(queue.before, more), np.append(queue.chained, more)
     runs = []
     for columns in runs_of(run):
         lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
@@ -49,7 +50,7 @@ def model_of(
         if kept:
             runs.append((columns, kept))
     later = _ends_later(run) if like is None else like.later
-    made = StepModel(run.steps.own, tuple(runs), instance, fixed, transfer, before, later)
+    made = StepModel(run.steps.own, tuple(runs), instance, fixed, transfer, before, later, chained)
     return made if like is None else made.in_order_of(like)
 
 

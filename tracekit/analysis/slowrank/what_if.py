@@ -40,6 +40,7 @@ class StepModel:
     transfer: F64  # per instance; those of unknown groups stand behind the matched ones
     before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
     later: F64  # by how much each operation ends after the one of the member that came last
+    chained: I64  # per instance: the one of another channel for whose end it waits as well, -1 for none
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -97,6 +98,7 @@ class StepModel:
             and np.array_equal(self.instance, other.instance)
             and np.array_equal(self.before, other.before)
             and np.array_equal(self.later, other.later)
+            and np.array_equal(self.chained, other.chained)
             and np.array_equal(self.fixed >= 0, other.fixed >= 0)
         )
         if alike:
@@ -190,7 +192,7 @@ class StepModel:
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
         """Of each run; None where it can be replayed in turn only."""
-        told = self.instance, self.fixed, self.before, self.later
+        told = self.instance, self.fixed, self.before, self.later, self.chained
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
     def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
@@ -201,7 +203,7 @@ class StepModel:
         """
         levels = self.levels[n]
         if levels is None:
-            told = self.instance, self.fixed, self.before, self.later
+            told = self.instance, self.fixed, self.before, self.later, self.chained
             lines = self.runs[n][1]
             done = InTurn(
                 lines, begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
