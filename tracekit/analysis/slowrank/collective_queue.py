@@ -73,29 +73,28 @@ def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
     as soon as the other one has ended.
     """
     ops = run.ops
-    chained, closest = (
-        np.full(len(run.waits.first_row), -1, np.int64),
-        np.full(len(run.waits.first_row), np.inf),
-    )
     mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
-    free = mine & np.isfinite(ops.at_ready)
+    free = mine & np.isfinite(ops.at_ready) & (launched >= 0)
     free[stood] = False
-    answers: list[int] = []
+    found = [np.zeros((2, 0), np.int64)]
     for rank in ops.ranks:
         where = ops.of(rank)
-        rows = np.flatnonzero(mine[where]) + where.start
+        rows, asks = (np.flatnonzero(mask[where]) + where.start for mask in (mine, free))
+        if not len(asks):
+            continue
         rows = rows[np.argsort(ops.end[rows], kind="stable")]
-        asks = np.flatnonzero(free[where]) + where.start
-        other = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
-        for row, before in zip(asks.tolist(), rows[np.maximum(other, 0)].tolist(), strict=True):
-            gap = int(ops.start[row] - ops.end[before])
-            late = launched[row] < ops.end[before] - QUEUED_NS and launched[row] >= 0
-            if row != before and ops.channel[row] != ops.channel[before] and abs(gap) <= ANSWERED_NS and late:
-                answers.append(row)
-                number = int(ops.instance[row])
-                if gap < closest[number]:
-                    chained[number], closest[number] = ops.instance[before], gap
-    return np.array(answers, np.int64), chained
+        place = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
+        asked = rows[np.maximum(place, 0)]
+        answers = np.abs(ops.start[asks] - ops.end[asked]) <= ANSWERED_NS
+        answers &= (launched[asks] < ops.end[asked] - QUEUED_NS) & (ops.channel[asks] != ops.channel[asked])
+        found.append(np.stack([asks, asked])[:, answers])
+    late, asked = np.concatenate(found, axis=1)
+    order = np.argsort(
+        ops.end[asked] - ops.start[late], kind="stable"
+    )  # the last one it waited for comes last
+    chained = np.full(len(run.waits.first_row), -1, np.int64)
+    chained[ops.instance[late[order]]] = ops.instance[asked[order]]
+    return late, chained
 
 
 def _evenly(at_start: I64, this: I64, behind: I64) -> F64:
