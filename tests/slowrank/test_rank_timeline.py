@@ -10,7 +10,7 @@ from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, launch, matched, step
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import measure_run
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _really_needed
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _events, _really_needed
 from tracekit.store import Run
 from tracekit.tables.steps import measure
 
@@ -98,3 +98,14 @@ def test_a_communicator_runs_in_order_on_all_of_its_streams(beside):
     queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
     began, ready = ops.at_start[ops.of(0)][1], queue.ready[ops.of(0)][1]
     assert ready == (began if beside else pytest.approx(began - 300 * US, abs=30 * US))
+
+
+@pytest.mark.parametrize("launched", [-1.0, 350.0, 402.0])
+def test_a_host_that_is_late_needs_the_communication(launched):
+    """What its kernel needs ends while it loads: with a quicker loader the rank would wait for that."""
+    work = [gemm(0, 100, correlation=1), comm(100, 300, 0, correlation=2), gemm(405, 50, correlation=3)]
+    rows = [step(0, -20, 500), *work, launch(-10, 1), launch(-5, 2), launch(launched, 3)]
+    ops = matched({0: rows, 1: [step(0, -20, 500), *work]}, group(0, 0, 1))
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
+    kinds, _, _ = _events(ops, queue, np.arange(1))
+    assert kinds.tolist() == [POST, NEED]
