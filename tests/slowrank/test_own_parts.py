@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.tables.rows import LARGE, comm, gemm, group, matched, recv, send, step
+from tests.tables.rows import LARGE, comm, gemm, group, launch, matched, recv, send, step
 from tracekit.analysis.slowrank.own_parts import Parts, parts_of
 
 PAIR, STAGE = (0, 1), group(0, 0, 2)
@@ -28,7 +28,7 @@ def parts(ops, until=30_000.0, ready=None):
 
 def test_messages_cut_a_step_as_well():
     finest, coarse = parts(ops_of_one(turned=False))
-    assert finest.order == ("send of 2", "all_reduce of 2", "send of 2", "all_reduce of 2")
+    assert finest.order == ("message of 2", "all_reduce of 2") * 2
     assert len(coarse.order) == len(coarse.cuts) - 2 == 2
 
 
@@ -56,13 +56,34 @@ def test_messages_both_ways_cut_a_step_together():
     there = [recv(100.0 * i, 10, *PAIR) for i in range(3)]
     there += [send(500.0 + 100 * i, 10, 1, 0) for i in range(3)]
     found = parts(matched({0: here, 1: there}), 900_000.0)
-    assert [p.order for p in found] == [("send of 2",) * 3 + ("recv of 2",) * 3]
+    assert [p.order for p in found] == [("message of 2",) * 6]
 
 
 def test_another_order_is_not_alike():
     one, other = parts(ops_of_one(turned=False)), parts(ops_of_one(turned=True))
     assert not one[0].alike(other[0])
     assert one[1].alike(other[1])
+
+
+def two_streams(first, second, *, launched):
+    """Rank 0 sends at `first` and reduces at `second`, once its kernel is done."""
+    one, other = ({"stream": n, "correlation": n if launched else None} for n in (1, 2))
+    rows = [gemm(0, 20), send(first, 5, *PAIR, **one), comm(second, 9, 0, **other), gemm(40, 5)]
+    calls = [launch(1, 1), launch(2, 2)] if launched else []
+    there = [gemm(0, 10), recv(10, 15, *PAIR, nelems=LARGE), comm(26, 7, 0)]
+    finest, *_ = parts(matched({0: [*rows, *calls], 1: there}, group(0, 0, 1)))
+    return finest.order
+
+
+@pytest.mark.parametrize(("first", "second"), [(20.0, 20.0), (20.0, 20.001), (20.001, 20.0)])
+def test_what_starts_together_has_one_order(first, second):
+    """Operations on two streams wait for the same kernel, and nothing tells which was issued first."""
+    assert two_streams(first, second, launched=False) == ("all_reduce of 2", "message of 2")
+
+
+@pytest.mark.parametrize(("first", "second"), [(20.0, 24.0), (24.0, 20.0)])
+def test_launches_tell_the_order(first, second):
+    assert two_streams(first, second, launched=True) == ("message of 2", "all_reduce of 2")
 
 
 def test_a_pause_is_cured_in_its_part():

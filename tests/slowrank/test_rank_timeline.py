@@ -10,7 +10,7 @@ from tests.slowrank.jobs import grid
 from tests.tables.rows import comm, gemm, group, launch, matched, step
 from tracekit.analysis.slowrank.collective_queue import queue_of
 from tracekit.analysis.slowrank.measured import measure_run
-from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _really_needed
+from tracekit.analysis.slowrank.rank_timeline import NEED, POST, _events, _really_needed
 from tracekit.store import Run
 from tracekit.tables.steps import measure
 
@@ -86,7 +86,7 @@ def test_collectives_that_all_members_queue_were_ready_evenly():
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_communicator_runs_in_order_on_all_of_its_streams(beside):
+def test_a_communicator_runs_in_order_across_streams(beside):
     """A gather and a scatter of one group on two streams queue behind each other, unless two of them run at once."""
     calls = [(100, 300, 80), (400, 20, 84), *([(500, 60, 80), (530, 40, 84)] if beside else [(500, 60, 80)])]
     kernels = [comm(b, us, 0, stream=s, correlation=n) for n, (b, us, s) in enumerate(calls)]
@@ -101,7 +101,7 @@ def test_a_communicator_runs_in_order_on_all_of_its_streams(beside):
 
 
 @pytest.mark.parametrize("launched", [50, 395])
-def test_a_collective_answers_the_end_of_one_of_another_group(launched):
+def test_a_collective_answers_one_of_another_group(launched):
     """Replicas reduce what shards have scattered as soon as that ends, by a kernel that was launched long before."""
     work = [gemm(0, 100, correlation=1), gemm(110, 280, correlation=2), gemm(500, 300, correlation=5)]
     calls = [comm(100, 300, 0, stream=84, correlation=3), comm(402, 60, 1, stream=88, correlation=4)]
@@ -116,3 +116,14 @@ def test_a_collective_answers_the_end_of_one_of_another_group(launched):
     assert queue.chained[reduce] == (scatter if early else -1)
     assert queue.chained[scatter] == -1
     assert (queue.ready[ops.of(0)][1] < ops.at_start[ops.of(0)][1]) == early
+
+
+@pytest.mark.parametrize("launched", [-1.0, 350.0, 402.0])
+def test_a_host_that_is_late_needs_the_communication(launched):
+    """What its kernel needs ends while it loads: with a quicker loader the rank would wait for that."""
+    work = [gemm(0, 100, correlation=1), comm(100, 300, 0, correlation=2), gemm(405, 50, correlation=3)]
+    rows = [step(0, -20, 500), *work, launch(-10, 1), launch(-5, 2), launch(launched, 3)]
+    ops = matched({0: rows, 1: [step(0, -20, 500), *work]}, group(0, 0, 1))
+    queue = queue_of(replace(measure_run(RUN, ops, grid(dp=2), None), steps=measure(ops)))
+    kinds, _, _ = _events(ops, queue, np.arange(1))
+    assert kinds.tolist() == [POST, NEED]

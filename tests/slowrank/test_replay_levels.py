@@ -121,7 +121,7 @@ def test_chains_give_the_same_bits():
     assert sum(held(m) != held(replace(m, chained=np.full(INSTANCES, -1))) for m in found) > 10
 
 
-def test_an_instance_starts_when_the_one_it_waits_for_ends():
+def test_an_instance_starts_when_its_cause_ends():
     """Ranks 0 and 1 share one instance; rank 2 runs another alone, which waits for the end of that one."""
     rng = np.random.default_rng(0)
     lines = [line(n, [POST], [n], rng) for n in range(2)] + [line(2, [POST, NEED], [2, 2], rng)]

@@ -154,7 +154,7 @@ def test_a_stage_needs_more_than_unseen_ranks_hold_up(tmp_path, monkeypatch, awa
     assert verdict.decide(case).verdict == said
 
 
-def test_all_unseen_ranks_of_the_group_that_waits_are_named(tmp_path):
+def test_all_unseen_ranks_of_a_group_are_named(tmp_path):
     """Two members of a tensor group are lost, and one of them made its data group wait less than usual."""
     mesh = grid(tp=4, dp=3)
     case = prepared(job(tmp_path, mesh, lost={4, 6}), mesh)

@@ -59,7 +59,7 @@ def test_unequal_parts_are_no_groups():
 
 
 @pytest.mark.parametrize("apart_us", [0, 6_800])
-def test_ranks_of_one_clock_that_run_in_lockstep_apart_are_no_group(apart_us):
+def test_ranks_in_lockstep_apart_are_no_group(apart_us):
     """Stages end one after the other in every step; the ranks of the right groups have no clock in common."""
     ends = np.arange(OPS) * 1e6 + np.array([0, apart_us])[:, None] * US
     streams = StreamClass(
@@ -69,7 +69,7 @@ def test_ranks_of_one_clock_that_run_in_lockstep_apart_are_no_group(apart_us):
     assert choose(Together(streams), [stages, replicas]) == (None if apart_us else 0)
 
 
-def test_a_clock_of_unknown_rate_is_off_by_its_doubt_at_most():
+def test_a_clock_is_off_by_its_doubt_at_most():
     """A slope is the clock's; a constant far beyond the doubt is not."""
     when = np.arange(20) * 50e6
     errors = ClockErrors(when, 60 * US, drifts=True)
@@ -97,7 +97,7 @@ def test_ranks_in_step_leave_the_finest_way():
     assert choose_in_step(in_step(DATA), every) == 1
 
 
-def test_ways_that_are_no_parts_of_each_other_stay_open():
+def test_ways_that_cross_each_other_stay_open():
     crossed = [(0, 3, 4, 7), (1, 2, 5, 6)]
     assert choose_in_step(in_step(DATA), [DATA, WHOLE, crossed]) is None
 

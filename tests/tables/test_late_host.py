@@ -27,12 +27,12 @@ def test_a_device_without_work_waits_for_its_host(launched, us):
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "hipDeviceSynchronize", "cudaMemcpyAsync", "cudaFree"]
 )
-def test_a_host_that_waits_for_its_device_holds_up_nobody(name):
+def test_a_host_in_a_synchronising_call_waits(name):
     assert exposed(350, called(name, 90, 240)) == 280  # it waited until 330 µs, and launched 20 µs later
     assert exposed(350, called(name, 90, 240, tid=2)) == 50
 
 
-def test_a_host_that_asks_again_and_again_waits_as_well():
+def test_a_host_that_polls_waits_as_well():
     asks = [called("cudaEventQuery", 110 + 50 * n, 1) for n in range(4)]
     assert exposed(350, *asks) == 300
     assert exposed(350, asks[0]) == 50

@@ -104,7 +104,7 @@ def test_marks_of_a_host_that_ran_ahead_mark_nothing():
     assert list(recorded(0, *kernels, *ahead, launch(1, 7)).steps) == [0, 1, 2]
 
 
-def test_rare_launches_of_a_host_that_ran_ahead_tell_no_steps():
+def test_rare_launches_of_a_host_ahead_tell_nothing():
     """Of three collectives only the last was launched in the window; without marks all are issued where they begin."""
     kernels = [e for n in range(3) for e in (gemm(100 * n + 5, 60), comm(100 * n + 65, 35, 0, correlation=n))]
     rows = events([*kernels, launch(1, 2), step(7, 0, 20)])

@@ -15,8 +15,13 @@ def by_issue(rows: I64, issued: I64, stream: I64) -> I64:
 
     A stream runs in order of issue: what has no launch of its own was issued no later than the next on its stream.
     """
-    latest = issued[rows].copy()
-    for lane in np.unique(stream[rows]).tolist():
-        here = np.flatnonzero(stream[rows] == lane)
+    return rows[np.argsort(issued_upto(issued[rows], stream[rows]), kind="stable")]
+
+
+def issued_upto(issued: I64, stream: I64) -> I64:
+    """By when the host issued each operation, ns: no later than the next on its stream; arguments in order of start."""
+    latest = issued.copy()
+    for lane in np.unique(stream).tolist():
+        here = np.flatnonzero(stream == lane)
         latest[here] = np.minimum.accumulate(latest[here][::-1])[::-1]
-    return rows[np.argsort(latest, kind="stable")]
+    return latest

@@ -88,24 +88,20 @@ def read_rank(run: Run, rank: int, *, marked: bool = True) -> RankOps:
 
 
 def rank_ops(
-    rank: int,
-    events: pa.Table,
-    groups: Sequence[Group] = (),
-    windows: Sequence[int] = (),
-    *,
-    marked: bool = True,
-) -> RankOps:
+    rank: int, events: pa.Table, groups: Sequence[Group] = (), windows: Sequence[int] = (), *, marked: bool = True
+) -> RankOps:  # fmt: skip
     """Operations and compute intervals of `rank` from its event table (schema.EVENTS).
 
     `groups` are the process groups of the run that hold the rank: without them, peers told by their place in a group
-    stay unknown. `windows` are the begins of its recording windows, ns, where there are several.
+    stay unknown. `windows` are the begins of its recording windows, ns, where there are several. Step marks are read
+    only if `marked`.
     """
     if not events.num_rows:
         return _nothing(rank)
     host = host_of(events)
     cat = matches(events, "cat", lambda c: c)
     on_gpu = bool((cat == "kernel").any())
-    comm = communicates(events, np.isin(cat, ["kernel"]), on_gpu=on_gpu)
+    comm = communicates(events, cat == "kernel", on_gpu=on_gpu)
     threaded = not (on_gpu or present(events, "collective").any())
     start, end, found = message_times(events, host, comm & threaded)
     busy = compute_intervals(events, cat, comm, host, start, end, on_gpu=on_gpu)
@@ -115,18 +111,19 @@ def rank_ops(
     joined = join(events, cat, host, rows, begins) if on_gpu else alone(rows)
     args = read_arguments(rank, events, cat, host, rows, joined, groups)
     carriers = rows[joined.kernel]
-    begin, stream = start[carriers], ints(events, "stream", -1)[carriers]
-    issued = issue_times(_launches(joined.launch, marked=marked), stream, begin, start, begins)
+    stream = ints(events, "stream", -1)[carriers]
+    issued = issue_times(_launches(joined.launch, marked=marked), stream, start[carriers], start, begins)
     ready = ready_times(events, cat, comm, carriers, issued, start, end, begins) if on_gpu else None
+    held = host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None
     lane = np.where(np.isin(args.op, UNDIRECTED), -1, host.tid[rows]) if threaded else stream
     return RankOps(
-        rank, on_gpu, begin, end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst, args.seq,
-        args.nelems, label(issued, steps), busy, joined.kernel, issued, steps, (int(start.min()), int(end.max())),
-        ready, lane, args.way, told_size=args.size, found=found[carriers], begins=tuple(begins), taken=args.taken,
-        order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked), place=args.place,
+        rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
+        args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
+        (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
+        begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, held=held,
+        order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
-        grid=ints(events, "grid", -1)[carriers], opens=opens_of(events, cat, begins),
-        held=host_held(events, cat, host, comm, carriers, busy, begins) if on_gpu else None,
+        grid=ints(events, "grid", -1)[carriers],
     )  # fmt: skip
 
 

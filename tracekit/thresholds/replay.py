@@ -7,3 +7,7 @@ DRIFT_SHARE: Final = 0.005
 
 MOST_REPEATS: Final = 4
 """So often at most is a run of steps repeated in a replay; ranks that no wait joins may drift apart forever."""
+
+ANSWERED_NS: Final = 5_000
+"""A collective that begins within this time of the end of another one, and could have begun long before, waited for it:
+an event between two streams takes a few microseconds."""

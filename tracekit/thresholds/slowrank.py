@@ -147,10 +147,6 @@ ANSWER_NS: Final = 50_000
 QUEUED_NS: Final = 20_000
 """An operation that starts within this time of the end of the one before it on its stream stood in the queue."""
 
-ANSWERED_NS: Final = 5_000
-"""A collective that begins within this time of the end of another one, and could have begun long before, waited for it:
-an event between two streams takes a few microseconds."""
-
 UNEVEN_RATIO: Final = 1.4
 """Overdispersion of the work between ranks (variance of blocks over the sum of their parts' variances, 1 where
 delays are independent from kernel to kernel) from which work is unevenly dealt rather than noisy."""

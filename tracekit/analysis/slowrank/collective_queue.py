@@ -14,7 +14,8 @@ from tracekit.tables.buffered_sends import members_of_kernel
 from tracekit.tables.intervals import I64
 from tracekit.tables.operations import RankOps
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import ANSWERED_NS, NO_WORK_NS, QUEUED_NS
+from tracekit.thresholds.replay import ANSWERED_NS
+from tracekit.thresholds.slowrank import NO_WORK_NS, QUEUED_NS
 
 
 @dataclass(frozen=True)

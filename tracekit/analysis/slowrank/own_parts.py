@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
+from tracekit.tables.issue_order import issued_upto
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import STOOD_STILL
+from tracekit.thresholds.slowrank import NO_WORK_NS, STOOD_STILL
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def parts_of(
     one stage share. `rows` are the rank's operations, `labels` their steps, and `ready` the own time from which each
     operation of the run could start: behind a late rank its peers' operations queue, and start later in their work.
     """
+    turn = _turn(ops, rows)
+    rows, labels = rows[turn], labels[turn]
     messages = np.array([c.p2p for c in ops.channels] or [False])
     channel = ops.channel[rows]
     channel = np.where(messages[np.maximum(channel, 0)] & (channel >= 0), len(messages), channel)
@@ -73,12 +76,43 @@ def parts_of(
 
 
 def _parts(ops: Operations, steps: Sequence[I64], knots: F64, ready: F64) -> Parts:
-    members = [*(len(c.members) for c in ops.channels), 0]  # the last is of those without a channel
-    order = tuple(
-        f"{ops.op[row]} of {members[ops.channel[row]]}" for found in steps for row in found.tolist()
-    )
+    order = tuple(word for found in steps for word in _words(ops, found))
     starts = np.cumsum([0, *(len(found) + 1 for found in steps[:-1])])
     return Parts(cut(knots, [ready[found] for found in steps]), starts, order)
+
+
+def _words(ops: Operations, rows: I64) -> list[str]:
+    """What peers must run alike: the kind of each operation, and of how many ranks its group is.
+
+    Which way a message goes does not count: of batches it may be known on one rank and not on its peer.
+    """
+    told = [(c.p2p, len(c.members)) for c in ops.channels] + [
+        (False, 0)
+    ]  # the last is of what has no channel
+    every = ((ops.op[row], *told[ops.channel[row]]) for row in rows.tolist())
+    return [f"{'message' if p2p else op} of {members}" for op, p2p, members in every]
+
+
+def _turn(ops: Operations, rows: I64) -> I64:
+    """The places of one rank's `rows` (in order of start) in the order in which its program issues them.
+
+    Operations on two streams that wait for the same kernel start within nanoseconds, either of them first. Launches
+    tell their order. Without any, or in a graph, which has one for all, those that start together count by their kind.
+    """
+    if not len(rows):
+        return rows
+    mine = ops.per_rank[int(ops.rank[rows[0]])]
+    place = rows - ops.first[mine.rank]
+    stream = np.full(len(rows), -1) if mine.stream is None else mine.stream[place]
+    issued = issued_upto(mine.issued[place], stream)
+    turn = np.argsort(issued, kind="stable")
+    told = (issued < ops.start[rows])[turn]
+    in_turn = (np.diff(issued[turn]) > 0) & (told[1:] | told[:-1])
+    together = ~in_turn & (np.diff(ops.at_start[rows[turn]]) <= NO_WORK_NS)
+    tied = np.flatnonzero(np.append(together, False) | np.append(False, together))
+    kind = np.zeros(len(rows), np.int64)
+    kind[tied] = np.unique(_words(ops, rows[turn[tied]]), return_inverse=True)[1]
+    return np.asarray(turn[np.lexsort((kind, np.append(0, np.cumsum(~together))))], np.int64)
 
 
 def cut(knots: F64, cuts: Sequence[npt.NDArray[np.int64] | F64]) -> F64:

@@ -107,7 +107,7 @@ def _with_events(like: RankTimeline, kind: I64, reading: F64, event: I64) -> Ran
 
 def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F64, I64]:
     """(kind, own-time reading in ns, operation) of each event of one rank's operations `rows`, in order."""
-    needed = rows[ops.exposed[rows] > 0]
+    needed = rows[(ops.exposed[rows] > 0) | _host_late(ops, rows)]
     event = np.concatenate([rows, needed])
     kind = np.concatenate([np.full(len(rows), POST), np.full(len(needed), NEED)])
     wall = np.concatenate([ops.start[rows], ops.end[needed]]).astype(np.float64)
@@ -122,6 +122,15 @@ def _events(ops: Operations, queue: CollectiveQueue, rows: I64) -> tuple[I64, F6
     posted = ops.start[event].astype(np.float64)
     kept = _really_needed(kind, reading, wall[order], posted, ops.kernel[event]) | _proven(ops, event)
     return kind[kept], reading[kept], event[kept]
+
+
+def _host_late(ops: Operations, rows: I64) -> npt.NDArray[np.bool_]:
+    """Whether the host alone held up what ran behind each of one rank's `rows`: a quicker host would wait for them."""
+    rank = int(ops.rank[rows[0]]) if len(rows) else None
+    held = None if rank is None else ops.per_rank[rank].held
+    if rank is None or held is None:
+        return np.zeros(len(rows), bool)
+    return np.asarray(held[rows - ops.first[rank]] > 0, bool)
 
 
 def _proven(ops: Operations, event: I64) -> npt.NDArray[np.bool_]:

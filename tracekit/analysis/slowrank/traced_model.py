@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from tracekit.analysis.slowrank.collective_queue import queue_of
+from tracekit.analysis.slowrank.collective_queue import CollectiveQueue, queue_of
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.rank_timeline import runs_of, timeline_of
 from tracekit.analysis.slowrank.stage_mates import with_mates
-from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.analysis.slowrank.what_if import StepModel, StepRun
 from tracekit.tables.clock import aligned
 from tracekit.tables.steps import F64
 
@@ -39,19 +39,25 @@ def model_of(
     )
     more = np.full(len(transfer) - len(queue.before), -1)
     before, chained = np.append(queue.before, more), np.append(queue.chained, more)
+    runs = _runs(run, queue, like)
+    later = _ends_later(run) if like is None else like.later
+    made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, chained)
+    return made if like is None else made.in_order_of(like)
+
+
+def _runs(run: Measured, queue: CollectiveQueue, like: StepModel | None) -> tuple[StepRun, ...]:
+    """The timelines of every run of consecutive analysed steps; a model `like` the one to be made lends its parts."""
+    lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
     runs = []
     for columns in runs_of(run):
-        lent = {} if like is None else {(c, line.row): line for c, lines in like.runs for line in lines}
         timelines = [
             timeline_of(run, queue, rank, columns, lent.get((columns, run.steps.row(rank))))
-            for rank in ops.ranks
+            for rank in run.ops.ranks
         ]
         kept = tuple(line for line in timelines if line is not None)
         if kept:
             runs.append((columns, kept))
-    later = _ends_later(run) if like is None else like.later
-    made = StepModel(run.steps.own, tuple(runs), instance, fixed, transfer, before, later, chained)
-    return made if like is None else made.in_order_of(like)
+    return tuple(runs)
 
 
 def _ends_later(run: Measured) -> F64:
