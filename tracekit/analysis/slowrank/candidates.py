@@ -96,6 +96,13 @@ def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
     return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
 
 
+def bound_by_hosts(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the hosts of others leave less to save than the replay of devices does without slowness of `rows`."""
+    cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    saved = case.model.recorded_ns - cured
+    return bounded(case, rows, saved) < saved
+
+
 def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
     """`typical_without` of any own times, with the ranks that do the same work in `groups`."""
     target = own.copy()

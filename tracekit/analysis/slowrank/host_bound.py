@@ -62,6 +62,23 @@ def _median(needs: F64) -> F64:
     return result
 
 
+def alike(case: Case, row: int, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the host of `row`, one of `rows`, needs no longer than those of others by more than chance."""
+    return row in _usual(case.host_needs, case.stages, rows)
+
+
+def levelling_saves_ns(case: Case) -> float:
+    """The most that a step can save if all ranks work alike, ns: a typical host needs the rest of it.
+
+    Infinite where no host was recorded.
+    """
+    if not np.isfinite(case.host_needs).any():
+        return np.inf
+    known = np.isfinite(case.host_needs).any(axis=1)
+    left = np.nanmean(case.steps.wall, axis=0) - case.host_needs[known]
+    return max(float(np.median(np.nanmean(left, axis=1))), 0.0)
+
+
 def hosts_known(case: Case, rows: npt.NDArray[np.int64]) -> bool:
     """Whether the host of any rank beside `rows` was recorded."""
     return bool(np.isfinite(np.delete(case.host_needs, rows, axis=0)).any())

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.analysis.slowrank.candidates import significant_rows, typical_without
+from tracekit.analysis.slowrank.candidates import bound_by_hosts, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
-from tracekit.analysis.slowrank.usual_work import usual_of
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE
 from tracekit.units import ms
 
@@ -22,13 +21,11 @@ def launch_bound_answer(case: Case) -> Answer | None:
     It is for jobs of which something else keeps open that they are healthy: the model's miss is what may be lost.
     """
     rows = significant_rows(case, MIN_LOST_SHARE)
-    least = MIN_LOST_SHARE * case.step_ns
-    if not len(rows) or most_saved_ns(case, rows) >= least:
-        return None
-    saved = case.model.recorded_ns - case.model.step_ns(
-        typical_without(case, rows), usual=usual_of(case, rows)
-    )
-    if saved < least:
+    if (
+        not len(rows)
+        or most_saved_ns(case, rows) >= MIN_LOST_SHARE * case.step_ns
+        or not bound_by_hosts(case, rows)
+    ):
         return None
     first = int(rows[np.argmax(case.found.mean[rows])])
     rank, most = case.steps.ranks[first], max(case.residual_ns, case.pinned_residual_ns)
