@@ -16,7 +16,9 @@ from tracekit.tables.intervals import I64, Intervals, subtract, union
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import Steps
 
-_LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
+LOADER = re.compile(r"dataloader|data_load|next_batch|get_batch", re.IGNORECASE)
+"""Spans of a host that waits for its next batch."""
+
 _COLLECTOR = re.compile(r"^(python )?gc\b|garbage", re.IGNORECASE)
 _ALLOCATOR = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocAsync|FreeAsync)", re.IGNORECASE)
 ATTENTION = re.compile(r"attention|attn|sdpa|flash|fmha|softmax", re.IGNORECASE)
@@ -83,7 +85,7 @@ def read_features(run: Run, ops: Operations, steps: Steps, rank: int) -> Feature
     return Features(
         rank, source.on_gpu, float(np.mean(steps.own[row, columns])),
         _within(subtract(source.busy, exposed), windows) / n, float(gaps.sum()) / n, gaps,
-        spent(ATTENTION, computing), spent(MATMUL, computing), spent(_LOADER, host, still),
+        spent(ATTENTION, computing), spent(MATMUL, computing), spent(LOADER, host, still),
         spent(_COLLECTOR, host, still), spent(_ALLOCATOR, host, still), _begun(start[computing], windows) / n,
         inside_each(subtract(source.busy, exposed), each), inside_each(named(ATTENTION, computing), each),
     )  # fmt: skip

@@ -7,7 +7,9 @@ import numpy as np
 from tracekit.store import Run
 from tracekit.tables.event_columns import ints, truth
 
-_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
+LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
+"""Calls that launch kernels."""
+
 _FREE = 10
 """Percentile of the intervals: a host that is held up launches more slowly, and never faster than it can. One that
 waits for a slow rank may be held up at most of its launches."""
@@ -19,7 +21,7 @@ def launch_pace(run: Run, rank: int) -> float | None:
     Launches of one thread are compared: autograd's runs beside the main one.
     """
     events = run.events(rank, ["ts", "name", "pid", "tid"])
-    called = np.flatnonzero(truth(events, "name", _LAUNCH))
+    called = np.flatnonzero(truth(events, "name", LAUNCH))
     begins, pid, tid = (ints(events, column, -1)[called] for column in ("ts", "pid", "tid"))
     order = np.lexsort((begins, tid, pid))
     begins, pid, tid = begins[order], pid[order], tid[order]

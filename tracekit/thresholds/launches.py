@@ -16,3 +16,7 @@ LAUNCH_PEERS: Final = 4
 
 LAUNCH_CANDIDATES: Final = 2
 """Ranks that others wait for most and may have a slow host: behind a slow one its partners may come last as well."""
+
+HOST_SILENT_NS: Final = 100_000
+"""A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps
+of a device up to this length may be the pace of a usual host; longer ones are none."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
+from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.measured import Rows
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.usual_work import usual_of
@@ -74,13 +75,32 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
-    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns."""
-    return model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    """What a step takes in `model` if `rows` work like their peers, each cut where it takes longer than they, ns.
+
+    It is not shorter than the hosts of others allow.
+    """
+    cured = model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    return model.recorded_ns - bounded(case, rows, model.recorded_ns - cured)
 
 
 def saved_ns(case: Case, rows: npt.NDArray[np.int64], own: F64) -> float:
     """What a step would save if own times were `own` (ranks × steps, ns), those of `rows` cut as their peers' are."""
-    return case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows))
+    return bounded(case, rows, case.model.recorded_ns - case.model.step_ns(own, usual=usual_of(case, rows)))
+
+
+def bounded(case: Case, rows: npt.NDArray[np.int64], saved: float) -> float:
+    """What a step saves without slowness of `rows`, ns: `saved`, or less where the hosts of others need the rest.
+
+    Hosts are not asked about savings that decide nothing.
+    """
+    return saved if saved < CANDIDATE_SHARE * case.step_ns else min(saved, most_saved_ns(case, rows))
+
+
+def bound_by_hosts(case: Case, rows: npt.NDArray[np.int64]) -> bool:
+    """Whether the hosts of others leave less to save than the replay of devices does without slowness of `rows`."""
+    cured = case.model.step_ns(typical_without(case, rows), usual=usual_of(case, rows))
+    saved = case.model.recorded_ns - cured
+    return bounded(case, rows, saved) < saved
 
 
 def _typical_without(own: F64, groups: Rows, rows: npt.NDArray[np.int64]) -> F64:
@@ -128,9 +148,10 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
         worst = max(lost)
         needed = np.array([v >= SUSPECT_SHARE * worst and v > 0 for v in lost])
         if needed.all() or not needed.any():
+            bound = bounded(case, kept, gain) / gain
             order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))
             return Hypothesis(
-                tuple(int(kept[i]) for i in order), tuple(lost[i] for i in order), gain,
+                tuple(int(kept[i]) for i in order), tuple(bound * lost[i] for i in order), bound * gain,
                 tuple(float(case.found.z[kept[i]]) for i in order),
             )  # fmt: skip
         kept = kept[needed]

@@ -18,8 +18,10 @@ from tracekit.findings import Quality
 from tracekit.mesh import Mesh
 from tracekit.store import Run
 from tracekit.tables.cut_steps import with_cut_step
+from tracekit.tables.host_need import host_need
 from tracekit.tables.match import Operations
-from tracekit.thresholds.slowrank import JOINED_ERROR
+from tracekit.tables.steps import F64
+from tracekit.thresholds.slowrank import JOINED_ERROR, RANKS_SAMPLED
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,17 @@ class Case(Measured):
         np.add.at(stood, (rows, columns[when]), spent)
         miss = np.abs(self.steps.wall - self.steps.own - stood)
         return max(whole, float(np.nanmean(miss)))
+
+    @cached_property
+    def host_needs(self) -> F64:
+        """For how long hosts work in each step, ranks × steps, ns; NaN where not recorded, or of no rank asked."""
+        needs = np.full(self.steps.own.shape, np.nan)
+        asked = range(0, len(needs), max(1, len(needs) // RANKS_SAMPLED))
+        for row in asked:
+            rank = self.steps.ranks[row]
+            if self.ops.per_rank[rank].on_gpu:
+                needs[row] = host_need(self.run, self.ops, self.steps, rank)
+        return needs
 
     @cached_property
     def free_model(self) -> StepModel | TableModel:

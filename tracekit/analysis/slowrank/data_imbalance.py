@@ -8,6 +8,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.dealt_price import dealt_ns
 from tracekit.analysis.slowrank.excess import segments
+from tracekit.analysis.slowrank.host_bound import levelling_saves_ns
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA
 from tracekit.analysis.slowrank.table_model import TableModel
@@ -40,6 +41,7 @@ def uneven_data(case: Case) -> float:
     if dealt >= MIN_LOST_SHARE * case.step_ns:
         return dealt
     gain = case.model.recorded_ns - case.model.levelled_ns(case.stages)
+    gain = min(gain, levelling_saves_ns(case)) if gain >= MIN_LOST_SHARE * case.step_ns else gain
     return gain if gain >= MIN_LOST_SHARE * case.step_ns and _follows_data(case) else 0.0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.candidates import Hypothesis, cured_ns, significant_rows
+from tracekit.analysis.slowrank.candidates import Hypothesis, bounded, cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
@@ -88,13 +88,13 @@ def _share(exposed: npt.NDArray[np.float64], matched: npt.NDArray[np.bool_]) -> 
 
 
 def most_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
-    """The most that a step could save if `rows` worked like their peers, ns; never more than their excess.
+    """The most that a step could save if `rows` worked like their peers, ns; never more than excess and hosts allow.
 
     The model's own error counts in: an effect that it may have missed is no proof that there is none.
     """
     saved = case.model.recorded_ns - cured_ns(case, case.free_model, rows) + case.residual_ns
     excess = float(np.nansum(np.maximum(case.found.mean[rows], 0.0)))
-    return min(max(saved, 0.0), excess)
+    return bounded(case, rows, min(max(saved, 0.0), excess))
 
 
 def least_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:

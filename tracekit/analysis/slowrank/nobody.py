@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
 from tracekit.analysis.slowrank.faint import faint_answer
 from tracekit.analysis.slowrank.inferred_steps import unequal_steps_answer
 from tracekit.analysis.slowrank.late_launch import late_launch_answer
+from tracekit.analysis.slowrank.launch_bound import launch_bound_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
@@ -126,7 +127,7 @@ def _near_answer(case: Case, found: Undecided) -> Answer:
 def _not_seen(case: Case) -> Answer | None:
     """The answer that too little was seen, or was seen wrongly, to call anybody healthy; None where enough was."""
     if case.pinned_residual_ns >= MIN_LOST_SHARE * case.step_ns:
-        return contradicted_answer(case)
+        return launch_bound_answer(case) or contradicted_answer(case)
     if unmeasured(case):
         return unmeasured_answer(case)
     if compared_little(case):
@@ -139,7 +140,7 @@ def _not_seen(case: Case) -> Answer | None:
     if apart is not None and apart.over >= MIN_LOST_SHARE * case.step_ns:
         return lopsided_answer(case, apart)
     if case.residual_ns >= MIN_LOST_SHARE * case.step_ns:
-        return _unexplained_answer(case)
+        return launch_bound_answer(case) or _unexplained_answer(case)
     if unread(case) and not len(significant_rows(case, MIN_LOST_SHARE)):
         return unread_answer(case)
     return sole_group_answer(case)

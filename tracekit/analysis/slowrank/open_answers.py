@@ -22,6 +22,7 @@ from tracekit.analysis.slowrank.slow_link import SlowLink
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, stands, suspect_of
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.unrecorded import Unseen, reason_of
+from tracekit.analysis.slowrank.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.wording import add_traces, ranks_in_words
 from tracekit.findings import Evidence, Suspect
 from tracekit.thresholds.slowrank import COVERAGE_WHOLE, MIN_LOST_SHARE, RANKS_LISTED
@@ -102,13 +103,18 @@ def unproven_answer(case: Case, price: float) -> Answer:
 
 def disagreeing_answer(case: Case, suspects: Sequence[Suspect]) -> Answer:
     """Ranks have a price that their own time beside their peers' does not carry: they are candidates."""
-    first = next(s for s in suspects if not stands(case, s))
-    reason = (
-        f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms, "
-        "but its own time beside its peers' does not explain as much: excess, price and cause disagree"
-    )
+    first = next(s for s in suspects if not stands(case, s) or may_be_pace(case, s, suspects))
+    reason = f"without rank {first.rank} a step would save {first.lost_ms_per_step:.1f} ms of {ms(case.step_ns):.1f} ms"
+    reason += f", but {_PACE if may_be_pace(case, first, suspects) else _DISAGREE}"
     candidates = tuple(replace(s, confidence=0.0, lost_ms_low=0.0) for s in suspects)
     return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=what_would_decide(case))
+
+
+_DISAGREE: Final = "its own time beside its peers' does not explain as much: excess, price and cause disagree"
+_PACE: Final = (
+    "its gaps may be the usual pace of hosts: where these set it, only the device of the last one stands still, and "
+    "nothing tells that its host needs longer than others"
+)
 
 
 def open_answer(case: Case, found: Undecided) -> Answer:

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.descent import descend
 from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.late_launch import waited_for
 from tracekit.analysis.slowrank.launched_alike import saved_as_peers
 from tracekit.analysis.slowrank.same_places import places_of
@@ -54,6 +55,7 @@ def slow_launch(case: Case) -> SlowLaunch | None:
         if pace is None or pace[0] <= HOST_PACE * pace[1]:
             continue
         saved = saved_as_peers(case, places_of(case), row)
+        saved = np.minimum(saved, most_saved_ns(case, np.array([row])))
         if len(saved) >= STAGE_TELLING_PEERS and saved.min() >= least:
             return SlowLaunch(row, float(saved.min()), float(np.median(saved)), float(saved.max()), pace)
     return None

@@ -7,6 +7,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
+from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, pace_beside, peers_of
 from tracekit.causes import ALWAYS, LONGEST_GAP
@@ -52,8 +53,13 @@ def _launches_slowly(case: Case, row: int) -> bool:
 
 
 def _no_fault(case: Case, row: int) -> float:
-    """Gaps a step of the rank in `row` beyond its peers' that its role or chance makes, ns."""
-    return float(np.nanmean(case.met.gaps[row]))
+    """Gaps a step of the rank in `row` beyond its peers' that its role or chance makes, ns, or the pace of all hosts.
+
+    The device of a host that is late stands still at every launch behind that, where others' devices wait for it: its
+    gaps add up to more than any cure of the host saves.
+    """
+    beyond = float(np.nan_to_num(case.found.mean[row])) - most_saved_ns(case, np.array([row]))
+    return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
 
 
 def suspect_of(

@@ -51,6 +51,7 @@ from tracekit.analysis.slowrank.stage_answers import (
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, stands, suspect_of
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
+from tracekit.analysis.slowrank.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.wording import listed
 from tracekit.causes import CAUSES
 from tracekit.findings import Evidence, Suspect
@@ -201,7 +202,7 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
         cause, evidence = explain_rank(case, row, found.rows)
         suspects.append(suspect_of(case, row, lost, z, cause, evidence))
     suspects = _with_bounds(case, suspects, found)
-    if not all(stands(case, s) for s in suspects):
+    if not all(_proves(case, s, suspects) for s in suspects):
         return _without_disagreeing(case, suspects, found)
     first = suspects[0]
     others = f" and {len(suspects) - 1} more" if len(suspects) > 1 else ""
@@ -225,9 +226,14 @@ def _rank_answer(case: Case, found: Hypothesis) -> Answer:
 _KERNELS = "nearly all kernels of the device took longer"
 
 
+def _proves(case: Case, suspect: Suspect, suspects: list[Suspect]) -> bool:
+    """Whether the suspect's evidence agrees, and tells more than the usual pace of a host."""
+    return stands(case, suspect) and not may_be_pace(case, suspect, suspects)
+
+
 def _without_disagreeing(case: Case, suspects: list[Suspect], found: Hypothesis) -> Answer:
     """The answer about the suspects whose evidence agrees; open where they alone do not cost enough."""
-    kept = [row for row, s in zip(found.rows, suspects, strict=True) if stands(case, s)]
+    kept = [row for row, s in zip(found.rows, suspects, strict=True) if _proves(case, s, suspects)]
     rest = those_that_cost(case, np.array(kept)) if kept else None
     if rest is None or price(case, rest) < MIN_LOST_SHARE * case.step_ns:
         return disagreeing_answer(case, suspects)

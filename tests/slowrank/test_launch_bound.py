@@ -1,0 +1,76 @@
+"""Where hosts set the pace, the device of the one that is last shows gaps, and its cure saves next to nothing."""
+
+import pytest
+
+from tests.slowrank.hosts import LOADING_US, host_bound
+from tracekit.analysis.slowrank.analyse import analyse, opened
+from tracekit.analysis.slowrank.launch_bound import launch_bound_answer
+
+LAST = 3
+
+
+def later(us):
+    """Rank `LAST` loads for so much longer than its peers in every step, the others a little as it comes."""
+    return lambda rank, step: LOADING_US + (us if rank == LAST else 3 * ((5 * rank + 3 * step) % 4))
+
+
+def made(folder, name):
+    (folder / name).mkdir()
+    return folder / name
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_who_is_last_by_chance_is_not_named(tmp_path, recorded):
+    found = analyse(host_bound(tmp_path, recorded=recorded, loading=later(18))[0])
+    assert not found.suspects
+    assert found.what_if.slowdown == 1
+    if not recorded:
+        assert found.verdict == "inconclusive"
+        (candidate,) = found.candidates
+        assert candidate.rank == LAST
+        assert candidate.lost_ms_low == 0 < candidate.lost_ms_high
+        assert "ProfilerActivity.CPU" in found.to_decide
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_late_loader_costs_what_hosts_allow(tmp_path, recorded):
+    run, slow = host_bound(made(tmp_path, "slow"), recorded=recorded, loading=later(600))
+    _, quick = host_bound(made(tmp_path, "quick"), loading=later(0))
+    found = analyse(run)
+    if recorded:
+        assert [(s.rank, s.cause) for s in found.suspects] == [(LAST, "dataloader")]
+        assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.03)
+    else:
+        assert [c.rank for c in found.suspects + found.candidates] == [LAST]
+
+
+@pytest.mark.parametrize("factor", [1.5, 3.0])
+def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
+    run, slow = host_bound(made(tmp_path, "slow"), pace=lambda rank: factor if rank == LAST else 1.0)
+    _, quick = host_bound(made(tmp_path, "quick"))
+    found = analyse(run)
+    assert [(s.rank, s.cause) for s in found.suspects] == [(LAST, "cpu_launch")]
+    assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
+
+
+@pytest.mark.parametrize(("longer", "open_"), [(18, True), (600, False)])
+def test_a_host_as_quick_as_others_proves_nothing(tmp_path, longer, open_):
+    run, _ = host_bound(tmp_path, loading=later(longer))
+    case, _ = opened(run, None, None, None, None)
+    answer = launch_bound_answer(case)
+    assert (answer is not None) is open_
+    if answer is not None:
+        assert [c.rank for c in answer.candidates] == [LAST]
+        assert answer.candidates[0].lost_ms_low == 0
+
+
+def test_uneven_loading_costs_what_hosts_allow(tmp_path):
+    """Who is last changes from step to step, and with it whose device shows all gaps."""
+    uneven = lambda rank, step: LOADING_US + 25 * ((7 * rank + 5 * step + rank * step) % 6)  # noqa: E731
+    found = analyse(
+        host_bound(
+            tmp_path, loading=lambda r, s: LOADING_US + 115 - 25 * (s % 2) if r == LAST else uneven(r, s)
+        )[0]
+    )
+    assert not found.suspects
+    assert found.what_if.slowdown < 1.1

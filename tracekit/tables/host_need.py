@@ -1,0 +1,84 @@
+"""How long a host needs to launch a step, whatever its device does: no step of its rank can be shorter."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.store import Run
+from tracekit.tables.compute_time import inside_each
+from tracekit.tables.event_columns import ints, matches, truth
+from tracekit.tables.features import LOADER
+from tracekit.tables.intervals import I64, Intervals, subtract, union
+from tracekit.tables.launch_pace import LAUNCH
+from tracekit.tables.match import Operations
+from tracekit.tables.steps import F64, Steps
+from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS
+
+_WAITS = re.compile(r"Synchronize|Memcpy|Query")
+"""Calls in which a host may stand until its device, or another host, has done something."""
+
+_FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
+"""Operators in which a host may stand until another host comes."""
+
+
+def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
+    """For how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
+
+    A host works in operators, in brief calls and in loading data, and between these unless nothing is recorded for
+    long: there, in calls that wait, and in calls that a full queue makes long, it may wait for somebody. So it may
+    need more than that, and never less.
+    """
+    need = np.full(len(steps.numbers), np.nan)
+    begins, ends = _on_host(ops, steps, rank)
+    known = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)]) & (ends > begins))
+    if not len(known):
+        return need
+    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name"]))
+    inside = begins[known], ends[known]
+    recorded = np.searchsorted(launched, inside[1]) > np.searchsorted(launched, inside[0])
+    need[known] = np.where(recorded, inside_each(working, inside), np.nan)
+    return need
+
+
+def _working(events: pa.Table) -> tuple[Intervals, I64]:
+    """(when a host works, when it launches kernels, sorted); ns."""
+    start = ints(events, "ts", 0)
+    end = start + ints(events, "dur", 0)
+    cat = matches(events, "cat", lambda c: c)
+    call = np.isin(cat, ["cuda_runtime", "cuda_driver"])
+    waits = call & (truth(events, "name", _WAITS) | (end - start > LAUNCHED_NS))
+    operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS)
+    loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
+    busy = (call & ~waits) | operator | loads
+    stands = union(start[waits], end[waits])
+    seen = busy | waits
+    spans = union(start[seen], end[seen])
+    brief = spans[0][1:] - spans[1][:-1] <= HOST_SILENT_NS
+    linked = union(
+        np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
+    )
+    return subtract(linked, stands), np.sort(start[call & truth(events, "name", LAUNCH)])
+
+
+def _on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
+    """(begin, end) of each of `steps` on the host of `rank`, ns; by marks, else by launches; (0, 0) where unknown.
+
+    A step ends where the next one begins; if that was not recorded, with the mark or with its own last launch.
+    """
+    source, where = ops.per_rank[rank], ops.of(rank)
+    labels = ops.step[where] if steps.labelled else np.zeros(where.stop - where.start, np.int32)
+    begins, ends = np.zeros((2, len(steps.numbers)), np.int64)
+    for column, number in enumerate(steps.numbers):
+        spans = [source.steps.get(n) for n in (number, number + 1)]
+        if spans[0] is None:
+            spans = [_launched(source.issued[labels == n]) for n in (number, number + 1)]
+        mine, after = spans
+        if mine is not None:
+            begins[column], ends[column] = mine[0], mine[1] if after is None else after[0]
+    return begins, ends
+
+
+def _launched(issued: I64) -> tuple[int, int] | None:
+    """From the first to the last of some launches, ns; None without any."""
+    return (int(issued.min()), int(issued.max())) if len(issued) else None
