@@ -53,7 +53,7 @@ def test_a_slow_host_is_named_beside_quick_ones(tmp_path, factor):
     assert found.what_if.slowdown == pytest.approx(slow / quick, abs=0.05)
 
 
-@pytest.mark.parametrize(("longer", "open_"), [(18, True), (600, False)])
+@pytest.mark.parametrize(("longer", "open_"), [(30, True), (600, False)])
 def test_a_host_as_quick_as_others_proves_nothing(tmp_path, longer, open_):
     run, _ = host_bound(tmp_path, loading=later(longer))
     case, _ = opened(run, None, None, None, None)
