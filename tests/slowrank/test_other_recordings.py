@@ -29,3 +29,15 @@ def test_inferred_groups_tell_no_recordings_apart(tmp_path, named):
             strangers(ops, named_by_traces(told))
     else:
         assert strangers(ops, named_by_traces(told)) == ()
+
+
+@pytest.mark.parametrize("jitter_us", [0, 300])
+def test_devices_of_one_job_leave_together(tmp_path, jitter_us):
+    """Ends of a second run of the job, whose steps are alike, miss by 0.3 ms; those of one run by nothing."""
+    run = job(tmp_path, grid(dp=6), steps=10, jitter=0.1)
+    ranks = [read_rank(run, r.rank) for r in run.ranks]
+    ops = match(ranks, run.groups)
+    ends = ops.end.copy()
+    ends[ops.of(2)] += np.random.default_rng(1).integers(0, 1000 * jitter_us + 1, int((ops.rank == 2).sum()))
+    found = strangers(replace(ops, end=ends), named_by_traces(ranks))
+    assert found == ((2,) if jitter_us else ())

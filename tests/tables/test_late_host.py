@@ -32,6 +32,12 @@ def test_a_host_in_a_synchronising_call_waits(name):
     assert exposed(350, called(name, 90, 240, tid=2)) == 50
 
 
+def test_a_thread_waits_for_what_another_one_launches():
+    """The forward's thread synchronises, and then the backward's launches."""
+    other = [launch(-20, 9, tid=2), gemm(-15, 5, correlation=9)]
+    assert exposed(350, called("cudaDeviceSynchronize", 90, 240, tid=2), *other) == 280
+
+
 def test_a_host_that_polls_waits_as_well():
     asks = [called("cudaEventQuery", 110 + 50 * n, 1) for n in range(4)]
     assert exposed(350, *asks) == 300

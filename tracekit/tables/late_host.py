@@ -30,7 +30,7 @@ def host_held(
     """For how long the host alone held up what ran behind each communication kernel of `rows`, ns.
 
     It is counted from when the device stood still for that kernel, until the compute behind it was launched, but for
-    the time in which the launching thread stood in a call that waits for the device. 0 where no launch is recorded.
+    the time in which a launching thread stood in a call that waits for the device. 0 where no launch is recorded.
     `comm` says which events communicate, `busy` are the intervals of compute, `begins` those of the windows.
     """
     held = np.zeros(len(rows), np.int64)
@@ -44,15 +44,22 @@ def host_held(
     since = np.minimum(np.maximum(gap_start(busy, host.end[rows]), host.start[rows]), host.end[rows])
     until = np.minimum(host.start[launch], host.end[rows])
     late = np.flatnonzero((place < len(compute)) & (launch >= 0) & (until > since))
-    calls = np.isin(cat, _CALLS)
-    blocks, polls = (np.flatnonzero(calls & truth(events, "name", p)) for p in (_BLOCKS, _POLLS))
-    thread = np.stack([host.pid, host.tid])
-    for pid, tid in np.unique(thread[:, launch[late]], axis=1).T.tolist():
-        mine = late[(host.pid[launch[late]] == pid) & (host.tid[launch[late]] == tid)]
-        here = [r[(host.pid[r] == pid) & (host.tid[r] == tid)] for r in (blocks, polls)]
-        stood = union(host.start[here[0]], host.end[here[0]])
-        waited = covered_until(stood, until[mine]) - covered_until(stood, since[mine])
-        asked = np.sort(host.start[here[1]])
-        polled = np.searchsorted(asked, until[mine]) - np.searchsorted(asked, since[mine])
-        held[mine] = np.where(polled >= POLLS_THAT_WAIT, 0, until[mine] - since[mine] - waited)
+    stood, asked = _waits(events, cat, host, launch_rows(events, cat, compute, begins))
+    waited = covered_until(stood, until[late]) - covered_until(stood, since[late])
+    polled = np.searchsorted(asked, until[late]) - np.searchsorted(asked, since[late])
+    held[late] = np.where(polled >= POLLS_THAT_WAIT, 0, until[late] - since[late] - waited)
     return held
+
+
+def _waits(events: pa.Table, cat: Values, host: Host, launches: I64) -> tuple[Intervals, I64]:
+    """(when a thread that launches compute stood in a call that waits for the device, when one asked for events); ns.
+
+    One thread may wait for what another one launches behind that: of forward and backward, each has its own.
+    """
+    calls = np.isin(cat, _CALLS)
+    threads = np.unique(np.stack([host.pid, host.tid])[:, launches[launches >= 0]], axis=1).T.tolist()
+    mine = np.zeros(len(cat), bool)
+    for pid, tid in threads:
+        mine |= calls & (host.pid == pid) & (host.tid == tid)
+    blocks, polls = (np.flatnonzero(mine & truth(events, "name", p)) for p in (_BLOCKS, _POLLS))
+    return union(host.start[blocks], host.end[blocks]), np.sort(host.start[polls])

@@ -7,6 +7,8 @@ clocks say; they are told apart without trusting any clock, and never compared.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,19 +17,24 @@ from tracekit.errors import InputError, UsageError
 from tracekit.tables.clock import F64, common_collectives, line_through
 from tracekit.tables.intervals import I64
 from tracekit.tables.match import Mask, Operations
+from tracekit.tables.operation_names import ROOTED
 from tracekit.tables.operations import RankOps
-from tracekit.thresholds.slowrank import (
+from tracekit.thresholds.recordings import (
     ENDS_DRIFT,
     ENDS_ELSEWHEN_NS,
     ENDS_LEAST,
     ENDS_MATCHED,
     ENDS_MISFIT,
+    ENDS_MOSTLY,
+    ENDS_NEARLY_ALL,
+    ENDS_ODD_NS,
     ENDS_SHIFTS,
     ENDS_TAIL,
     ENDS_TOGETHER,
     ENDS_WIDTH_NS,
-    RANKS_LISTED,
 )
+from tracekit.thresholds.slowrank import RANKS_LISTED
+from tracekit.thresholds.tables import TAIL_NS
 
 
 def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
@@ -71,18 +78,33 @@ def _numbered(recordings: Sequence[Sequence[int]]) -> str:
 
 def _recordings(ops: Operations, named: Mapping[int, Mask]) -> list[list[int]]:
     """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none."""
-    apart, together = _judged(ops, named)
+    apart, together, room = _judged(ops, named)
     if not apart:
         return []
     linked = DisjointSets(ops.ranks)
     for a, b in together:
         linked.join(a, b)
+    if room is not None:
+        _join_across(ops, linked, {r for pair in apart for r in pair}, room._replace(ends=TAIL_NS))
     split = {r for pair in apart if linked.find(pair[0]) != linked.find(pair[1]) for r in pair}
     recordings: dict[int, list[int]] = defaultdict(list)
     for rank in ops.ranks:
         recordings[linked.find(rank)].append(rank)
     told = [recordings[root] for root in {linked.find(r) for r in split}]
     return sorted(told, key=lambda ranks: (-len(ranks), ranks))
+
+
+def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_Room") -> None:
+    """Joins recordings that only `odd` ranks set apart: of a group's members just neighbours were compared."""
+    least = {linked.find(r): r for r in reversed(ops.ranks) if r not in odd or linked.find(r) == r}
+    for a, b in combinations(sorted(set(least) | odd), 2):
+        if linked.find(a) == linked.find(b):
+            continue
+        rows = [np.flatnonzero((ops.rank == r) & (ops.instance >= 0) & ~ops.among(ROOTED)) for r in (a, b)]
+        _, i, j = np.intersect1d(ops.instance[rows[0]], ops.instance[rows[1]], return_indices=True)
+        ends = np.stack([ops.end[rows[0][i]], ops.end[rows[1][j]]], axis=1)
+        if len(ends) >= 2 * ENDS_LEAST and not _misfit(ends[np.argsort(ends[:, 0], kind="stable")], room):
+            linked.join(a, b)
 
 
 def _elsewhen(ops: Operations) -> list[list[int]]:
@@ -122,9 +144,11 @@ def _span(ops: Operations, ranks: Sequence[int]) -> tuple[int, int]:
 
 def _judged(
     ops: Operations, named: Mapping[int, Mask]
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Pairs of ranks whose common ends fit no line, and pairs whose ends fit one or are too few to tell.
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], "_Room | None"]:
+    """Pairs of ranks whose common ends fit no line, pairs whose ends fit one or are too few, and what devices need.
 
+    Where the ends of most pairs agree to microseconds, as on devices, those of the others must as well: two runs of one
+    job have steps so alike that each rank would pass for one of the other run.
     Only collectives whose group the traces name count: elsewhere the matching itself is a guess.
     """
     apart: list[tuple[int, int]] = []
@@ -137,32 +161,58 @@ def _judged(
     order = np.argsort(place.reshape(-1), kind="stable")
     bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
     lasted = ops.end - ops.start
+    loose: list[tuple[int, int]] = []
     for number, (a, b) in enumerate(pairs.tolist()):
         mine = both[order[bounds[number] : bounds[number + 1]]]
-        shortest = lasted[mine].min(axis=1)
-        (apart if _misfit(ops.end[mine], float(np.median(shortest))) else together).append((a, b))
-    return apart, together
+        ends, on_gpu = ops.end[mine], ops.per_rank[a].on_gpu and ops.per_rank[b].on_gpu
+        if _misfit(ends, _Room.of(float(np.median(lasted[mine].min(axis=1))))):
+            apart.append((a, b))
+        elif on_gpu and _misfit(ends, _TIGHT):
+            loose.append((a, b))
+        else:
+            together.append((a, b))
+    exact = len(together) >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1)
+    return (apart + loose, together, _TIGHT) if exact else (apart, together + loose, None)
 
 
-def _misfit(ends: I64, shortest: float) -> bool:
+class _Room(NamedTuple):
+    """By how much ends of one collective may differ: in any case, ns, and of the usual time between two ends.
+
+    meet: share of ends that meet under one difference of clocks, if two ranks ran together.
+    """
+
+    ends: float
+    width: float
+    share: float
+    meet: float
+
+    @classmethod
+    def of(cls, shortest: float) -> "_Room":
+        """The room of members that may leave one after the other, but hardly by more than the operation takes."""
+        return cls(ENDS_TAIL * shortest, shortest, ENDS_MISFIT, ENDS_TOGETHER)
+
+
+_TIGHT: Final = _Room(ENDS_ODD_NS, ENDS_ODD_NS, 0.0, ENDS_NEARLY_ALL)
+"""What devices need that leave together to microseconds, as most pairs of ranks of a job do."""
+
+
+def _misfit(ends: I64, room: _Room) -> bool:
     """Whether the ends on two ranks, shape (operations, 2), fit no line that two clocks could draw; ns.
 
     Operations that were numbered differently, because a window began elsewhere, fit after a shift: they are no proof.
-    Members may leave one after the other, but hardly by more than the operation takes: `shortest` is the usual time of
-    the member that came last.
     """
     if len(ends) < ENDS_LEAST:
         return False
     mine, theirs = (ends - ends[0]).astype(np.float64).T
-    most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS)
+    most = min(len(ends) - ENDS_LEAST, ENDS_SHIFTS, round(2 * (1 - room.meet) * len(ends)))
     shifted = any(
-        _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], shortest)
+        _fits(mine[max(-s, 0) : len(mine) - max(s, 0)], theirs[max(s, 0) : len(theirs) + min(s, 0)], room)
         for s in sorted(range(-most, most + 1), key=abs)
     )
-    return not shifted and _coincide(mine, theirs, shortest) < ENDS_TOGETHER
+    return not shifted and _coincide(mine, theirs, room) < room.meet
 
 
-def _coincide(mine: F64, theirs: F64, shortest: float) -> float:
+def _coincide(mine: F64, theirs: F64, room: _Room) -> float:
     """The largest share of ends that meet an end of the other rank under one difference of the clocks.
 
     Operations that were paired wrongly, because some of one rank are lost, still meet their own ends. At most
@@ -170,17 +220,18 @@ def _coincide(mine: F64, theirs: F64, shortest: float) -> float:
     """
     mine, theirs = mine[:ENDS_MATCHED], theirs[:ENDS_MATCHED]
     difference = np.sort((theirs[:, None] - mine[None, :]).ravel())
-    width = max(ENDS_WIDTH_NS, min(shortest, ENDS_MISFIT * float(np.median(np.diff(np.sort(mine))))))
+    between = float(np.median(np.diff(np.sort(mine))))
+    width = max(ENDS_WIDTH_NS, min(room.width, ENDS_MISFIT * between))
     reach = np.searchsorted(difference, difference + width, side="right") - np.arange(len(difference))
     return float(reach.max()) / len(mine)
 
 
-def _fits(mine: F64, theirs: F64, shortest: float) -> bool:
+def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
     """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns."""
     shift, rate = line_through(theirs - mine, theirs)
     missed = float(np.median(np.abs(theirs - mine - shift - rate * theirs)))
     apart = float(np.median(np.diff(np.sort(theirs))))
-    return abs(rate) <= ENDS_DRIFT and missed <= max(ENDS_MISFIT * apart, ENDS_TAIL * shortest)
+    return abs(rate) <= ENDS_DRIFT and missed <= max(room.share * apart, room.ends)
 
 
 def _shown(ranks: Sequence[int]) -> str:

@@ -42,7 +42,7 @@ from tracekit.tables.stream_sequences import (
 from tracekit.tables.streams_apart import streams_apart
 from tracekit.tables.thread_groups import groups_of_threads
 from tracekit.tables.usual_numbering import Way, members_of, shown, usual_groups
-from tracekit.thresholds.slowrank import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
+from tracekit.thresholds.recordings import ENDS_WIDTH_NS, ROUNDS_OF_CLOCKS
 from tracekit.thresholds.tables import TAIL_NS
 
 
