@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from tests.slowrank.hosts import KERNELS, LOADING_US, PACE_US, ROUNDS, host_bound
+from tests.tables.rows import events, gemm, launch, row
 from tracekit.analysis.slowrank.analyse import opened
+from tracekit.tables.host_need import _working
+from tracekit.thresholds.launches import QUEUE_ROOM
 
 LAUNCHES_US, MORE_US = ROUNDS * (KERNELS + 1) * PACE_US, 400.0
 
@@ -34,3 +37,14 @@ def test_a_host_needs_what_it_works(tmp_path, also, counts):
 
 def test_hosts_that_were_not_recorded_need_nothing_known(tmp_path):
     assert np.isnan(needs(host_bound(tmp_path, world=2, steps=3, recorded=False)[0])).all()
+
+
+@pytest.mark.parametrize("queued", [1, QUEUE_ROOM + 1])
+def test_a_long_launch_is_work_unless_the_queue_may_be_full(queued):
+    """Kernels that were launched before it wait for the device, which runs one for long."""
+    launches = [launch(2 * n, n) for n in range(queued + 1)]
+    kernels = [gemm(5, 900, correlation=0), *(gemm(900 + n, 1, correlation=n) for n in range(1, queued + 1))]
+    begin = 2 * (queued + 1)
+    long = row("cuda_runtime", "cudaLaunchKernel", begin, 300, correlation=queued + 1, pid=1, tid=1)
+    (begins, ends), _ = _working(events([*launches, *kernels, long, gemm(1000, 5, correlation=queued + 1)]))
+    assert (ends - begins).sum() / 1000 == pytest.approx(begin + (300 if queued < QUEUE_ROOM else 0), abs=2)

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from tracekit.store import Run
 from tracekit.tables.compute_time import inside_each
-from tracekit.tables.event_columns import ints, matches, truth
+from tracekit.tables.event_columns import Mask, Values, ints, matches, truth
 from tracekit.tables.features import LOADER
 from tracekit.tables.intervals import I64, Intervals, subtract, union
 from tracekit.tables.launch_pace import LAUNCH
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
-from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS
+from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, QUEUE_ROOM
 
 _WAITS = re.compile(r"Synchronize|Memcpy|Query")
 """Calls in which a host may stand until its device, or another host, has done something."""
@@ -34,7 +34,7 @@ def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
     known = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)]) & (ends > begins))
     if not len(known):
         return need
-    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name"]))
+    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation"]))
     inside = begins[known], ends[known]
     recorded = np.searchsorted(launched, inside[1]) > np.searchsorted(launched, inside[0])
     need[known] = np.where(recorded, inside_each(working, inside), np.nan)
@@ -47,7 +47,9 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
     end = start + ints(events, "dur", 0)
     cat = matches(events, "cat", lambda c: c)
     call = np.isin(cat, ["cuda_runtime", "cuda_driver"])
-    waits = call & (truth(events, "name", _WAITS) | (end - start > LAUNCHED_NS))
+    waits = call & (
+        truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
+    )
     operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS)
     loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
     busy = (call & ~waits) | operator | loads
@@ -59,6 +61,16 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
         np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
     )
     return subtract(linked, stands), np.sort(start[call & truth(events, "name", LAUNCH)])
+
+
+def _has_room(events: pa.Table, cat: Values, call: Mask) -> Mask:
+    """Whether each `call` is a launch while so few kernels wait for the device that its queue cannot be full."""
+    start, number = ints(events, "ts", 0), ints(events, "correlation", -1)
+    launches = call & (number >= 0) & truth(events, "name", LAUNCH)
+    ran = np.isin(cat, ["kernel", "gpu_memcpy", "gpu_memset"]) & np.isin(number, number[launches])
+    begun = np.searchsorted(np.sort(start[ran]), start, side="right")
+    queued = np.searchsorted(np.sort(start[launches]), start, side="right") - begun
+    return np.asarray(launches & (queued < QUEUE_ROOM), bool)
 
 
 def _on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:

@@ -20,3 +20,7 @@ LAUNCH_CANDIDATES: Final = 2
 HOST_SILENT_NS: Final = 100_000
 """A host that works records a call or an operator at least so often: Python between two of them takes 10 to 60 us. Gaps
 of a device up to this length may be the pace of a usual host; longer ones are none."""
+
+QUEUE_ROOM: Final = 32
+"""Kernels that wait for a device whose queue surely has room: it takes a thousand, rarely less. When it is full, a host
+stands in its launch."""
