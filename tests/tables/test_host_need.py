@@ -40,7 +40,7 @@ def test_hosts_that_were_not_recorded_need_nothing_known(tmp_path):
 
 
 @pytest.mark.parametrize("queued", [1, QUEUE_ROOM + 1])
-def test_a_long_launch_is_work_unless_the_queue_may_be_full(queued):
+def test_a_long_launch_is_work_if_queues_have_room(queued):
     """Kernels that were launched before it wait for the device, which runs one for long."""
     launches = [launch(2 * n, n) for n in range(queued + 1)]
     kernels = [gemm(5, 900, correlation=0), *(gemm(900 + n, 1, correlation=n) for n in range(1, queued + 1))]

@@ -23,6 +23,9 @@ ENDS_ODD_NS: Final = 30_000.0
 ENDS_MOSTLY: Final = 0.5
 """Share of pairs of ranks whose ends agree so well from which the others count as odd."""
 
+ENDS_PAIRS: Final = 3
+"""Pairs of ranks with many common ends that agree so well, from which others count as odd: fewer may by chance."""
+
 ENDS_SHIFTS: Final = 16
 """Operations by which two windows may be numbered differently before their ends are called another recording's."""
 

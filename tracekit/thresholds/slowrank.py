@@ -65,6 +65,9 @@ NOISE_FLOOR: Final = 5e-4
 SUSPECT_SHARE: Final = 0.2
 """A further suspect must cost at least this share of the worst one's loss."""
 
+ALSO_SUSPECT: Final = 0.05
+"""Share of the step from which a further suspect counts beside any other: once that one is cured it is the worst."""
+
 STEP_SHARE: Final = 0.3
 """A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
 

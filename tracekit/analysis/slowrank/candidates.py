@@ -17,7 +17,14 @@ from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.usual_work import usual_of
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.tables.steps import F64
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, NODE_APART, NODE_EQUALITY, SUSPECT_SHARE
+from tracekit.thresholds.slowrank import (
+    ALSO_SUSPECT,
+    CANDIDATE_SHARE,
+    MAJORITY,
+    NODE_APART,
+    NODE_EQUALITY,
+    SUSPECT_SHARE,
+)
 
 
 @dataclass(frozen=True)
@@ -145,8 +152,8 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
             but_one = cured.copy()
             but_one[row] = own[row]
             lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
-        worst = max(lost)
-        needed = np.array([v >= SUSPECT_SHARE * worst and v > 0 for v in lost])
+        least = min(SUSPECT_SHARE * max(lost), ALSO_SUSPECT * case.step_ns)
+        needed = np.array([v >= least and v > 0 for v in lost])
         if needed.all() or not needed.any():
             bound = bounded(case, kept, gain) / gain
             order = sorted(range(len(kept)), key=lambda i: (-lost[i], int(kept[i])))

@@ -28,6 +28,7 @@ from tracekit.thresholds.recordings import (
     ENDS_MOSTLY,
     ENDS_NEARLY_ALL,
     ENDS_ODD_NS,
+    ENDS_PAIRS,
     ENDS_SHIFTS,
     ENDS_TAIL,
     ENDS_TOGETHER,
@@ -162,6 +163,7 @@ def _judged(
     bounds = np.searchsorted(place.reshape(-1)[order], np.arange(len(pairs) + 1))
     lasted = ops.end - ops.start
     loose: list[tuple[int, int]] = []
+    exact = 0
     for number, (a, b) in enumerate(pairs.tolist()):
         mine = both[order[bounds[number] : bounds[number + 1]]]
         ends, on_gpu = ops.end[mine], ops.per_rank[a].on_gpu and ops.per_rank[b].on_gpu
@@ -171,8 +173,9 @@ def _judged(
             loose.append((a, b))
         else:
             together.append((a, b))
-    exact = len(together) >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1)
-    return (apart + loose, together, _TIGHT) if exact else (apart, together + loose, None)
+            exact += on_gpu and len(ends) >= 2 * ENDS_LEAST
+    most = exact >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1, ENDS_PAIRS)
+    return (apart + loose, together, _TIGHT) if most else (apart, together + loose, None)
 
 
 class _Room(NamedTuple):
