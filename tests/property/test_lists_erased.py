@@ -5,16 +5,14 @@ from random import Random
 import pytest
 
 from tests.localise.case import make, save
-from tests.marks import quick_first
 from tests.property.reach import RANKS, asked, read, word
 from tests.property.taken_away import TAKEN
 
 ERASED = "member lists and the table of groups"
 
 
-@pytest.mark.parametrize(
-    ("seed", "kind"), quick_first(1, [(9301, "pauses"), (9304, "slow_compute"), (9300, "pauses")])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "kind"), [(9301, "pauses"), (9304, "slow_compute"), (9300, "pauses")])
 def test_the_culprit_stays_or_the_answer_is_open(tmp_path, seed, kind):
     """The tensor groups of the first, a pipeline, were taken for one of all ranks, and half of the ranks for cut."""
     case = make(seed, kind, RANKS)

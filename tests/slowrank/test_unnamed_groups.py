@@ -122,13 +122,17 @@ def test_a_collective_that_counts_everybody_is_the_worlds(tmp_path):
     assert all({members[int(n)] for n in rank.group} == {tuple(range(8))} for rank in named)
 
 
-def graphs(calls, shift):
+def graphs(calls, shift, size=None):
     """A few collectives of eight ranks that name no group; those of odd ranks end ever later by `shift` ns."""
     return [
         recorded(
             r,
             *[
-                comm(1000.0 * n + 10 * r, 90 - 10 * r + (shift * n * n if r % 2 else 0), None, stream=20)
+                comm(
+                    *(1000.0 * n + 10 * r, 90 - 10 * r + (shift * n * n if r % 2 else 0), None),
+                    stream=20,
+                    group_size=size,
+                )
                 for n in range(calls)
             ],
         )
@@ -137,16 +141,21 @@ def graphs(calls, shift):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "calls", "shift", "named"),
-    [((8,), 2, 0, True), ((8, 4), 2, 0, False), ((8,), 5, 40, False)],
+    ("sizes", "calls", "shift", "size", "named"),
+    [
+        ((8,), 2, 0, None, True),
+        ((8, 4), 2, 0, None, False),
+        ((8,), 5, 40, None, False),
+        ((8,), 2, 0, 4, False),
+    ],
 )
-def test_the_only_listed_group_takes_what_names_none(tmp_path, sizes, calls, shift, named):
-    """Unless a file lists another group, or members leave one by one."""
+def test_the_only_listed_group_takes_what_names_none(tmp_path, sizes, calls, shift, size, named):
+    """Unless a file lists another group, members leave one by one, or calls count fewer members."""
     listed = tuple(Group(n, tuple(range(size)), (), ()) for n, size in enumerate(sizes))
     run = job(tmp_path, grid(dp=8))
     records = tuple(replace(r, groups=tuple(range(len(listed)))) for r in run.ranks)
     run = replace(run, groups=listed, ranks=records)
-    _, found = with_groups_of_streams(run, graphs(calls, shift), None, None)
+    _, found = with_groups_of_streams(run, graphs(calls, shift, size), None, None)
     assert all((rank.group == 0).all() == named for rank in found)
 
 
