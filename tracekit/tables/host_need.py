@@ -13,7 +13,7 @@ from tracekit.tables.intervals import I64, Intervals, subtract, union
 from tracekit.tables.launch_pace import LAUNCH
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
-from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, QUEUE_ROOM
+from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 
 _WAITS = re.compile(r"Synchronize|Memcpy|Query")
 """Calls in which a host may stand until its device, or another host, has done something."""
@@ -21,12 +21,15 @@ _WAITS = re.compile(r"Synchronize|Memcpy|Query")
 _FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)
 """Operators in which a host may stand until another host comes."""
 
+_TALKS = re.compile(r"^(record_param_comms$|c10d::|nccl:)")
+"""Operators in which a host may stand until there is room for what it sends."""
+
 
 def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
     """For how long the host of `rank` works in each of `steps`, ns; NaN where its launches were not recorded.
 
     A host works in operators, in brief calls and in loading data, and between these unless nothing is recorded for
-    long: there, in calls that wait, and in calls that a full queue makes long, it may wait for somebody. So it may
+    long: there, in calls that wait, and in what a full queue makes long, it may wait for somebody. So it may
     need more than that, and never less.
     """
     need = np.full(len(steps.numbers), np.nan)
@@ -50,9 +53,11 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
     waits = call & (
         truth(events, "name", _WAITS) | ((end - start > LAUNCHED_NS) & ~_has_room(events, cat, call))
     )
-    operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS)
+    talks = (cat == "cpu_op") & truth(events, "name", _TALKS) & (end - start > HOST_SILENT_NS)
+    operator = (cat == "cpu_op") & ~truth(events, "name", _FOR_OTHERS) & (end - start <= OPERATOR_NS)
+    waits |= talks
     loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
-    busy = (call & ~waits) | operator | loads
+    busy = (call & ~waits) | (operator & ~talks) | loads
     stands = union(start[waits], end[waits])
     seen = busy | waits
     spans = union(start[seen], end[seen])

@@ -24,3 +24,6 @@ of a device up to this length may be the pace of a usual host; longer ones are n
 QUEUE_ROOM: Final = 32
 """Kernels that wait for a device whose queue surely has room: it takes a thousand, rarely less. When it is full, a host
 stands in its launch."""
+
+OPERATOR_NS: Final = 2_000_000
+"""An operator that lasts longer counts by what is recorded inside it: it may stand for its device, or for others."""
