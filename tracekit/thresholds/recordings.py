@@ -26,6 +26,9 @@ ENDS_MOSTLY: Final = 0.5
 ENDS_PAIRS: Final = 3
 """Pairs of ranks with many common ends that agree so well, from which others count as odd: fewer may by chance."""
 
+ENDS_MOST_RANKS: Final = 0.6
+"""Share of the ranks that the largest recording holds, if ends that must agree so well set others apart."""
+
 ENDS_SHIFTS: Final = 16
 """Operations by which two windows may be numbered differently before their ends are called another recording's."""
 

@@ -25,6 +25,7 @@ from tracekit.thresholds.recordings import (
     ENDS_LEAST,
     ENDS_MATCHED,
     ENDS_MISFIT,
+    ENDS_MOST_RANKS,
     ENDS_MOSTLY,
     ENDS_NEARLY_ALL,
     ENDS_ODD_NS,
@@ -77,9 +78,14 @@ def _numbered(recordings: Sequence[Sequence[int]]) -> str:
     return "; ".join(f"{number}: {_shown(ranks)}" for number, ranks in enumerate(shown, 1))
 
 
-def _recordings(ops: Operations, named: Mapping[int, Mask]) -> list[list[int]]:
-    """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none."""
+def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = True) -> list[list[int]]:
+    """Ranks by recording, the one of most ranks first, without ranks that nothing sets apart; often none.
+
+    `exact` ends set few ranks apart: where they split a job in halves, something else does.
+    """
     apart, together, room = _judged(ops, named)
+    if room is not None and not exact:
+        apart, together, room = [p for p in apart if p not in room.odd], [*together, *room.odd], None
     if not apart:
         return []
     linked = DisjointSets(ops.ranks)
@@ -92,7 +98,10 @@ def _recordings(ops: Operations, named: Mapping[int, Mask]) -> list[list[int]]:
     for rank in ops.ranks:
         recordings[linked.find(rank)].append(rank)
     told = [recordings[root] for root in {linked.find(r) for r in split}]
-    return sorted(told, key=lambda ranks: (-len(ranks), ranks))
+    found = sorted(told, key=lambda ranks: (-len(ranks), ranks))
+    if room is not None and found and len(found[0]) < ENDS_MOST_RANKS * len(ops.ranks):
+        return _recordings(ops, named, exact=False)
+    return found
 
 
 def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_Room") -> None:
@@ -175,19 +184,25 @@ def _judged(
             together.append((a, b))
             exact += on_gpu and len(ends) >= 2 * ENDS_LEAST
     most = exact >= max(ENDS_MOSTLY * len(pairs), len(loose) + 1, ENDS_PAIRS)
-    return (apart + loose, together, _TIGHT) if most else (apart, together + loose, None)
+    return (
+        (apart + loose, together, _TIGHT._replace(odd=tuple(loose)))
+        if most
+        else (apart, together + loose, None)
+    )
 
 
 class _Room(NamedTuple):
     """By how much ends of one collective may differ: in any case, ns, and of the usual time between two ends.
 
-    meet: share of ends that meet under one difference of clocks, if two ranks ran together.
+    meet: share of ends that meet under one difference of clocks, if two ranks ran together. odd: pairs of ranks that
+    nothing but this room sets apart.
     """
 
     ends: float
     width: float
     share: float
     meet: float
+    odd: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, shortest: float) -> "_Room":
