@@ -64,13 +64,15 @@ def test_a_host_as_quick_as_others_proves_nothing(tmp_path, longer, open_):
         assert answer.candidates[0].lost_ms_low == 0
 
 
+def uneven(rank, step):
+    """Who loads longest changes from step to step, but for `LAST`, which is long in each."""
+    if rank == LAST:
+        return LOADING_US + 115 - 25 * (step % 2)
+    return LOADING_US + 25 * ((7 * rank + 5 * step + rank * step) % 6)
+
+
 def test_uneven_loading_costs_what_hosts_allow(tmp_path):
     """Who is last changes from step to step, and with it whose device shows all gaps."""
-    uneven = lambda rank, step: LOADING_US + 25 * ((7 * rank + 5 * step + rank * step) % 6)  # noqa: E731
-    found = analyse(
-        host_bound(
-            tmp_path, loading=lambda r, s: LOADING_US + 115 - 25 * (s % 2) if r == LAST else uneven(r, s)
-        )[0]
-    )
+    found = analyse(host_bound(tmp_path, loading=uneven)[0])
     assert not found.suspects
     assert found.what_if.slowdown < 1.1
