@@ -13,9 +13,10 @@ from tracekit.tables.intervals import I64, Intervals, subtract, union
 from tracekit.tables.launch_pace import LAUNCH
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
+from tracekit.tables.stream_waits import HOST_WAIT
 from tracekit.thresholds.launches import HOST_SILENT_NS, LAUNCHED_NS, OPERATOR_NS, QUEUE_ROOM
 
-_WAITS = re.compile(r"Synchronize|Memcpy|Query")
+_WAITS = re.compile(rf"{HOST_WAIT.pattern}|Query")
 """Calls in which a host may stand until its device, or another host, has done something."""
 
 _FOR_OTHERS = re.compile(r"^(gloo|mpi|ucc)\b|barrier", re.IGNORECASE)

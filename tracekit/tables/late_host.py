@@ -16,9 +16,10 @@ from tracekit.tables.event_columns import Mask, Values, truth
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64, Intervals, covered_until, gap_start, union
 from tracekit.tables.step_marks import launch_rows
+from tracekit.tables.stream_waits import HOST_WAIT, resumed_behind
 from tracekit.thresholds.tables import POLLS_THAT_WAIT
 
-_BLOCKS: Final = re.compile(r"Synchronize|Memcpy|Free$")
+_BLOCKS: Final = re.compile(rf"{HOST_WAIT.pattern}|Free$")
 """Calls in which the host may stand until its device has done what was launched."""
 _POLLS: Final = re.compile(r"(Event|Stream)Query")
 _CALLS: Final = ("cuda_runtime", "cuda_driver")
@@ -37,13 +38,11 @@ def host_held(
     compute = np.flatnonzero((cat == "kernel") & ~comm)
     if not len(compute):
         return held
-    compute = compute[np.argsort(host.start[compute], kind="stable")]
-    place = np.searchsorted(host.start[compute], host.end[rows])
-    resumed = compute[np.minimum(place, len(compute) - 1)]
+    resumed, known = resumed_behind(compute, host.start, host.end[rows])
     launch = launch_rows(events, cat, resumed, begins)
     since = np.minimum(np.maximum(gap_start(busy, host.end[rows]), host.start[rows]), host.end[rows])
     until = np.minimum(host.start[launch], host.end[rows])
-    late = np.flatnonzero((place < len(compute)) & (launch >= 0) & (until > since))
+    late = np.flatnonzero(known & (launch >= 0) & (until > since))
     stood, asked = _waits(events, cat, host, launch_rows(events, cat, compute, begins))
     waited = covered_until(stood, until[late]) - covered_until(stood, since[late])
     polled = np.searchsorted(asked, until[late]) - np.searchsorted(asked, since[late])

@@ -53,18 +53,26 @@ def waited_for(events: pa.Table, cat: Values, comm: Mask, rows: I64, end: I64, b
     if waits is None or not len(compute):
         return found
     start, stream = ints(events, "ts", 0), ints(events, "stream", -1)
-    compute = compute[np.argsort(start[compute], kind="stable")]
-    place = np.searchsorted(start[compute], end[rows])
-    resumed = compute[np.minimum(place, len(compute) - 1)]
+    resumed, known = resumed_behind(compute, start, end[rows])
     graph = truth(events, "name", _GRAPH)
     mine, its = launch_rows(events, cat, rows, begins), launch_rows(events, cat, resumed, begins)
-    asked = (place < len(compute)) & (mine >= 0) & (its >= 0) & ~graph[mine] & ~graph[its]
+    asked = known & (mine >= 0) & (its >= 0) & ~graph[mine] & ~graph[its]
     asked &= (stream[rows] != stream[resumed]) & (stream[rows] >= 0) & (stream[resumed] >= 0)
     direct = _covered(waits, stream[resumed], stream[rows], start[its], start[mine])
     through = _through(waits, stream[resumed], start[its], start[mine])
     found[asked & direct] = WAITED
     found[asked & ~direct & ~through & ~_host_stood(events, cat, end[rows])] = FREE
     return found
+
+
+def resumed_behind(compute: I64, start: I64, ends: I64) -> tuple[I64, Mask]:
+    """(the first of the kernels `compute` that starts at or behind each of `ends`, whether there is one).
+
+    `compute` are event rows, at least one; `start` is per event, `ends` are ns.
+    """
+    compute = compute[np.argsort(start[compute], kind="stable")]
+    place = np.searchsorted(start[compute], ends)
+    return compute[np.minimum(place, len(compute) - 1)], np.asarray(place < len(compute), bool)
 
 
 def _waits_of(events: pa.Table, cat: Values) -> _Waits | None:

@@ -106,8 +106,7 @@ def _recordings(ops: Operations, named: Mapping[int, Mask], *, exact: bool = Tru
 
 def _join_across(ops: Operations, linked: DisjointSets, odd: set[int], room: "_Room") -> None:
     """Joins recordings that only `odd` ranks set apart: of a group's members just neighbours were compared."""
-    least = {linked.find(r): r for r in reversed(ops.ranks) if r not in odd or linked.find(r) == r}
-    for a, b in combinations(sorted(set(least) | odd), 2):
+    for a, b in combinations(sorted({linked.find(r) for r in ops.ranks} | odd), 2):
         if linked.find(a) == linked.find(b):
             continue
         rows = [np.flatnonzero((ops.rank == r) & (ops.instance >= 0) & ~ops.among(ROOTED)) for r in (a, b)]
