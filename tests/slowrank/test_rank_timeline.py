@@ -100,10 +100,13 @@ def test_a_communicator_runs_in_order_across_streams(beside):
     assert ready == (began if beside else pytest.approx(began - 300 * US, abs=30 * US))
 
 
-@pytest.mark.parametrize("launched", [50, 395])
-def test_a_collective_answers_one_of_another_group(launched):
-    """Replicas reduce what shards have scattered as soon as that ends, by a kernel that was launched long before."""
-    work = [gemm(0, 100, correlation=1), gemm(110, 280, correlation=2), gemm(500, 300, correlation=5)]
+@pytest.mark.parametrize(("launched", "until"), [(50, 480), (395, 480), (50, 390)])
+def test_a_collective_answers_one_of_another_group(launched, until):
+    """Replicas reduce what shards have scattered as soon as that ends, by a kernel that was launched long before.
+
+    A rank whose compute stands still for the first one needs it before it posts the second: so does each member.
+    """
+    work = [gemm(0, 100, correlation=1), gemm(110, until - 110, correlation=2), gemm(500, 300, correlation=5)]
     calls = [comm(100, 300, 0, stream=84, correlation=3), comm(402, 60, 1, stream=88, correlation=4)]
     launches = [launch(when, n) for when, n in ((-8, 1), (-6, 3), (launched, 4), (70, 2), (80, 5))]
     mine = [step(0, 0, 900), *work, *calls, *launches]
@@ -112,7 +115,7 @@ def test_a_collective_answers_one_of_another_group(launched):
     ops = matched({0: mine, 1: late, 2: other}, group(0, 0, 1), group(1, 0, 2))
     queue = queue_of(replace(measure_run(RUN, ops, grid(dp=3), None), steps=measure(ops)))
     scatter, reduce = ops.instance[ops.of(0)].tolist()
-    early = launched < 100
+    early = launched < 100 and until > 400
     assert queue.chained[reduce] == (scatter if early else -1)
     assert queue.chained[scatter] == -1
     assert (queue.ready[ops.of(0)][1] < ops.at_start[ops.of(0)][1]) == early

@@ -71,7 +71,7 @@ def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
 
     The all-reduce of replicas follows the reduce-scatter of shards on a stream of its own: it was `launched` long
     before (by operation, ns; −1 unknown), is none of those that `stood` behind another one of their group, and begins
-    as soon as the other one has ended.
+    as soon as the other one has ended. Where compute stood still for that one, it is needed before this one is posted.
     """
     ops = run.ops
     mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
@@ -88,6 +88,7 @@ def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
         asked = rows[np.maximum(place, 0)]
         answers = np.abs(ops.start[asks] - ops.end[asked]) <= ANSWERED_NS
         answers &= (launched[asks] < ops.end[asked] - QUEUED_NS) & (ops.channel[asks] != ops.channel[asked])
+        answers &= ops.exposed[asked] == 0
         found.append(np.stack([asks, asked])[:, answers])
     late, asked = np.concatenate(found, axis=1)
     order = np.argsort(
