@@ -57,6 +57,18 @@ def test_dp_is_what_a_union_has_beyond_cp(style):
     assert same_lines(found.mesh, truth)
 
 
+def test_shards_beyond_cp_are_data_parallel_beside_replicas():
+    """Shards that hold the context parallel ranks leave an axis of data beside the one that is called replicas."""
+    truth = grid(tp=2, cp=2, dp=4)
+    uses = groups(truth, ["tp", "cp"])
+    shards = [tuple(r for r in range(16) if r % 2 == t and r // 8 == k) for t in (0, 1) for k in (0, 1)]
+    uses += [GroupUse(ranks, ("mesh_dp_shard",), collectives=8) for ranks in shards]
+    uses += [GroupUse((r, r + 8), ("mesh_dp_replicate",), collectives=8) for r in range(8)]
+    found = infer(uses, range(16))
+    assert found.mesh.sizes == truth.sizes
+    assert same_lines(found.mesh, truth)
+
+
 def test_the_group_of_everybody_is_no_axis():
     truth = grid(tp=2, dp=4)
     world = GroupUse(tuple(range(8)), ("default_pg",), collectives=9)

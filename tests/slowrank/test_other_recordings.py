@@ -41,3 +41,32 @@ def test_devices_of_one_job_leave_together(tmp_path, jitter_us):
     ends[ops.of(2)] += np.random.default_rng(1).integers(0, 1000 * jitter_us + 1, int((ops.rank == 2).sum()))
     found = strangers(replace(ops, end=ends), named_by_traces(ranks))
     assert found == ((2,) if jitter_us else ())
+
+
+@pytest.mark.parametrize(("rate", "strange"), [(9e-5, False), (0.0, True)])
+def test_few_ends_may_drift(tmp_path, rate, strange):
+    """A clock that drifts by 90 µs a step is the same job's; one that jumps is not."""
+    run = job(tmp_path, grid(tp=4, dp=3), steps=5, layers=2, jitter=0.1)
+    ranks = [_with_one_in_a_step(read_rank(run, r.rank), run.groups, size=3) for r in run.ranks]
+    ops = match(ranks, run.groups)
+    start, end = ops.start.copy(), ops.end.copy()
+    for rank in ops.ranks:
+        later = 1_000_000_000 * ops.step[ops.of(rank)].astype(np.int64)
+        start[ops.of(rank)] += later
+        end[ops.of(rank)] += later
+    for rank in range(8, 12):
+        mine = ops.of(rank)
+        jump = np.array([0, 700_000, -400_000, 900_000, -200_000])[ops.step[mine]] if strange else 0
+        for times in (start, end):
+            times[mine] += np.rint(rate * (times[mine] - times[0])).astype(np.int64) + jump
+    found = strangers(replace(ops, start=start, end=end), named_by_traces(ranks))
+    assert found == ((8, 9, 10, 11) if strange else ())
+
+
+def _with_one_in_a_step(rank, groups, size):
+    """`rank` with only the first operation of each step in groups of `size`; the others name no group."""
+    large = {g.group for g in groups if len(g.ranks) == size}
+    mine = np.isin(rank.group, sorted(large))
+    first = np.zeros(len(mine), bool)
+    first[np.flatnonzero(mine)[np.unique(rank.step[mine], return_index=True)[1]]] = True
+    return replace(rank, group=np.where(mine & ~first, -1, rank.group).astype(rank.group.dtype))

@@ -97,3 +97,17 @@ def test_links_of_one_rank_may_be_most(slow, stages, expected):
     case = SimpleNamespace(ops=ops, waits=SimpleNamespace(first_row=rows))
     found = _compare(case, {n: rows[n :: len(ways)].tolist() for n in range(len(ways))}, spent)
     assert {tuple(sorted(ways[n].members)) for n in found} == expected
+
+
+@pytest.mark.parametrize(("sized", "expected"), [(False, {1}), (True, set())])
+def test_operations_of_unknown_size_are_compared_by_place(sized, expected):
+    """Large and small gathers alternate, and all take twice as long on one link: their spread is no noise."""
+    groups = [Channel(n, (n, n + 4), False, n) for n in range(4)]
+    usual = np.tile([600.0, 100.0], 6)
+    spent = np.concatenate([usual * (2 if n == 1 else 1) for n in range(4)])
+    rows = np.arange(len(spent))
+    token = np.array([f"all_gather/BFloat16/{64 if sized else -1}"] * len(rows), object)
+    ops = SimpleNamespace(channels=tuple(groups), channel=rows // 12, step=rows % 12 // 4, token=token)
+    case = SimpleNamespace(ops=ops, waits=SimpleNamespace(first_row=rows))
+    found = _compare(case, {n: rows[12 * n : 12 * n + 12].tolist() for n in range(4)}, spent)
+    assert set(found) == expected

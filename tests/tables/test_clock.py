@@ -51,6 +51,20 @@ def test_drift_is_undone(rate):
     assert found.rate[1] - found.rate[0] == pytest.approx(rate, rel=0.01)
 
 
+@pytest.mark.parametrize("noise", [0, 40])
+def test_few_ends_on_a_line_tell_a_drift(noise):
+    """Two recordings of 40 ms half a minute apart hold five ends: a line tells the drift, noise tells none."""
+    times = [0, 20_000, 30_000_000, 30_020_000, 30_040_000]
+    late = [noise * n for n in (1, -1, 1, -1, 1)]
+    mine = [comm(t, 100, 0) for t in times]
+    theirs = shifted([comm(t + n, 100, 0) for t, n in zip(times, late, strict=True)], 1e6, 4e-5 if not noise else 0)
+    ops = matched({0: mine, 1: theirs}, group(0, 0, 1))
+    clocks = align(ops)
+    assert (clocks.exact[0] == clocks.exact[1]) == (not noise)
+    if not noise:
+        assert worst(ops) <= 50  # a constant would leave 1.2 ms
+
+
 def test_the_line_is_theil_and_sens():
     rng = np.random.default_rng(3)
     when = np.cumsum(rng.uniform(1, 9e8, 100))

@@ -79,6 +79,52 @@ def test_ranks_without_collectives_are_aligned_by_their_messages(clock):
     assert told(ops) == told(found(pipeline())[0])
 
 
+def test_another_difference_that_leads_to_the_same_clock_is_no_rival():
+    """Two messages after each other fit when moved by one as well; in all other steps both lead to the same clock."""
+    rows = {0: [], 1: []}
+    for n in range(5):
+        at = 1_000_000.0 * n
+        for rank, mine in rows.items():
+            mine.append(step(n, at - 100, 900_000))
+            for k in range(12):
+                begin = at + 3000 * k + uneven(k + 12 * n)
+                mine.append(bare(begin + 100 * rank, 300 - 100 * rank, -1, stream=7))
+                if k % 4 or n:
+                    mine.append(bare(begin + 300 + 100 * rank, 200 - 100 * rank, -1, stream=7))
+    rows[1] = shifted(rows[1], 2e6)
+    _, links = found(rows, [(0, 1)])
+    assert len(links) == 117
+
+
+@pytest.mark.parametrize("rate", [4e-5, -4e-5])
+def test_clocks_that_few_collectives_tell_may_drift(rate):
+    """Two collectives tell how far two clocks are apart, and not how fast they drift: messages do."""
+    rows = pipeline(count=40, synced=False)
+    for r, mine in rows.items():
+        mine += [comm(1500.0 + n - 10 * r, 30 + 10 * r, 0) for n in (2_000, 76_000)]
+        mine += [step(n, 20_000 * n - 10, 20_000) for n in range(4)]
+    rows = {r: [row | {k: 20 * row[k] for k in ("ts", "dur")} for row in mine] for r, mine in rows.items()}
+    _, links = found(rows | {1: shifted(rows[1], 0, rate=rate)})
+    assert len(links) == 80
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_messages_of_both_ways_on_one_stream_are_paired_by_their_order(waits):
+    """Sends go to a buffer, and every second receive finds its message there; without waits nothing tells a pair."""
+    rows = {0: [], 1: []}
+    for n in range(24):
+        at = 2000.0 * n + uneven(n)
+        sender, receiver = (0, 1) if n % 3 else (1, 0)
+        posted = 50 if waits and n % 2 else 600
+        rows[sender].append(bare(at + 100, 20, -1, stream=7))
+        rows[receiver].append(bare(at + posted, max(120 - posted, 5), -1, stream=7))
+        for r, mine in rows.items():
+            mine.append(comm(at + 1500 - 10 * r, 30 + 10 * r, 0))
+    _, links = found(rows, [(0, 1)])
+    ways = [0 if n % 2 else 1 if n % 3 else -1 for n in range(24)]
+    assert [link.way for link in links] == (ways if waits else [])
+
+
 def test_kernels_that_end_apart_stay_open():
     rows = pipeline()
     late = [r | {"dur": r["dur"] + 60_000 * (1 + n % 5)} for n, r in enumerate(rows[2])]

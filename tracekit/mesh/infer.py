@@ -94,11 +94,10 @@ def _axes(found: list[Family], ranks: tuple[int, ...], notes: list[str]) -> list
         if orthogonal(joined, family.blocks, ranks):
             axes.append(family)
         elif _coarser_than_some(family, axes, ranks):
-            residual = _residual(
-                family.blocks, [a for a in axes if refines(family.blocks, a.blocks, ranks)], ranks
-            )
+            inner = [a for a in axes if refines(family.blocks, a.blocks, ranks)]
+            residual = _residual(family.blocks, inner, ranks)
             if residual is not None:
-                hints = family.hints - frozenset().union(*(a.hints for a in axes))
+                hints = family.hints - frozenset().union(*(a.hints for a in inner))
                 axes.append(Family(residual, hints, {r: n for n, g in enumerate(residual) for r in g.ranks}))
         else:
             notes.append(f"groups of {family.size} ranks that cross the axes ignored")

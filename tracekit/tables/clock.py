@@ -19,7 +19,10 @@ from tracekit.tables.step_marks import NO_STEP
 from tracekit.thresholds.tables import (
     CLOCK_FIT_FROM,
     CLOCK_FIT_POINTS,
+    CLOCK_LINE_FROM,
+    CLOCK_LINE_SHARE,
     COMMON_END_NS,
+    MAX_CLOCK_RATE,
     QUICKER_LINKS_PERCENTILE,
     WAITED_ENDS_LEAST,
     WAITED_ENDS_SPREADS,
@@ -75,11 +78,13 @@ def align(ops: Operations) -> Clocks:
     neighbours: dict[int, list[tuple[int, float, float, float]]] = defaultdict(list)
     linked, exact = DisjointSets(ops.ranks), DisjointSets(ops.ranks)
     for a, b in edges:
-        if len(pairs[a, b]) >= CLOCK_FIT_FROM:
+        mine, theirs = pairs[a, b].astype(np.float64).T
+        few = len(mine) < CLOCK_FIT_FROM
+        if not few or (exact.find(a) != exact.find(b) and _on_a_line(theirs - mine, theirs)):
             exact.join(a, b)
+            few = False
         if linked.join(a, b):
-            mine, theirs = pairs[a, b].astype(np.float64).T
-            shift, rate = line_through(theirs - mine, theirs)
+            shift, rate = line_through(theirs - mine, theirs, CLOCK_FIT_FROM if few else 0)
             lead = float(np.median(mine - theirs))
             neighbours[a].append((b, shift, rate, lead))
             neighbours[b].append((a, *_inverse(shift, rate, lead)))
@@ -204,13 +209,26 @@ def common_collectives(ops: Operations) -> I64:
     return np.stack([rows[:-1][together], rows[1:][together]], axis=1)
 
 
-def line_through(shift: F64, when: F64) -> tuple[float, float]:
-    """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate)."""
+def line_through(shift: F64, when: F64, least: int = CLOCK_FIT_FROM) -> tuple[float, float]:
+    """Robust line through the differences of ends `shift` at the times `when`, ns: (offset at zero, rate).
+
+    Fewer than the `least` differences give no rate.
+    """
     middle = float(np.median(shift))
-    if len(shift) < CLOCK_FIT_FROM or float(np.ptp(when)) <= 0:
+    if len(shift) < least or float(np.ptp(when)) <= 0:
         return middle, 0.0
     pick = np.unique(np.linspace(0, len(shift) - 1, min(len(shift), CLOCK_FIT_POINTS)).astype(int))
     return _line(shift[pick] - middle, when[pick], middle)
+
+
+def _on_a_line(shift: F64, when: F64) -> bool:
+    """Whether a few differences of ends lie on the line of a drift that clocks may have, and on no constant; ns."""
+    if len(shift) < CLOCK_LINE_FROM:
+        return False
+    begin, rate = line_through(shift, when, CLOCK_LINE_FROM)
+    missed = float(np.abs(shift - begin - rate * when).max())
+    spread = float(np.abs(shift - np.median(shift)).max())
+    return abs(rate) <= MAX_CLOCK_RATE and missed <= CLOCK_LINE_SHARE * spread
 
 
 def _line(shift: F64, when: F64, middle: float) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import BOTH, Link, OpenKernels
 from tracekit.tables.operation_names import RECEIVES, SENDS
 from tracekit.thresholds.tables import (
+    BOTH_WAYS_SHARE,
     COMMON_ENDS_LEAST,
     COMMON_ENDS_SHARE,
     LANE_ENDS_SHARE,
@@ -95,15 +96,22 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
     if not sizes.all():
         return None
     known = told or -other
+    together = np.abs(one.end[i] - two.end[j]) <= pair.tolerance
+    buffered = {
+        SENDS: one.end[i] <= two.start[j] + pair.tolerance,
+        RECEIVES: two.end[j] <= one.start[i] + pair.tolerance,
+    }
+    score = float(together.mean())
+    if score < LANE_ENDS_SHARE:
+        return None
     for way in (known,) if known else (SENDS, RECEIVES):
-        send, receive, s, r = (one, two, i, j) if way == SENDS else (two, one, j, i)
-        together = np.abs(send.end[s] - receive.end[r]) <= pair.tolerance
-        buffered = send.end[s] <= receive.start[r] + pair.tolerance
-        score = float(together.mean())
-        if (together | buffered).mean() >= COMMON_ENDS_SHARE and score >= LANE_ENDS_SHARE:
+        if (together | buffered[way]).mean() >= COMMON_ENDS_SHARE:
             ways = np.full(len(i), way) if known else np.where(together, 0, way)
             return _Lanes((one.rank, two.rank), (u, v), score, (one.kernel[i], two.kernel[j]), ways)
-    return None
+    if known or score < BOTH_WAYS_SHARE or (together | buffered[SENDS] | buffered[RECEIVES]).mean() < COMMON_ENDS_SHARE:
+        return None
+    ways = np.where(together, 0, np.where(buffered[SENDS], SENDS, RECEIVES))
+    return _Lanes((one.rank, two.rank), (u, v), score, (one.kernel[i], two.kernel[j]), ways)
 
 
 def _distance(one: I64, two: I64, tolerance: int) -> int | None:

@@ -14,6 +14,12 @@ MAX_NESTED_RECORDS: Final = 8
 CLOCK_FIT_FROM: Final = 12
 """Common collectives of two ranks from which a drift is fitted; from fewer, noise would pass for drift."""
 
+CLOCK_LINE_FROM: Final = 4
+"""The same where all of them lie on a line: two would always, and three by chance."""
+
+CLOCK_LINE_SHARE: Final = 0.1
+"""Most that an end may miss that line by, of the most by which one misses a constant."""
+
 CLOCK_FIT_POINTS: Final = 240
 """Common collectives that a drift is fitted to: Theil and Sen's line compares all pairs of them."""
 
@@ -130,6 +136,9 @@ LANE_MAJORITY: Final = 0.65
 LANE_ENDS_SHARE: Final = 0.05
 """Share of the messages of two lanes that must end together where sends go to buffers: receives that waited. A stage
 that is slower than the one before it waits for the first micro-batch of a step only."""
+
+BOTH_WAYS_SHARE: Final = 0.25
+"""The same for two lanes on which messages go both ways: there each of them explains more by itself."""
 
 DEALT_MARGIN: Final = 0.5
 """A stage's messages are dealt to its neighbours only if any other way has misfits in this many more steps out of one:

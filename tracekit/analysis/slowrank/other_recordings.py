@@ -36,7 +36,7 @@ from tracekit.thresholds.recordings import (
     ENDS_WIDTH_NS,
 )
 from tracekit.thresholds.slowrank import RANKS_LISTED
-from tracekit.thresholds.tables import TAIL_NS
+from tracekit.thresholds.tables import CLOCK_FIT_FROM, MAX_CLOCK_RATE, TAIL_NS
 
 
 def named_by_traces(ranks: Sequence[RankOps]) -> dict[int, Mask]:
@@ -244,11 +244,19 @@ def _coincide(mine: F64, theirs: F64, room: _Room) -> float:
 
 
 def _fits(mine: F64, theirs: F64, room: _Room) -> bool:
-    """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns."""
-    shift, rate = line_through(theirs - mine, theirs)
-    missed = float(np.median(np.abs(theirs - mine - shift - rate * theirs)))
+    """Whether the ends, shape (operations,), differ by a constant and a drift that clocks may have; ns.
+
+    A few ends give no rate for certain, but may lie on the line of one that crystals have.
+    """
+    lines = [(line_through(theirs - mine, theirs), ENDS_DRIFT)]
+    if len(mine) < CLOCK_FIT_FROM:
+        lines.append((line_through(theirs - mine, theirs, ENDS_LEAST), MAX_CLOCK_RATE))
     apart = float(np.median(np.diff(np.sort(theirs))))
-    return abs(rate) <= ENDS_DRIFT and missed <= max(room.share * apart, room.ends)
+    most = max(room.share * apart, room.ends)
+    return any(
+        abs(rate) <= fastest and float(np.median(np.abs(theirs - mine - shift - rate * theirs))) <= most
+        for (shift, rate), fastest in lines
+    )
 
 
 def _shown(ranks: Sequence[int]) -> str:

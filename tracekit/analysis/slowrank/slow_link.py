@@ -26,6 +26,7 @@ from tracekit.analysis.slowrank.nodes import (
 )
 from tracekit.analysis.slowrank.statistics import MAD_TO_SIGMA, level_of, spread_of_others
 from tracekit.tables.intervals import I64
+from tracekit.tables.message_order import UNKNOWN_SIZE
 from tracekit.tables.steps import F64
 from tracekit.thresholds.slowrank import (
     CLOCK_DOUBT,
@@ -141,8 +142,12 @@ def _slow_channels(
                 continue
             slow[c].append(found)
             sure |= is_sure(case, c, channels[c], clockless=c in told)
-            late[channels[c]] = np.maximum(delivery[channels[c]] - found.peers * scale[channels[c]], 0.0)
-            untimed = _untimed(case, c, str(ops.token[case.waits.first_row[channels[c][0]]]))
+            token = str(ops.token[case.waits.first_row[channels[c][0]]])
+            usual = found.peers * scale[channels[c]]
+            if token.endswith(UNKNOWN_SIZE) and not ops.channels[c].p2p:  # large ones and small ones
+                usual = delivery[channels[c]] * found.peers / found.here
+            late[channels[c]] = np.maximum(delivery[channels[c]] - usual, 0.0)
+            untimed = _untimed(case, c, token)
             late[untimed] = (np.minimum(delivery[untimed], found.here) - found.peers).clip(0.0)
     for c, several in slow.items():
         rest = _not_compared(case, c, tested[c])
@@ -225,13 +230,14 @@ def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int
 
 
 def _by_place(case: Case, numbers: list[int]) -> list[I64]:
-    """A channel's instances; messages are split by their place in the step, where enough steps repeat them.
+    """A channel's instances; those that may differ are split by their place in the step, if enough steps repeat them.
 
-    In a pipeline every second message of a slow link may be asked for late enough to hide it; that is not noise.
+    In a pipeline every second message of a slow link may be asked for late enough to hide it, and operations whose
+    size is unknown carry now more, now less: that is not noise.
     """
     chosen, ops = np.array(numbers), case.ops
     rows = case.waits.first_row[chosen]
-    if not ops.channels[int(ops.channel[rows[0]])].p2p:
+    if not ops.channels[int(ops.channel[rows[0]])].p2p and not str(ops.token[rows[0]]).endswith(UNKNOWN_SIZE):
         return [chosen]
     steps = [chosen[ops.step[rows] == step] for step in np.unique(ops.step[rows])]
     places = min(len(step) for step in steps)
