@@ -57,7 +57,9 @@ def test_few_ends_on_a_line_tell_a_drift(noise):
     times = [0, 20_000, 30_000_000, 30_020_000, 30_040_000]
     late = [noise * n for n in (1, -1, 1, -1, 1)]
     mine = [comm(t, 100, 0) for t in times]
-    theirs = shifted([comm(t + n, 100, 0) for t, n in zip(times, late, strict=True)], 1e6, 4e-5 if not noise else 0)
+    theirs = shifted(
+        [comm(t + n, 100, 0) for t, n in zip(times, late, strict=True)], 1e6, 4e-5 if not noise else 0
+    )
     ops = matched({0: mine, 1: theirs}, group(0, 0, 1))
     clocks = align(ops)
     assert (clocks.exact[0] == clocks.exact[1]) == (not noise)

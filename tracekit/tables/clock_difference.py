@@ -75,7 +75,7 @@ def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, toler
 
 
 def _joins(points: _Points, best: _Points, tolerance: int) -> bool:
-    """Whether most `points` lie where those of the `best` difference do: the search led to the same clock from aside."""
+    """Whether most `points` lie where those of the `best` difference do: the search came to the same clock."""
     at = {when: difference for when, difference, _ in best}
     same = [abs(at[when] - difference) <= tolerance for when, difference, _ in points if when in at]
     return 2 * sum(same) > len(points)

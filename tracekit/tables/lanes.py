@@ -97,21 +97,17 @@ def _matched(pair: PairOfRanks, u: int, v: int) -> _Lanes | None:
         return None
     known = told or -other
     together = np.abs(one.end[i] - two.end[j]) <= pair.tolerance
-    buffered = {
-        SENDS: one.end[i] <= two.start[j] + pair.tolerance,
-        RECEIVES: two.end[j] <= one.start[i] + pair.tolerance,
-    }
+    sent = one.end[i] <= two.start[j] + pair.tolerance  # before the other rank asked for it
+    received = two.end[j] <= one.start[i] + pair.tolerance
     score = float(together.mean())
-    if score < LANE_ENDS_SHARE:
-        return None
-    for way in (known,) if known else (SENDS, RECEIVES):
-        if (together | buffered[way]).mean() >= COMMON_ENDS_SHARE:
-            ways = np.full(len(i), way) if known else np.where(together, 0, way)
+    tried = [(way, sent if way == SENDS else received, LANE_ENDS_SHARE) for way in (SENDS, RECEIVES)]
+    tried = [t for t in tried if t[0] == known] if known else [*tried, (0, sent | received, BOTH_WAYS_SHARE)]
+    for way, buffered, least in tried:
+        if score >= least and (together | buffered).mean() >= COMMON_ENDS_SHARE:
+            ways = np.where(sent, SENDS, RECEIVES) if not way else np.full(len(i), way)
+            ways = ways if known else np.where(together, 0, ways)
             return _Lanes((one.rank, two.rank), (u, v), score, (one.kernel[i], two.kernel[j]), ways)
-    if known or score < BOTH_WAYS_SHARE or (together | buffered[SENDS] | buffered[RECEIVES]).mean() < COMMON_ENDS_SHARE:
-        return None
-    ways = np.where(together, 0, np.where(buffered[SENDS], SENDS, RECEIVES))
-    return _Lanes((one.rank, two.rank), (u, v), score, (one.kernel[i], two.kernel[j]), ways)
+    return None
 
 
 def _distance(one: I64, two: I64, tolerance: int) -> int | None:

@@ -116,7 +116,8 @@ def _of_rank(source: RankOps, clocks: Clocks, kernels: I64) -> OpenKernels:
     end = clocks.align(rank, source.end[first])
     order = np.lexsort((kernels, end))
     return OpenKernels(
-        rank, clocks.island[rank], clocks.exact.get(rank, clocks.island[rank]), kernels[order], clocks.align(rank, source.start[first])[order], end[order],
+        rank, clocks.island[rank], clocks.exact.get(rank, clocks.island[rank]),
+        kernels[order], clocks.align(rank, source.start[first])[order], end[order],
         source.step[first][order].astype(np.int64), lane[order].astype(np.int64), way[order].astype(np.int64),
         np.where(alone, source.nelems[first], -1)[order],
     )  # fmt: skip
