@@ -29,11 +29,15 @@ class Comparison:
     gaps: float  # by how much the rank's gaps exceed the peers', over all analysed steps
     pauses: float  # the part of it that stands in few long gaps, PAUSES_A_STEP at most
     no_fault: float = 0.0  # the part of the excess that is gaps which its role or chance makes
+    spared: float = (
+        0.0  # by how much longer its kernels would be beside communication that waits, as its peers' are
+    )
 
     def over(self, quantity: Quantity) -> float:
         """By how much the rank exceeds its peers by its own doing, ns."""
         less = self.no_fault if quantity in {"own", "gap"} else 0.0
-        return float(self.mine[quantity] - self.peers[quantity]) - less
+        more = self.spared if quantity in {"own", "busy"} else 0.0
+        return float(self.mine[quantity] - self.peers[quantity]) - less + more
 
     def explains(self, quantity: Quantity) -> bool:
         """Whether the rank's excess in one quantity is at least half of its excess of own time."""
@@ -85,6 +89,9 @@ ALWAYS: Final = (
     Row("gaps without compute a step", "gap"),
 )
 """Evidence of every slow rank; the rows of the sign that decided follow."""
+
+SPARED: Final = Row("part of the compute that communication beside it adds")
+"""Evidence of a rank for which others wait beside their work: their kernels are longer for that, its own are not."""
 
 LONGEST_GAP: Final = "longest gap"
 """What the evidence calls it that tells pauses from slow launches."""

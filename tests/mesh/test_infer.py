@@ -57,7 +57,7 @@ def test_dp_is_what_a_union_has_beyond_cp(style):
     assert same_lines(found.mesh, truth)
 
 
-def test_shards_beyond_cp_are_data_parallel_beside_replicas():
+def test_shards_beside_replicas_are_data_parallel():
     """Shards that hold the context parallel ranks leave an axis of data beside the one that is called replicas."""
     truth = grid(tp=2, cp=2, dp=4)
     uses = groups(truth, ["tp", "cp"])

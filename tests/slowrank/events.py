@@ -30,10 +30,10 @@ class Timeline:
         self._row(begin, end - begin, "kernel", f"ncclDevKernel_{op}", **more)
         self.at = end
 
-    def beside(self, group, us, seq):
-        """A broadcast on a stream of its own, beside what is computed next."""
-        more = {"collective": "broadcast", "group": group, "seq": seq, "stream": 20}
-        self._row(self.at, us, "kernel", "ncclDevKernel_Broadcast", **more)
+    def beside(self, group, us, seq, op="broadcast"):
+        """A collective on a stream of its own, beside what is computed next."""
+        more = {"collective": op, "group": group, "seq": seq, "stream": 20}
+        self._row(self.at, us, "kernel", f"ncclDevKernel_{op}", **more)
 
     def silent(self, name, end):
         """A kernel on a stream of its own, for which the rank waits, and of which nothing else tells."""

@@ -79,7 +79,7 @@ def test_ranks_without_collectives_are_aligned_by_their_messages(clock):
     assert told(ops) == told(found(pipeline())[0])
 
 
-def test_another_difference_that_leads_to_the_same_clock_is_no_rival():
+def test_a_difference_that_joins_the_best_is_no_rival():
     """Two messages after each other fit when moved by one as well; in all other steps both lead to the same clock."""
     rows = {0: [], 1: []}
     for n in range(5):
@@ -109,7 +109,7 @@ def test_clocks_that_few_collectives_tell_may_drift(rate):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_messages_of_both_ways_on_one_stream_are_paired_by_their_order(waits):
+def test_one_stream_may_carry_both_ways(waits):
     """Sends go to a buffer, and every second receive finds its message there; without waits nothing tells a pair."""
     rows = {0: [], 1: []}
     for n in range(24):

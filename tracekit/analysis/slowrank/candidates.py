@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import typical
 from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.measured import Rows
+from tracekit.analysis.slowrank.spun_longer import relieved
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.usual_work import usual_of
 from tracekit.analysis.slowrank.what_if import StepModel
@@ -76,9 +77,13 @@ def significant_rows(case: Case, share: float) -> npt.NDArray[np.int64]:
 
 
 def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
-    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers."""
+    """Own times (ranks × steps, ns) in which `rows` take no longer than the median of their unsuspected peers.
+
+    Kernels of the others are no longer beside communication that waits for `rows`.
+    """
     told = case.met.told
-    return np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+    own = np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
+    return np.maximum(relieved(case.met.spun, own, case.stages, rows), 0.0)
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
@@ -142,15 +147,15 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
     usual = usual_of(case, rows)
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:
-        cured = own.copy()
+        cured = relieved(case.met.spun, own, case.stages, kept)
         cured[kept] = target[kept]
         gain = model.recorded_ns - model.step_ns(cured, usual=usual)
         if gain <= 0:
             return None
         lost = []
         for row in kept:
-            but_one = cured.copy()
-            but_one[row] = own[row]
+            but_one = own.copy()
+            but_one[np.setdiff1d(kept, row)] = target[np.setdiff1d(kept, row)]
             lost.append(model.step_ns(but_one, usual=usual) - (model.recorded_ns - gain))
         least = min(SUSPECT_SHARE * max(lost), ALSO_SUSPECT * case.step_ns)
         needed = np.array([v >= least and v > 0 for v in lost])

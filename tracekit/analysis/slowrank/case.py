@@ -38,9 +38,13 @@ class Case(Measured):
     def base_ns(self) -> float:
         """The step that a saving of the model is a share of, ns: a table's lasts as long as its operations.
 
-        Of traces it is the recorded step, because what is not matched may shorten the model's.
+        Of traces it is the recorded step, because what is not matched may shorten the model's; where ranks drifted
+        apart in the recording, a step of those that no longer do.
         """
-        return self.model.recorded_ns if isinstance(self.model, TableModel) else self.step_ns
+        model = self.model
+        if isinstance(model, TableModel):
+            return model.recorded_ns
+        return self.step_ns + model.recorded_ns - model.replayed_ns
 
     @cached_property
     def residual_ns(self) -> float:
@@ -63,9 +67,9 @@ class Case(Measured):
             model, TableModel
         ):  # with its gaps, which count where some ranks lie idle longer than others
             return max(abs(model.replayed_ns - self.step_ns), model.gaps_ns(self.stages))
-        whole = abs(model.recorded_ns - self.step_ns)
-        if model.recorded_ns > self.step_ns:
-            whole = max(0.0, model.recorded_ns - float(np.nanmean(np.nanmax(self.steps.wall, axis=0))))
+        whole = abs(model.replayed_ns - self.step_ns)
+        if model.replayed_ns > self.step_ns:
+            whole = max(0.0, model.replayed_ns - float(np.nanmean(np.nanmax(self.steps.wall, axis=0))))
         row = {rank: i for i, rank in enumerate(self.steps.ranks)}
         column = {number: i for i, number in enumerate(self.steps.numbers)}
         stood = np.zeros(self.steps.own.shape)

@@ -18,15 +18,16 @@ from tracekit.units import ms
 
 
 def explain(
-    suspect: Features, peers: Sequence[Features], no_fault: float = 0.0
+    suspect: Features, peers: Sequence[Features], no_fault: float = 0.0, spared: float = 0.0
 ) -> tuple[Cause, tuple[Evidence, ...]]:
     """(cause of one rank's excess over its peers, the quantities that show it in ms a step).
 
-    no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step.
+    no_fault: the part of its gaps beyond the peers' that its role or chance makes, ns a step. spared: by how much
+    longer its kernels would be beside communication that waits for others, as its peers' are.
     """
     if not peers:
         return "unknown", (Evidence("own time a step", ms(suspect.own), None, "ms"),)
-    rank = replace(_beside(suspect, peers), no_fault=no_fault)
+    rank = replace(_beside(suspect, peers), no_fault=no_fault, spared=spared)
     evidence = _evidence(rank, ALWAYS)
     if rank.over("own") <= 0:
         return "unknown", evidence

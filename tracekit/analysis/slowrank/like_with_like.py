@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.excess import rank_excess, recurs
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.role_gaps import costs_much, noise_of, role_gaps
+from tracekit.analysis.slowrank.spun_longer import spun_longer
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others, spread
 from tracekit.tables.beside_communication import stretched
 from tracekit.tables.compute_time import compute_in_steps
@@ -27,10 +28,11 @@ class Circumstances:
     """Own time beyond the peers' that is nobody's fault; ranks × steps as in `Steps`, ns."""
 
     tokens: Dealt  # all-to-alls brought more or fewer tokens
-    beside: F64  # kernels shared the device with communication that the peers do not have
+    beside: F64  # kernels shared the device with more communication than the peers', or with less (below 0)
     role: F64  # gaps that the rank's role makes
     chance: F64  # gaps that differ by chance, of ranks whose compute tells that they are slow
     of_role: I64  # rows of ranks with such a role
+    spun: F64  # kernels are longer beside communication, all in all; NaN where nothing tells
     computing: Excess | None = None  # compute beyond the peers', where `chance` was taken off
     by_compute: tuple[int, ...] = ()  # the rows of which this is so
 
@@ -50,13 +52,13 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
     none = np.zeros(run.steps.own.shape)
     nobody = np.zeros(0, np.int64)
     if of_table:
-        return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody)
+        return Circumstances(Dealt(none, none, 0.0), none, none, none, nobody, none * np.nan)
     tokens = dealt_tokens(run.ops, run.steps, run.stages)
-    plain = Circumstances(tokens, none, none, none, nobody)
+    plain = Circumstances(tokens, none, none, none, nobody, spun_longer(run))
     computed = _computed(run)
     if computed is None:
         longer = _significant(run, alike_excess(run, plain))
-        return replace(plain, beside=_beside(run, np.flatnonzero(longer).tolist()))
+        return replace(plain, beside=_beside(run, plain, np.flatnonzero(longer).tolist()))
     rows, role = role_gaps(run, computed)
     found = _of_parts(run, replace(plain, role=role, of_role=rows), computed)
     if costs_much(run, rows, role) and not _significant(run, alike_excess(run, found)).any():
@@ -67,7 +69,7 @@ def circumstances(run: Measured, *, of_table: bool) -> Circumstances:
 def _of_parts(run: Measured, met: Circumstances, computed: F64) -> Circumstances:
     """`met` with what ran beside kernels, and with gaps that differ by chance; `computed` is compute by step, ns."""
     suspected = _significant(run, alike_excess(run, met)) | _computes_longer(run, met, computed)[1]
-    found = replace(met, beside=_beside(run, np.flatnonzero(suspected).tolist()))
+    found = replace(met, beside=_beside(run, met, np.flatnonzero(suspected).tolist()))
     computing, apart = _computes_longer(run, found, computed)
     return _of_compute(run, found, computing, np.flatnonzero(apart))
 
@@ -138,10 +140,16 @@ def _of_compute(run: Measured, met: Circumstances, computing: Excess, rows: I64)
     return replace(met, chance=chance, computing=computing, by_compute=tuple(rows.tolist()))
 
 
-def _beside(run: Measured, rows: list[int]) -> F64:
-    """Own time for which communication makes the kernels of `rows` longer than it does their peers', rows × steps."""
+def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
+    """Own time for which communication makes kernels longer than it does the peers', ranks × steps.
+
+    Of stages in which some wait less than others it is told of all ranks, else of `rows`.
+    """
     found = np.zeros(run.steps.own.shape)
     for stage in run.stages:
+        if np.isfinite(met.spun[stage]).any():
+            found[stage] = np.nan_to_num(met.spun[stage] - np.nanmedian(met.spun[stage], axis=0))
+            continue
         mine = [row for row in rows if row in stage]
         others = [
             row for row in stage.tolist() if row not in mine and run.ops.per_rank[run.steps.ranks[row]].on_gpu

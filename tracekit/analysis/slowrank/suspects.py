@@ -10,10 +10,10 @@ from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.statistics import confidence
 from tracekit.analysis.slowrank.suspect_work import features_of, launches_alike, pace_beside, peers_of
-from tracekit.causes import ALWAYS, LONGEST_GAP
+from tracekit.causes import ALWAYS, LONGEST_GAP, SPARED
 from tracekit.findings import Cause, Evidence, PathLevel, Suspect, Verdict
 from tracekit.thresholds.launches import HOST_PACE
-from tracekit.thresholds.slowrank import MAJORITY, STEP_SHARE
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, MAJORITY, STEP_SHARE
 from tracekit.units import ms
 
 
@@ -40,10 +40,11 @@ def explain_rank(
     """
     mine = features_of(case, row)
     peers = peers_of(case, row, suspects, other_stages=other_stages)
-    cause, evidence = explain(mine, peers, _no_fault(case, row)) if mine is not None else ("unknown", ())
+    told = _no_fault(case, row), _spared(case, row)
+    cause, evidence = explain(mine, peers, *told) if mine is not None else ("unknown", ())
     if cause == "host_stall" and evidence[-1].what == LONGEST_GAP and _launches_slowly(case, row):
         cause = "cpu_launch"
-    return cause, evidence
+    return cause, (*evidence, *_spared_evidence(case, row))
 
 
 def _launches_slowly(case: Case, row: int) -> bool:
@@ -60,6 +61,19 @@ def _no_fault(case: Case, row: int) -> float:
     """
     beyond = float(np.nan_to_num(case.found.mean[row])) - most_saved_ns(case, np.array([row]))
     return float(np.nanmean(case.met.gaps[row])) + max(beyond, 0.0)
+
+
+def _spared(case: Case, row: int) -> float:
+    """By how much longer kernels of the rank in `row` would be if it waited beside its work as its peers do, ns."""
+    return max(-float(np.nanmean(case.met.beside[row])), 0.0)
+
+
+def _spared_evidence(case: Case, row: int) -> tuple[Evidence, ...]:
+    """What communication adds to the compute of the rank in `row` and of its peers, where they differ by much."""
+    if _spared(case, row) < CANDIDATE_SHARE * case.step_ns:
+        return ()
+    mine = float(np.nanmean(case.met.spun[row]))
+    return (Evidence(SPARED.what, ms(mine), ms(mine + _spared(case, row)), "ms"),)
 
 
 def suspect_of(
@@ -85,17 +99,17 @@ def suspect_of(
     return Suspect(rank, host, case.mesh.coords(rank), ms(lost), round(sure, 3), tuple(slow), cause, evidence)
 
 
-def agrees(suspect: Suspect, no_fault_ms: float = 0.0) -> bool:
+def agrees(suspect: Suspect, no_fault_ms: float = 0.0, spared_ms: float = 0.0) -> bool:
     """Whether the suspect's excess, its price and its cause tell the same, by the evidence that is shown.
 
     Its own time exceeds its peers', and what its cause lies in (compute, gaps, or own time where the cause is unknown)
     exceeds theirs by half of the price or more. True where there was nobody to compare it with. `no_fault_ms` a step
-    of its gaps count for nothing.
+    of its gaps count for nothing, and its kernels would be `spared_ms` longer if it waited as its peers do.
     """
     over = [e.value - e.peers_median for e in suspect.evidence[: len(ALWAYS)] if e.peers_median is not None]
     if len(over) < len(ALWAYS):
         return True
-    own, busy, gaps = over[0] - no_fault_ms, over[1], over[2] - no_fault_ms
+    own, busy, gaps = over[0] - no_fault_ms + spared_ms, over[1] + spared_ms, over[2] - no_fault_ms
     part = {"gpu_compute": busy, "unknown": own}.get(suspect.cause, gaps)
     return own > 0 and part >= MAJORITY * suspect.lost_ms_per_step
 
@@ -115,4 +129,4 @@ def stands(case: Case, suspect: Suspect) -> bool:
     row = case.steps.row(suspect.rank)
     others = np.setdiff1d(next(g for g in case.stages if row in g), row).tolist()
     slow = suspect.cause != "cpu_launch" or not launches_alike(case, (row,), others)
-    return slow and agrees(suspect, ms(_no_fault(case, row)))
+    return slow and agrees(suspect, ms(_no_fault(case, row)), ms(_spared(case, row)))

@@ -44,8 +44,14 @@ class StepModel:
 
     @cached_property
     def recorded_ns(self) -> float:
-        """Mean step time of the model with the recorded own times and transfers, ns."""
+        """Mean step time with the recorded own times and transfers, once ranks no longer drift apart, ns."""
         return self.step_ns(self.own)
+
+    @cached_property
+    def replayed_ns(self) -> float:
+        """The same from where each rank began the recording, ns: what was recorded, if the model holds."""
+        total = sum(float(np.median(ends) - np.median(self._begins(n))) for n, ends in enumerate(self._ends))
+        return total / max(sum(len(columns) for columns, _ in self.runs), 1)
 
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
@@ -161,16 +167,16 @@ class StepModel:
     def _span(self, n: int, gaps: Sequence[F64], transfer: F64) -> float:
         """How long run `n` takes, ns: where nothing ends steps together, once ranks no longer drift apart.
 
-        Stages begin the recorded steps as far apart as their slowness put them. Without it they would begin otherwise,
-        so a run in which ranks drift more than in the recorded one is repeated from where each rank ended, until all
-        take equally long. Ranks that no wait joins never do.
+        Stages begin the recorded steps as far apart as their slowness put them, and the first step of a recording is
+        shorter for those that wait. Any run in which ranks drift is repeated from where each rank ended, until all take
+        equally long. Ranks that no wait joins never do.
         """
         begins = self._begins(n)
         spans: list[float] = []
         while len(spans) < MOST_REPEATS:
             ends, _, _ = self._run(n, gaps, transfer, begins)
             spans.append(float(np.median(ends)) - float(np.median(begins)))
-            if np.ptp(ends - begins) <= self._drifts[n] + DRIFT_SHARE * spans[-1]:
+            if np.ptp(ends - begins) <= DRIFT_SHARE * spans[-1]:
                 return spans[-1]
             begins = ends
         return spans[0]
@@ -180,13 +186,12 @@ class StepModel:
         return np.array([line.start for line in self.runs[n][1]])
 
     @cached_property
-    def _drifts(self) -> tuple[float, ...]:
-        """By how much some ranks take longer than others through each run with nothing changed, ns."""
+    def _ends(self) -> tuple[F64, ...]:
+        """When each rank of each run ends with nothing changed, ns."""
         found = []
         for n, (columns, timelines) in enumerate(self.runs):
             gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
-            ends, _, _ = self._run(n, gaps, self.transfer, self._begins(n))
-            found.append(float(np.ptp(ends - self._begins(n))))
+            found.append(self._run(n, gaps, self.transfer, self._begins(n))[0])
         return tuple(found)
 
     @cached_property

@@ -1,0 +1,83 @@
+"""Kernels beside communication that waits are longer on all ranks but the late one, whose lateness counts whole."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.spun_longer import relieved
+
+RANKS, STEPS, LAYERS, TRANSFER = 6, 4, 8, 50.0
+WORLD, SIDE = 0, 1
+SPEED = 1.3
+"""How much longer a kernel takes while it shares the device."""
+
+
+def stretched(us, shared):
+    """How long a kernel of `us` takes whose first `shared` µs are beside communication."""
+    return us + min(shared * (1 - 1 / SPEED), us * (SPEED - 1))
+
+
+def spinning(folder, pause, late=2, work=1.0):
+    """The host of one rank is `pause` µs late for each of the all-reduces that run beside work; ranks end together.
+
+    `work` scales the kernels of that rank.
+    """
+    lines = [Timeline(rank) for rank in range(RANKS)]
+    for step in range(STEPS):
+        begins = [line.at for line in lines]
+        for layer in range(LAYERS):
+            for line in lines:
+                line.compute(500 * (work if line.rank == late else 1))
+                line.at += pause if line.rank == late else 0
+            last = max(line.at for line in lines)
+            for line in lines:
+                shared = last + TRANSFER - line.at
+                line.beside(SIDE, shared, step * LAYERS + layer, op="all_reduce")
+                line.compute(stretched(1500 * (work if line.rank == late else 1), shared))
+            handles = {line.rank: line.post(WORLD) for line in lines} if layer % 4 == 3 else {}
+            for line in lines if handles else ():
+                line.finish(handles[line.rank], max(at for at, *_ in handles.values()) + TRANSFER)
+        for line, begin in zip(lines, begins, strict=True):
+            line.step(step, begin)
+    groups = {WORLD: tuple(range(RANKS)), SIDE: tuple(range(RANKS))}
+    return write_run(folder, lines, groups, {WORLD: "mesh_dp", SIDE: "side"}, RANKS)
+
+
+def lasts(folder, pause, **more):
+    """Mean length of a step, ns."""
+    return prepared(spinning(folder, pause, **more), grid(dp=RANKS)).step_ns
+
+
+@pytest.mark.parametrize(("pause", "work"), [(150, 1.0), (300, 1.0), (20, 1.15)])
+def test_the_price_counts_what_waiting_adds_to_the_others(tmp_path, pause, work):
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    usual = lasts(folders[0], 0)
+    run = spinning(folders[1], pause, work=work)
+    found = analyse(run)
+    assert [s.rank for s in found.suspects] == [2]
+    truth = prepared(run, grid(dp=RANKS)).step_ns / usual
+    assert found.what_if.slowdown == pytest.approx(truth, abs=0.005)
+
+
+def test_evidence_tells_what_waiting_adds(tmp_path):
+    found = analyse(spinning(tmp_path, 300))
+    told = {e.what: (e.value, e.peers_median) for e in found.suspects[0].evidence}
+    mine, peers = told["part of the compute that communication beside it adds"]
+    assert mine <= LAYERS * TRANSFER * (1 - 1 / SPEED) / 1000
+    assert peers > 0.5
+
+
+def test_nobody_is_late_where_all_wait_alike(tmp_path):
+    assert analyse(spinning(tmp_path, 0)).verdict == "healthy"
+
+
+def test_only_the_stage_of_the_cured_is_relieved():
+    spun = np.array([[1.0], [5.0], [5.0], [7.0], [7.0]])
+    own = np.full((5, 1), 100.0)
+    stages = [np.array([0, 1, 2]), np.array([3, 4])]
+    assert relieved(spun, own, stages, np.array([0])).ravel().tolist() == [100, 96, 96, 100, 100]
+    assert relieved(spun * np.nan, own, stages, np.array([0])).ravel().tolist() == [100] * 5
