@@ -83,6 +83,17 @@ def test_calls_without_records_are_members_of_a_batch():
     assert list(zip(ops.op, ops.src, ops.dst, strict=True)) == [("send", 7, 9), ("recv", 9, 7)]
 
 
+@pytest.mark.parametrize(
+    ("given", "received", "way"), [(64, 0, 1), (0, 64, -1), (64, 64, 0), (None, None, 0)]
+)
+def test_a_batch_sends_its_input_and_receives_its_output(given, received, way):
+    issue = record(10, 20, "batch_op_issue", group=0)
+    sizes = {"in_nelems": given, "out_nelems": received}
+    kernel = bare(40, 5, 7, collective="batch_op_issue", group=0, **sizes)
+    ops = recorded(7, issue, launch(15, 7), kernel, groups=(GROUP,))
+    assert (ops.op, ops.way.tolist()) == (("send_recv",), [way])
+
+
 def test_a_message_nobody_explains_stays_open():
     assert ends(*call("recv", group=0)) == ("send_recv", -1, -1)
     assert ends(*call("recv")) == ("send_recv", -1, -1)

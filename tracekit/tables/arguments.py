@@ -18,12 +18,16 @@ from tracekit.tables.event_columns import Values, ints, strings
 from tracekit.tables.host_events import Host
 from tracekit.tables.intervals import I64
 from tracekit.tables.kernel_records import Joined
-from tracekit.tables.operation_names import MESSAGES, OTHER, UNDIRECTED, canonical_op
+from tracekit.tables.operation_names import MESSAGES, OTHER, RECEIVES, SENDS, UNDIRECTED, canonical_op
 from tracekit.tables.peers import Peers
 from tracekit.tables.step_marks import I32
 
 _UNTOLD: Final = ("send_recv", "other")
 """What the names of kernels say that may be any collective: NCCL's all-to-all, and everything of RCCL."""
+
+
+_BATCH: Final = "batch_op_issue"
+"""A batch of messages of torch 2.15's backend: its input is what it sends, its output what it receives."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def read_arguments(
     names = strings(events.column("name").take(pa.array(rows[joined.kernel])))
     collectives = strings(taken.column("collective"))
     kinds = _kinds(collectives, names)
-    nelems = np.maximum(ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1))
+    given, received = ints(taken, "in_nelems", -1), ints(taken, "out_nelems", -1)
+    nelems = np.maximum(given, received)
     group = ints(taken, "group", -1)
     src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
     place = np.full(len(kinds), -1)
@@ -71,12 +76,15 @@ def read_arguments(
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
         kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry] = ends
+    batched = np.array([c == _BATCH for c in collectives], bool) & (way == 0)
+    way[batched & (given > 0) & (received == 0)] = SENDS
+    way[batched & (given == 0) & (received > 0)] = RECEIVES
     told = zip(kinds, strings(taken.column("dtype")), nelems.tolist(), strict=True)
     token = tuple(sys.intern(f"{'p2p' if o in MESSAGES else o}/{d or ''}/{n}") for o, d, n in told)
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
-        ints(taken, "out_nelems", -1), place,
+        received, place,
     )  # fmt: skip
 
 
