@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
+from tracekit.analysis.slowrank.gap_cure import without_gaps
 from tracekit.analysis.slowrank.nodes import nodes_of
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike, paused_hosts
@@ -75,8 +76,10 @@ def long_stage(case: Case) -> LongStage | None:
         return None
     loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
     computed = _compute(case)
-    if loaders or computed is None:
-        return replace(alone, loaders=loaders) if alone.high >= least else None
+    if loaders:
+        return replace(_without_gaps(case, found[0], alone), loaders=loaders)
+    if computed is None:
+        return alone if alone.high >= least else None
     work = _priced(case, _of_work(case, found, computed))
     if work.high >= least or alone.high < least:
         return work if work.high >= least else None
@@ -215,6 +218,20 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     low = gain if isinstance(case.model, TableModel) else _saved(case.pinned_model, case.pinned_model, cured)
     high = min(max(high, gain), max(most, gain))
     return LongStage(tuple(order), found[0].z, longer, gain, max(low, 0.0), high)
+
+
+def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
+    """`priced`, with prices of a cure that shortens only the longest gaps of the `stage`, if its model tells."""
+    models = case.model, case.pinned_model, case.free_model
+    saved = [
+        model.recorded_ns - model.rescaled_ns(without_gaps(case, model, stage.rows.tolist(), stage.over))
+        for model in models
+        if isinstance(model, StepModel)
+    ]
+    if len(saved) < len(models) or saved[0] < priced.gain:
+        return priced
+    gain, low, high = saved
+    return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:

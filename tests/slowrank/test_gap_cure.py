@@ -1,0 +1,56 @@
+"""A cure of gaps takes time from the longest ones, and leaves all else as it was."""
+
+import numpy as np
+import pytest
+
+from tests.slowrank.events import Timeline, write_run
+from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank.gap_cure import _laid_out, _longest, without_gaps
+from tracekit.analysis.slowrank.what_if import StepModel
+
+STAGES, STEPS, BATCHES, WORK, SENT = 4, 3, 4, 1000.0, 20.0
+LOADS = 3000.0
+
+
+def test_the_longest_gaps_are_cut_first():
+    begin, end = np.array([0, 100, 300]), np.array([10, 200, 340])
+    gaps, left = _longest(begin, end, 0.0, 1000.0, 120.0)
+    assert gaps.tolist() == [[100, 200], [300, 340]]
+    assert left.tolist() == [0, 0.5]
+    readings, factors = _laid_out(np.array([0.0, 1000.0]), gaps[::-1], left[::-1])
+    assert readings.tolist() == [0, 100, 200, 300, 340, 1000]
+    assert factors.tolist() == [1, 0, 1, 0.5, 1]
+
+
+def pipeline(folder, loads):
+    """The first stage loads data for `loads` µs at the begin of each step; each stage passes on every batch."""
+    lines = [Timeline(rank) for rank in range(STAGES)]
+    for step in range(STEPS):
+        start = max(line.at for line in lines)
+        for line in lines:
+            line.at = start
+        lines[0].at += loads
+        for _ in range(BATCHES):
+            lines[0].compute(WORK)
+            for one, two in zip(lines, lines[1:], strict=False):
+                group = one.rank + 1
+                handles = one.post(group), two.post(group)
+                end = max(at for at, *_ in handles) + SENT
+                one.finish(handles[0], end)
+                two.finish(handles[1], end)
+                two.compute(WORK)
+        handles = {line.rank: line.post(0) for line in lines}
+        for line in lines:
+            line.finish(handles[line.rank], max(at for at, *_ in handles.values()) + SENT)
+            line.step(step, start)
+    groups = {0: tuple(range(STAGES))} | {n + 1: (n, n + 1) for n in range(STAGES - 1)}
+    return write_run(folder, lines, groups, dict.fromkeys(groups, "mesh_pp") | {0: "mesh_world"}, STAGES)
+
+
+@pytest.mark.parametrize("taken", [1.0, 0.5])
+def test_time_to_load_is_saved_whole(tmp_path, taken):
+    case = prepared(pipeline(tmp_path, LOADS), grid(pp=STAGES))
+    assert isinstance(case.model, StepModel)
+    over = np.full(STEPS, taken * LOADS * 1000)
+    saved = case.model.recorded_ns - case.model.rescaled_ns(without_gaps(case, case.model, [0], over))
+    assert saved == pytest.approx(taken * LOADS * 1000, rel=0.01)
