@@ -1,4 +1,4 @@
-"""A cure that takes time from the longest gaps of a rank alone: where it loads its data, or pauses, and not in its work.
+"""A cure that takes time from the longest gaps of a rank alone: where it loads its data or pauses, not in its work.
 
 A gap at the begin of a step holds up all that follows. Spread over the step, the same time would cost less.
 """
