@@ -1,10 +1,13 @@
 """Kernels beside communication that waits are longer on all ranks but the late one, whose lateness counts whole."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
+from tracekit.analysis.slowrank import evidence_gaps
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.spun_longer import relieved
 
@@ -81,3 +84,16 @@ def test_only_the_stage_of_the_cured_is_relieved():
     stages = [np.array([0, 1, 2]), np.array([3, 4])]
     assert relieved(spun, own, stages, np.array([0])).ravel().tolist() == [100, 96, 96, 100, 100]
     assert relieved(spun * np.nan, own, stages, np.array([0])).ravel().tolist() == [100] * 5
+
+
+@pytest.mark.parametrize(("added", "near"), [(8.0, True), (0.5, False)])
+def test_a_cheap_rank_stays_open_where_waiting_slows_other_stages(tmp_path, monkeypatch, added, near):
+    """Messages that wait for it may slow the compute of other stages, which no replay gives back."""
+    case = prepared(spinning(tmp_path, 0), grid(pp=2, dp=3))
+    beside = np.zeros(case.steps.own.shape)
+    beside[4] = added / 100 * case.step_ns
+    mean, z = np.zeros(RANKS), np.zeros(RANKS)
+    mean[0], z[0] = 0.1 * case.step_ns, 100.0
+    case = replace(case, met=replace(case.met, beside=beside), found=replace(case.found, mean=mean, z=z))
+    monkeypatch.setattr(evidence_gaps, "most_ns", lambda _case, _rows: 0.0)
+    assert (evidence_gaps.nearly_costly(case) is not None) == near

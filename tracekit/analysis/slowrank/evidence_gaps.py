@@ -162,10 +162,31 @@ def nearly_costly(case: Case) -> Undecided | None:
     if not len(rows):
         return None
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
-    if may_cost_ns(price, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
+    more = _spun_elsewhere_ns(case, rows)
+    if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
         return None
     found = bounds_of(case, rows)
-    return replace(found, high=tuple(may_cost_ns(price, float(case.found.mean[r])) for r in found.rows))
+    return replace(
+        found, high=tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
+    )
+
+
+def _may_cost_ns(price: float, more: float, longer: float) -> float:
+    """`may_cost_ns`, and `more` ns a step."""
+    return min(may_cost_ns(price, longer) + more, longer)
+
+
+def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
+    """What communication beside it adds at most to the compute of a rank in other stages than `rows`, ns a step.
+
+    It counts against the ranks of its stage to which it adds least. If it waits for `rows`, through messages, a cure
+    gives some of it back, and nothing tells how much.
+    """
+    found = [0.0]
+    for stage in case.stages:
+        if not len(np.intersect1d(stage, rows)) and len(stage):
+            found.append(float(np.ptp(np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)))))
+    return max(found)
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:
