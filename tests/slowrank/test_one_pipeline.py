@@ -6,6 +6,7 @@ import pytest
 
 from tests.slowrank.jobs import grid, job
 from tests.tables.rows import LARGE, comm, gemm, recorded, recv, send
+from tracekit.analysis.slowrank.joined import _connected, _Linked
 from tracekit.analysis.slowrank.mesh_choice import choose
 from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline
 from tracekit.errors import MeshUnknownError
@@ -101,3 +102,10 @@ def test_messages_to_nobody_leave_the_mesh_open(tmp_path):
     with pytest.raises(MeshUnknownError, match=r"messages name no peer.*--mesh"):
         choose(run, match(lost, run.groups), None, None)
     assert choose(run, match(ranks, run.groups), None, None).mesh.sizes["dp"] == 4
+
+
+@pytest.mark.parametrize(("pairs", "connected"), [(NEIGHBOURS, True), (((0, 1), (2, 3)), False)])
+def test_exchanges_in_parts_of_a_line_are_no_pipeline(pairs, connected):
+    """Experts exchange tokens within parts of the data axis, by kernels that have the name of a message's."""
+    ops = match(stages(pairs, 1), [WORLD])
+    assert _connected(_Linked(ops, {(0, 1, 2, 3)}, 8, sure=False)) is connected

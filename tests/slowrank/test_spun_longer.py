@@ -91,7 +91,7 @@ def test_a_cheap_rank_stays_open_where_waiting_slows_other_stages(tmp_path, monk
     """Messages that wait for it may slow the compute of other stages, which no replay gives back."""
     case = prepared(spinning(tmp_path, 0), grid(pp=2, dp=3))
     beside = np.zeros(case.steps.own.shape)
-    beside[4] = added / 100 * case.step_ns
+    beside[3] = added / 100 * case.step_ns
     mean, z = np.zeros(RANKS), np.zeros(RANKS)
     mean[0], z[0] = 0.1 * case.step_ns, 100.0
     case = replace(case, met=replace(case.met, beside=beside), found=replace(case.found, mean=mean, z=z))

@@ -182,11 +182,9 @@ def _spun_elsewhere_ns(case: Case, rows: npt.NDArray[np.int64]) -> float:
     It counts against the ranks of its stage to which it adds least. If it waits for `rows`, through messages, a cure
     gives some of it back, and nothing tells how much.
     """
-    found = [0.0]
-    for stage in case.stages:
-        if not len(np.intersect1d(stage, rows)) and len(stage):
-            found.append(float(np.ptp(np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)))))
-    return max(found)
+    others = [stage for stage in case.stages if len(stage) and not len(np.intersect1d(stage, rows))]
+    added = [np.nan_to_num(np.nanmean(case.met.beside[stage], axis=1)) for stage in others]
+    return max((float(np.ptp(ranks)) for ranks in added), default=0.0)
 
 
 def tokens_may_explain(case: Case, row: int) -> bool:

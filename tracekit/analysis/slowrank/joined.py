@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, choose, group_uses, world_of
 from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
+from tracekit.disjoint_sets import DisjointSets
 from tracekit.errors import MeshError
 from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
@@ -45,10 +46,8 @@ def joined(
         return ops, choose(run, ops, sizes, order)
     best = tried[0]
     whole = any(len(line) == len(world_of(run, ops)) for line in best.lines)
-    if (
-        whole and not best.sure and not is_one_pipeline(best.ops)
-    ):  # nothing but these links told of a pipeline
-        return ops, choose(run, ops, sizes, order)
+    if not best.sure and (not _connected(best) or (whole and not is_one_pipeline(best.ops))):
+        return ops, choose(run, ops, sizes, order)  # nothing but these links told of a pipeline
     return best.ops, choose(run, best.ops, sizes, order, best.lines if best.links else ())
 
 
@@ -59,6 +58,16 @@ class _Linked(NamedTuple):
     lines: set[tuple[int, ...]]
     links: int
     sure: bool  # that the axis is a pipeline
+
+
+def _connected(found: _Linked) -> bool:
+    """Whether messages connect all ranks of each line that was recorded whole: experts exchange tokens in parts of one."""
+    sets = DisjointSets(found.ops.ranks)
+    for channel in found.ops.channels:
+        if channel.p2p and set(channel.members) <= set(found.ops.ranks):
+            sets.join(*channel.members)
+    whole = [line for line in found.lines if set(line) <= set(found.ops.ranks)]
+    return all(len({sets.find(rank) for rank in line}) == 1 for line in whole)
 
 
 def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> _Linked:
