@@ -61,7 +61,7 @@ class _Linked(NamedTuple):
 
 
 def _connected(found: _Linked) -> bool:
-    """Whether messages connect all ranks of each line that was recorded whole: experts exchange tokens in parts of one."""
+    """Whether messages connect all ranks of each line recorded whole: experts exchange tokens within parts of one."""
     sets = DisjointSets(found.ops.ranks)
     for channel in found.ops.channels:
         if channel.p2p and set(channel.members) <= set(found.ops.ranks):
