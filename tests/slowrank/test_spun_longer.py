@@ -54,7 +54,7 @@ def lasts(folder, pause, **more):
 
 
 @pytest.mark.parametrize(("pause", "work"), [(150, 1.0), (300, 1.0), (20, 1.15)])
-def test_the_price_counts_what_waiting_adds_to_the_others(tmp_path, pause, work):
+def test_the_price_counts_what_waiting_adds(tmp_path, pause, work):
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
         folder.mkdir()
@@ -87,7 +87,7 @@ def test_only_the_stage_of_the_cured_is_relieved():
 
 
 @pytest.mark.parametrize(("added", "near"), [(8.0, True), (0.5, False)])
-def test_a_cheap_rank_stays_open_where_waiting_slows_other_stages(tmp_path, monkeypatch, added, near):
+def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, added, near):
     """Messages that wait for it may slow the compute of other stages, which no replay gives back."""
     case = prepared(spinning(tmp_path, 0), grid(pp=2, dp=3))
     beside = np.zeros(case.steps.own.shape)
