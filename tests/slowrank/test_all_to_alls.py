@@ -64,3 +64,15 @@ def test_messages_that_tell_anything_are_not_silent():
         assert not silent_messages(replace(plain, **{told: np.ones(len(plain.op), np.int64)})).any()
     named = recorded(0, comm(0, 5, 0, "alltoall", stream=24), groups=[])
     assert not silent_messages(named).any()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_stage_without_messages_exchanges_no_tokens(tmp_path, named):
+    """What tensor ranks of a stage receive in step leaves together; with messages beside it, it is another exchange."""
+    ranks = dealt(EXPERTS)
+    if named:
+        ranks = [
+            replace(r, op=("send", *r.op[1:]), dst=np.append((r.rank + 4) % 8, r.dst[1:])) for r in ranks
+        ]
+    _, told = with_all_to_alls(job(tmp_path, grid(dp=8)), ranks, grid(tp=4, pp=2))
+    assert all(("all_to_all" in r.op) == named for r in told)

@@ -8,6 +8,8 @@ import pytest
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
 from tracekit.analysis.slowrank.gap_cure import _laid_out, _longest, without_gaps
+from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.analysis.slowrank.stage_answers import long_stage_answer
 from tracekit.analysis.slowrank.what_if import StepModel
 
 STAGES, STEPS, BATCHES, WORK, SENT = 4, 3, 4, 1000.0, 20.0
@@ -24,8 +26,11 @@ def test_the_longest_gaps_are_cut_first():
     assert factors.tolist() == [1, 0, 1, 0.5, 1]
 
 
-def pipeline(folder, loads):
-    """The first stage loads data for `loads` µs at the begin of each step; each stage passes on every batch."""
+def pipeline(folder, loads, late=0.0, head=1.0):
+    """The first stage loads data for `loads` µs at the begin of each step; each stage passes on every batch.
+
+    Hosts of all stages but the last are `late` for each batch, whose kernels are `head` times as long as others'.
+    """
     lines = [Timeline(rank) for rank in range(STAGES)]
     for step in range(STEPS):
         start = max(line.at for line in lines)
@@ -33,6 +38,7 @@ def pipeline(folder, loads):
             line.at = start
         lines[0].at += loads
         for _ in range(BATCHES):
+            lines[0].at += late
             lines[0].compute(WORK)
             for one, two in pairwise(lines):
                 group = one.rank + 1
@@ -40,7 +46,9 @@ def pipeline(folder, loads):
                 end = max(at for at, *_ in handles) + SENT
                 one.finish(handles[0], end)
                 two.finish(handles[1], end)
-                two.compute(WORK)
+                last = two.rank == STAGES - 1
+                two.at += 0 if last else late
+                two.compute(WORK * (head if last else 1))
         handles = {line.rank: line.post(0) for line in lines}
         for line in lines:
             line.finish(handles[line.rank], max(at for at, *_ in handles.values()) + SENT)
@@ -56,3 +64,14 @@ def test_time_to_load_is_saved_whole(tmp_path, taken):
     over = np.full(STEPS, taken * LOADS * 1000)
     saved = case.model.recorded_ns - case.model.rescaled_ns(without_gaps(case, case.model, [0], over))
     assert saved == pytest.approx(taken * LOADS * 1000, rel=0.01)
+
+
+def test_longer_compute_counts_beside_late_hosts(tmp_path):
+    """Its own time is that of stages that stand still for their hosts as long; its work costs all the same."""
+    case = prepared(pipeline(tmp_path, 0, late=300, head=1.3), grid(pp=STAGES))
+    own = np.nanmean(case.steps.own, axis=1)
+    assert own.max() < 1.01 * own.min()
+    stage = long_stage(case)
+    assert stage is not None
+    assert (stage.rows, stage.by_compute) == ((STAGES - 1,), True)
+    assert "of compute against" in long_stage_answer(case, stage, "").reason

@@ -169,6 +169,9 @@ LINK_RATIO: Final = 1.25
 LINK_RATIO_OF_TWO: Final = 1.6
 """The same where there is one peer only, whose own spread is unknown."""
 
+USUALLY_SLOW: Final = 2.0
+"""Transfers of most channels that take this many times as long as the quickest ones are waits for somebody else."""
+
 NETWORKS_RATIO: Final = 20.0
 """A link between nodes takes at most this many times as long as one inside a node by design: 450 against 25 GB/s."""
 

@@ -4,7 +4,7 @@ NCCL carries an all-to-all out by sends and receives, in a kernel of that name. 
 more that came one after the other is no message between two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from tracekit.analysis.slowrank.possible_ways import allowed_ways
 from tracekit.mesh import Mesh
 from tracekit.store import Run
 from tracekit.tables.common_ends import Members, Together, choose
+from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.operations import RankOps
 from tracekit.tables.places_apart import ways_by_place
 from tracekit.tables.stream_sequences import NO_GROUP, StreamClass, stream_classes
@@ -22,6 +23,7 @@ from tracekit.tables.usual_numbering import Way, by_parts, members_of
 from tracekit.thresholds.tables import LEAST_IN_ALL_TO_ALL
 
 ALL_TO_ALL = "all_to_all"
+PIPELINE = "pp"
 
 
 def silent_messages(rank: RankOps) -> npt.NDArray[np.bool_]:
@@ -41,9 +43,23 @@ def with_all_to_alls(run: Run, ranks: list[RankOps], mesh: Mesh) -> tuple[Run, l
     for streams, ways in allowed_ways(run, mesh, classes, recorded):
         alike = _dealt(streams, ways, recorded)
         found |= members_of([(streams, alike)], recorded) if alike else {}
+    if mesh.sizes[PIPELINE] > 1:
+        mute = {r.rank for r in ranks if not _exchanges(r, found)}
+        found = {key: group for key, group in found.items() if not mute & set(group)}
     if not found:
         return run, ranks
     return named(run, [_renamed(r, found) for r in ranks], found)
+
+
+def _exchanges(rank: RankOps, found: Mapping[tuple[int, int], Members]) -> bool:
+    """Whether a rank of a pipeline has messages beside the all-to-alls that were `found`, as every stage does.
+
+    Messages of tensor ranks, which are in step, leave together as well.
+    """
+    silent, stream = silent_messages(rank), rank.stream
+    if stream is not None:
+        silent &= ~np.isin(stream, [s for r, s in found if r == rank.rank])
+    return bool(silent.any() or np.isin(np.array(rank.op, str), MESSAGES).any())
 
 
 def _dealt(streams: StreamClass, ways: Sequence[Way], recorded: set[int]) -> list[Way]:

@@ -14,6 +14,7 @@ from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.near_threshold import may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
 from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.usually_slow import usually_slow_ns
 from tracekit.analysis.slowrank.wording import add_traces
 from tracekit.findings import Coverage
 from tracekit.tables.compute_time import compute_in_steps
@@ -162,7 +163,7 @@ def nearly_costly(case: Case) -> Undecided | None:
     if not len(rows):
         return None
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
-    more = _spun_elsewhere_ns(case, rows)
+    more = max(_spun_elsewhere_ns(case, rows), usually_slow_ns(case))
     if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
         return None
     found = bounds_of(case, rows)

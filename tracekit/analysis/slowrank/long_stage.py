@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
 from tracekit.analysis.slowrank.gap_cure import without_gaps
+from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.nodes import nodes_of
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others
 from tracekit.analysis.slowrank.suspect_work import late_loaders, launches_alike, paused_hosts
@@ -53,6 +54,7 @@ class LongStage:
     hosts_alike: bool = False  # its hosts launch as fast as the others'
     paused: tuple[int, ...] = ()  # those of `rows` whose processes pause, if it is idle
     by_design: bool = False  # all of them do, on several nodes
+    by_compute: bool = False  # only its compute is longer: other stages stand still for their hosts as long
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def long_stage(case: Case) -> LongStage | None:
     found = _longest(case, case.steps.own)
     alone = _price(case, found[:1]) if found else None
     if alone is None or (alone.high < least and len(found) == 1):
-        return None
+        return _computing_longer(case, least)
     loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
     computed = _compute(case)
     if loaders:
@@ -86,6 +88,19 @@ def long_stage(case: Case) -> LongStage | None:
     others = _longest(case, computed)
     work = _priced(case, others) if others else work
     return work if work.high >= least else _idle(case, alone)
+
+
+def _computing_longer(case: Case, least: float) -> LongStage | None:
+    """The stage that computes longer, though others stand still for their hosts as long; None where that costs little.
+
+    Hosts must leave the saving: without its work the stage may stand still as the others do.
+    """
+    computed = _compute(case)
+    found = _longest(case, computed) if computed is not None else []
+    work = _priced(case, found) if found else None
+    if work is None or min(work.gain, most_saved_ns(case, np.array(work.rows))) < least:
+        return None
+    return replace(work, by_compute=True)
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:

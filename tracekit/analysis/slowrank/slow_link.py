@@ -130,7 +130,7 @@ def _slow_channels(
     late, scheduled, sure = np.zeros(len(delivery)), _thread_doubt(case), False
     slow: dict[int, list[_Slowness]] = defaultdict(list)
     tested: dict[int, list[int]] = defaultdict(list)
-    for channels in _peers(case, message, nodes):
+    for channels in comparable(case, message, nodes):
         for c, numbers in channels.items():
             tested[c] += numbers
         told = _compare(case, channels, brief)  # without any clock
@@ -178,8 +178,8 @@ def _not_compared(case: Case, channel: int, compared: list[int]) -> I64:
     return np.setdiff1d(np.flatnonzero(usable & (case.ops.channel[rows] == channel)), compared)
 
 
-def _peers(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
-    """Channel → instances of one `message` (by instance), for each set of two or more channels that can be compared.
+def comparable(case: Case, message: list[str], nodes: Mapping[int, str | int]) -> list[dict[int, list[int]]]:
+    """Return channel → instances of one `message` (by instance), for each set of channels that can be compared.
 
     `nodes` are those of the ranks; where they are unknown, channels of any reach are compared.
     """

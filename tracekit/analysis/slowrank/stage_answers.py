@@ -17,6 +17,7 @@ from tracekit.analysis.slowrank.suspects import Answer, explain_rank, suspect_of
 from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
 from tracekit.causes import CAUSES
 from tracekit.findings import Cause, Evidence, Suspect
+from tracekit.tables.compute_time import compute_in_steps
 from tracekit.thresholds.slowrank import MIN_LOST_SHARE, RANKS_LISTED, STAGE_TELLING_PEERS
 from tracekit.units import ms
 
@@ -33,19 +34,22 @@ def long_stage_answer(case: Case, found: LongStage, besides: str) -> Answer:
     """Pipeline stages have more work than the others, or their node is slow; `besides` ends the reason."""
     ranks = [case.steps.ranks[r] for r in found.rows]
     stages = _stages(case, found)
-    own = {i: case.steps.own[g] for i, g in enumerate(case.stages)}
+    spent = compute_in_steps(case.ops, case.steps) if found.by_compute else case.steps.own
+    own = {i: spent[g] for i, g in enumerate(case.stages)}
     levels = {i: float(np.nanmean(times)) for i, times in own.items() if np.isfinite(times).any()}
     mine = float(np.mean([levels[i] for i in stages]))
     others = float(np.median([v for i, v in levels.items() if i not in stages]))
     long = f"{stages_in_words(case, found)} {_has(case, found)} more work than the others"
-    than = f"{ms(mine):.1f} ms against {ms(others):.1f} ms a step"
+    of = " of compute" if found.by_compute else ""
+    than = f"{ms(mine):.1f} ms{of} against {ms(others):.1f} ms a step"
     node = node_of(case, found.rows)
     if node and len(stages) > 1 and not runs_more(case, found.rows):
         told = f"all ranks of {node} take longer ({than}), which are all ranks of several stages: the node is slow, or"
         return _slow_node_answer(case, found, f"{told} {long}, in kernels as many as theirs{besides}")
     (row,) = CAUSES["stage_imbalance"].signs[0].rows
     named = listed(stages)
-    evidence = (Evidence(row.what.format(stage=named), ms(mine), ms(others), "ms"),)
+    what = f"compute of stage {named} a step" if found.by_compute else row.what.format(stage=named)
+    evidence = (Evidence(what, ms(mine), ms(others), "ms"),)
     suspects = tuple(
         _bounded(suspect_of(case, row, found.gain, found.z, "stage_imbalance", evidence), found)
         for row in found.rows
