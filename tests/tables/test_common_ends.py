@@ -105,3 +105,15 @@ def test_ways_that_cross_each_other_stay_open():
 def test_ranks_in_step_that_never_wait_prove_nothing():
     together = Together(recorded(DATA, jitter=0.5 * US))
     assert choose_in_step(together, [TENSOR, DATA, WHOLE]) is None
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+def test_most_parts_of_a_group_wait_for_the_late_one(late):
+    """Pairs in step come to a collective of all; the pairs before the late one take far longer than it does."""
+    ends = np.tile(np.arange(OPS) * 1e6, (8, 1)) + np.random.default_rng(0).normal(0, 0.4 * US, (8, OPS))
+    lasted = np.full((8, OPS), 50 * US)
+    lasted[: 2 * late] = 2_000 * US
+    lasted[1::2] += 400 * US  # one of each pair waits for the other
+    together = Together(StreamClass(dict.fromkeys(range(8), 20), tuple(range(8)), ends - lasted, ends, 2))
+    assert together.even(TENSOR) == (late < 3)
+    assert choose(together, [TENSOR]) == (0 if late < 3 else None)

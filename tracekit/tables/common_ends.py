@@ -17,6 +17,7 @@ from tracekit.tables.stream_sequences import F64, UNTOLD_KINDS, StreamClass
 from tracekit.thresholds.tables import (
     APART_QUANTILE,
     CLEARLY_APART,
+    FAR_LONGER,
     LEAST_ENDS,
     LEAST_TAIL_NS,
     MOST_CLUSTERED,
@@ -62,6 +63,17 @@ class Together:
         """By how much the last rank of a group came later than the one before it, in the clearer operations; ns."""
         found = arrivals(self._lasted, self._rows(groups), ()).lead
         return float(np.quantile(found, APART_QUANTILE)) if len(found) else 0.0
+
+    def even(self, groups: Sequence[Members]) -> bool:
+        """Whether the last member of most groups takes no far longer than that of the quickest one.
+
+        The last one waits for nobody, if its group has no other members: then it takes as long as the transfer.
+        """
+        brief = np.sort([self._lasted[rows].min(axis=0) for rows in self._rows(groups)], axis=0)
+        if len(brief) < len(("one", "other")):
+            return True
+        usual, least = np.median(brief[(len(brief) - 1) // 2]), np.median(brief[0])
+        return bool(usual <= FAR_LONGER * max(least, TAIL_NS))
 
     def proven(self, groups: Sequence[Members]) -> bool:
         """Whether the members of `groups` waited for each other by far longer than their ends differ."""
@@ -177,7 +189,7 @@ def choose(together: Together, ways: Sequence[Sequence[Members]]) -> int | None:
         return None  # the ranks of the right way have no common clock
     home = {rank: n for n, group in enumerate(ways[best]) for rank in group}
     within = all(len({home.get(r) for r in group}) == 1 for i in close for group in ways[i])
-    if len(close) + len(far) < len(ends) or not within:
+    if len(close) + len(far) < len(ends) or not within or not together.even(ways[best]):
         return None
     finer = [ways[i] for i in close if i != best] or [()]
     return best if together.proven(ways[best]) or together.wider(ways[best], finer) else None
@@ -203,7 +215,7 @@ def choose_in_step(together: Together, ways: Sequence[Sequence[Members]]) -> int
     nested = all(_within(m, top) for m in merged.values()) and all(
         _within(ways[best], ways[i]) for i in alike
     )
-    return best if nested and together.proven(ways[best]) else None
+    return best if nested and together.proven(ways[best]) and together.even(ways[best]) else None
 
 
 def _merged(way: Sequence[Members], pairs: Iterable[tuple[int, int]]) -> frozenset[Members]:

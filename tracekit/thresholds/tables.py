@@ -220,6 +220,9 @@ ROUNDS_OF_FIT: Final = 6
 APART_QUANTILE: Final = 0.75
 """Share of common ends that must agree: in a union of two groups half of the pairs with its first rank are false."""
 
+FAR_LONGER: Final = 10.0
+"""Transfers of most groups that take this many times as long as the quickest one's wait for somebody else."""
+
 TAIL_NS: Final = 5_000.0
 """Members of a collective leave within the tail of its transfer, ns: a few microseconds."""
 
