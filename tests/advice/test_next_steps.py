@@ -3,9 +3,10 @@
 import pytest
 
 from tests.advice.next_steps import FOLLOWED, next_steps
+from tests.marks import quick_but
 
 
-@pytest.mark.parametrize("part", FOLLOWED)
+@pytest.mark.parametrize("part", quick_but(["capture one step more"], FOLLOWED))
 def test_the_next_step_decides(part, tmp_path, ranks):
     before, after = FOLLOWED[part](tmp_path, ranks)
     assert before.verdict == "undecided"
