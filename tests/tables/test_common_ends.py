@@ -108,7 +108,7 @@ def test_ranks_in_step_that_never_wait_prove_nothing():
 
 
 @pytest.mark.parametrize("late", [0, 1, 3])
-def test_most_parts_of_a_group_wait_for_the_late_one(late):
+def test_parts_that_wait_for_a_late_one_are_none(late):
     """Pairs in step come to a collective of all; the pairs before the late one take far longer than it does."""
     ends = np.tile(np.arange(OPS) * 1e6, (8, 1)) + np.random.default_rng(0).normal(0, 0.4 * US, (8, OPS))
     lasted = np.full((8, OPS), 50 * US)
