@@ -28,4 +28,7 @@ def test_a_significant_rank_is_no_slack_then(tmp_path):
     mean, z = np.zeros(8), np.zeros(8)
     mean[0], z[0] = 0.2 * case.step_ns, 100.0
     case = replace(case, found=replace(case.found, mean=mean, z=z))
-    assert nearly_costly(case) is not None
+    near = nearly_costly(case)
+    assert near is not None
+    assert "transfers of most groups" in near.why
+    assert "names its members" in near.decide

@@ -5,13 +5,14 @@ price from that model is a lower bound. Here every such operation may shrink to 
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.candidates import Hypothesis, bounded, cured_ns, significant_rows
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.near_threshold import may_cost_ns
+from tracekit.analysis.slowrank.near_threshold import NOT_EXACT, may_cost_ns
 from tracekit.analysis.slowrank.struck_steps import struck_ns
 from tracekit.analysis.slowrank.table_model import TableModel
 from tracekit.analysis.slowrank.usually_slow import usually_slow_ns
@@ -36,6 +37,8 @@ class Undecided:
     rows: tuple[int, ...]
     low: tuple[float, ...]  # what each costs if every unmatched operation keeps its recorded length
     high: tuple[float, ...]  # what each costs if every unmatched operation shrinks to its transfer
+    why: str = ""  # why a price below the threshold decides nothing, if it is one
+    decide: str = ""  # what would
 
 
 def coverage(case: Case) -> Coverage:
@@ -158,18 +161,32 @@ def undecided(case: Case) -> Undecided | None:
 
 
 def nearly_costly(case: Case) -> Undecided | None:
-    """Ranks with a significant excess whose price is below the threshold by less than the model's doubt; else None."""
+    """Ranks with a significant excess whose price is below the threshold by less than what is in doubt; else None."""
     rows = significant_rows(case, MIN_LOST_SHARE)
     if not len(rows):
         return None
     price = most_ns(case, rows)  # together: ranks that are late at once cost nothing alone
-    more = max(_spun_elsewhere_ns(case, rows), usually_slow_ns(case))
+    doubts = (
+        (0.0, NOT_EXACT, _ELSEWHERE),
+        (_spun_elsewhere_ns(case, rows), _SPUN, _ELSEWHERE),
+        (usually_slow_ns(case), _TOO_SMALL, _GROUPS),
+    )
+    more, why, decide = max(doubts, key=lambda d: d[0])
     if _may_cost_ns(price, more, float(case.found.mean[rows].sum())) < MIN_LOST_SHARE * case.step_ns:
         return None
     found = bounds_of(case, rows)
-    return replace(
-        found, high=tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
-    )
+    high = tuple(_may_cost_ns(price, more, float(case.found.mean[r])) for r in found.rows)
+    return replace(found, high=high, why=why, decide=decide)
+
+
+_ELSEWHERE: Final = "record a few steps with these ranks on other hosts, and compare the step times"
+_SPUN: Final = (
+    "communication makes kernels of other stages longer, and nothing tells how much of it waits for this rank"
+)
+_TOO_SMALL: Final = (
+    "transfers of most groups last far longer than those of the quickest one, as if their members waited for somebody "
+    "who is not taken for one"
+)
 
 
 def _may_cost_ns(price: float, more: float, longer: float) -> float:

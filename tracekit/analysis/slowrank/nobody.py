@@ -26,7 +26,6 @@ from tracekit.analysis.slowrank.launch_bound import launch_bound_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
-from tracekit.analysis.slowrank.near_threshold import NOT_EXACT
 from tracekit.analysis.slowrank.open_answers import (
     candidates_of,
     contradicted_answer,
@@ -118,10 +117,9 @@ def _near_answer(case: Case, found: Undecided) -> Answer:
     longer = ms(float(case.found.mean[found.rows[0]]))
     reason = (
         f"rank {listed([c.rank for c in candidates])} works {longer:.1f} ms of {ms(case.step_ns):.1f} ms a step longer "
-        f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {NOT_EXACT}"
+        f"than its peers; the others lose up to {ms(max(found.high)):.1f} ms by it, because {found.why}"
     )
-    decide = "record a few steps with these ranks on other hosts, and compare the step times"
-    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=decide)
+    return Answer("inconclusive", "unknown", reason, candidates=candidates, to_decide=found.decide)
 
 
 def _not_seen(case: Case) -> Answer | None:
