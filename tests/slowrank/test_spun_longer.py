@@ -1,13 +1,14 @@
 """Kernels beside communication that waits are longer on all ranks but the late one, whose lateness counts whole."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.slowrank.events import Timeline, write_run
 from tests.slowrank.jobs import grid, prepared
-from tracekit.analysis.slowrank import evidence_gaps
+from tracekit.analysis.slowrank import evidence_gaps, spun_longer
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.analysis.slowrank.spun_longer import relieved
 
@@ -97,3 +98,23 @@ def test_waiting_that_slows_other_stages_leaves_it_open(tmp_path, monkeypatch, a
     case = replace(case, met=replace(case.met, beside=beside), found=replace(case.found, mean=mean, z=z))
     monkeypatch.setattr(evidence_gaps, "most_ns", lambda _case, _rows: 0.0)
     assert (evidence_gaps.nearly_costly(case) is not None) == near
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_which_ranks_are_read_follows_no_numbering(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    hidden, own = rng.uniform(5, 9, (24, 1)), rng.uniform(90, 99, (24, 1))
+    hidden[:3] = rng.uniform(0, 1, (3, 1))
+    asked = []
+
+    def stretched(_run, _ops, _steps, rows):
+        asked.append(rows)
+        return np.ones((len(rows), 1))
+
+    monkeypatch.setattr(spun_longer, "stretched", stretched)
+    for order in (np.arange(24), rng.permutation(24)):
+        new = np.argsort(order)  # where each rank stands
+        run = SimpleNamespace(run=None, ops=None, steps=SimpleNamespace(own=own[order]))
+        spun_longer._of_stage(run, np.sort(new[:3]), np.sort(new[3:]), hidden[order])
+        asked[-1] = sorted(order[asked[-1]].tolist())
+    assert asked[0] == asked[1]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.excess import rank_excess, recurs
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.analysis.slowrank.role_gaps import costs_much, noise_of, role_gaps
+from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.analysis.slowrank.spun_longer import spun_longer
 from tracekit.analysis.slowrank.statistics import Excess, excess, median_of_others, spread
 from tracekit.tables.beside_communication import stretched
@@ -20,7 +21,7 @@ from tracekit.tables.dealt_tokens import Dealt, dealt_tokens
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.peers import HIDDEN_BY_GAPS
-from tracekit.thresholds.slowrank import CANDIDATE_SHARE, NOISE_FLOOR, PEERS_SAMPLED, Z_LIMIT
+from tracekit.thresholds.slowrank import CANDIDATE_SHARE, NOISE_FLOOR, Z_LIMIT
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _beside(run: Measured, met: Circumstances, rows: list[int]) -> F64:
         others = [
             row for row in stage.tolist() if row not in mine and run.ops.per_rank[run.steps.ranks[row]].on_gpu
         ]
-        others = others[:: max(1, len(others) // PEERS_SAMPLED)][:PEERS_SAMPLED]
+        others = sampled(others)
         if not mine or not others:
             continue
         longer = stretched(run.run, run.ops, run.steps, [*mine, *others])

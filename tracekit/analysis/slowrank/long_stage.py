@@ -98,9 +98,10 @@ def _computing_longer(case: Case, least: float) -> LongStage | None:
     computed = _compute(case)
     found = _longest(case, computed) if computed is not None else []
     work = _priced(case, found) if found else None
-    if work is None or min(work.gain, most_saved_ns(case, np.array(work.rows))) < least:
+    gain = 0.0 if work is None else min(work.gain, most_saved_ns(case, np.array(work.rows)))
+    if work is None or gain < least:
         return None
-    return replace(work, by_compute=True)
+    return replace(work, gain=gain, low=min(work.low, gain), by_compute=True)
 
 
 def _of_work(case: Case, found: Sequence[_Longer], computed: F64) -> list[_Longer]:
@@ -237,15 +238,16 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
 
 def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     """`priced`, with prices of a cure that shortens only the longest gaps of the `stage`, if its model tells."""
-    models = case.model, case.pinned_model, case.free_model
-    saved = [
-        model.recorded_ns - model.rescaled_ns(without_gaps(case, model, stage.rows.tolist(), stage.over))
-        for model in models
-        if isinstance(model, StepModel)
-    ]
-    if len(saved) < len(models) or saved[0] < priced.gain:
+    if not isinstance(case.model, StepModel):
         return priced
-    gain, low, high = saved
+    cuts = without_gaps(case, case.model, stage.rows.tolist(), stage.over)
+    gain, low, high = (
+        model.recorded_ns - model.rescaled_ns(cuts)
+        for model in (case.model, case.pinned_model, case.free_model)
+        if isinstance(model, StepModel)
+    )
+    if gain < priced.gain:
+        return priced
     return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.nodes import nodes_of
+from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.tables.step_kernels import kernels_in_steps
-from tracekit.thresholds.slowrank import MAJORITY, PEERS_SAMPLED
+from tracekit.thresholds.slowrank import MAJORITY
 
 
 def node_of(case: Case, rows: Sequence[int]) -> str | None:
@@ -41,9 +42,8 @@ def runs_more(case: Case, rows: Sequence[int]) -> bool:
 
 def _kernels(case: Case, rows: Sequence[int]) -> float:
     """Compute kernels that the typical one of some of `rows` runs in a typical step; 0 where none was recorded."""
-    chosen = rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]
     found = []
-    for row in chosen:
+    for row in sampled(rows):
         if case.ops.per_rank[case.steps.ranks[row]].on_gpu:
             column = kernels_in_steps(case.run, case.ops, case.steps, row).column
             found.append(float(np.median(np.bincount(column, minlength=len(case.steps.numbers)))))

@@ -7,13 +7,13 @@ last never waits, so that its own time is shorter than it would be among its pee
 import numpy as np
 
 from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.tables.beside_communication import stretched
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
+from tracekit.thresholds.peers import THOSE_WHO_WAIT
 from tracekit.thresholds.slowrank import CANDIDATE_SHARE, PEERS_SAMPLED
 from tracekit.thresholds.tables import MOST_STRETCHED
-
-_WAITING = 75.0  # percentile of a stage's ranks that stands for those that wait
 
 
 def spun_longer(run: Measured) -> F64:
@@ -28,10 +28,11 @@ def spun_longer(run: Measured) -> F64:
         if len(rows) < 2 or not all(run.ops.per_rank[run.steps.ranks[r]].on_gpu for r in rows.tolist()):
             continue
         waited = np.nanmean(hidden[rows], axis=1)
-        spared = MOST_STRETCHED * (np.percentile(waited, _WAITING) - waited) > CANDIDATE_SHARE * run.step_ns
+        spared = (
+            MOST_STRETCHED * (np.percentile(waited, THOSE_WHO_WAIT) - waited) > CANDIDATE_SHARE * run.step_ns
+        )
         if spared.any():
             found[rows] = _of_stage(run, rows[spared], rows[~spared], hidden)
-            found[stage[~np.isin(stage, rows)]] = np.nan
     return found
 
 
@@ -62,13 +63,16 @@ def _hidden_waits(run: Measured) -> F64:
 
 
 def _of_stage(run: Measured, spared: I64, waiting: I64, hidden: F64) -> F64:
-    """`spun_longer` of the ranks of one stage, in order of rows; a few of them are read, and waits tell the others."""
+    """`spun_longer` of the ranks of one stage, in order of rows; a few of them are read, and waits tell the others.
+
+    Those that are read are spread over the waits, so that they do not depend on how ranks are numbered.
+    """
     longest = spared[np.argsort(-np.nanmean(run.steps.own[spared], axis=1), kind="stable")]
-    chosen = [
-        longest[:PEERS_SAMPLED],
-        *(some[:: max(1, len(some) // PEERS_SAMPLED)] for some in (spared, waiting)),
+    spread = [
+        sampled(some[np.argsort(np.nanmean(hidden[some], axis=1), kind="stable")])
+        for some in (spared, waiting)
     ]
-    read = np.unique(np.concatenate([chosen[0], *(c[:PEERS_SAMPLED] for c in chosen[1:])]))
+    read = np.unique(np.concatenate([longest[:PEERS_SAMPLED], *spread]))
     longer = stretched(run.run, run.ops, run.steps, read.tolist())
     every = np.sort(np.concatenate([spared, waiting]))
     result = np.full((len(every), longer.shape[1]), np.nan)

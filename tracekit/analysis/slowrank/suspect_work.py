@@ -7,6 +7,7 @@ import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
+from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.tables.features import Features, read_features
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
@@ -37,8 +38,7 @@ def peers_of(case: Case, row: int, suspects: Sequence[int], *, other_stages: boo
     stage = next(g for g in case.stages if row in g)
     pool = np.arange(len(case.steps.ranks)) if other_stages else stage
     rows = [int(r) for r in pool if r not in suspects and np.isfinite(case.steps.own[r]).any()]
-    rows = rows[:: max(1, len(rows) // PEERS_SAMPLED)][:PEERS_SAMPLED]
-    return [f for r in rows if (f := features_of(case, r)) is not None]
+    return [f for r in sampled(rows) if (f := features_of(case, r)) is not None]
 
 
 def only_attention(case: Case, rows: Sequence[int]) -> bool:

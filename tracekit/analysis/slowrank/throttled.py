@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.measured import Measured
+from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.tables.longer_kernels import LongerKernels, longer_kernels
 from tracekit.tables.step_kernels import kernels_in_steps
@@ -19,7 +20,6 @@ from tracekit.thresholds.slowrank import (
     CANDIDATE_SHARE,
     MAJORITY,
     OTHER_STEPS,
-    PEERS_SAMPLED,
     RANKS_SAMPLED,
     THROTTLED_KERNELS,
     THROTTLED_SHARE,
@@ -66,7 +66,7 @@ def _peers(run: Measured, row: int, column: int, suspects: Collection[int]) -> l
     """Some unsuspected rows that do the same work as `row` and have the step in `column` whole."""
     stage = next(g for g in run.stages if row in g)
     pool = [r for r in stage.tolist() if r not in suspects and np.isfinite(run.steps.own[r, column])]
-    return pool[:: max(1, len(pool) // PEERS_SAMPLED)][:PEERS_SAMPLED]
+    return sampled(pool)
 
 
 def fills_step(longer: LongerKernels, excess: float) -> bool:

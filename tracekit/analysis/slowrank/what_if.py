@@ -50,8 +50,13 @@ class StepModel:
     @cached_property
     def replayed_ns(self) -> float:
         """The same from where each rank began the recording, ns: what was recorded, if the model holds."""
-        total = sum(float(np.median(ends) - np.median(self._begins(n))) for n, ends in enumerate(self._ends))
-        return total / max(sum(len(columns) for columns, _ in self.runs), 1)
+        total, count = 0.0, 0
+        for n, (columns, timelines) in enumerate(self.runs):
+            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
+            ends = self._run(n, gaps, self.transfer, self._begins(n))[0]
+            total += float(np.median(ends) - np.median(self._begins(n)))
+            count += len(columns)
+        return total / max(count, 1)
 
     def step_ns(self, target: F64, transfer: F64 | None = None, usual: Usual | None = None) -> float:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
@@ -184,15 +189,6 @@ class StepModel:
     def _begins(self, n: int) -> F64:
         """When each rank of run `n` begins, ns."""
         return np.array([line.start for line in self.runs[n][1]])
-
-    @cached_property
-    def _ends(self) -> tuple[F64, ...]:
-        """When each rank of each run ends with nothing changed, ns."""
-        found = []
-        for n, (columns, timelines) in enumerate(self.runs):
-            gaps = [_rescale(line, line.knots, np.ones(len(columns))) for line in timelines]
-            found.append(self._run(n, gaps, self.transfer, self._begins(n))[0])
-        return tuple(found)
 
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
