@@ -1,4 +1,4 @@
-"""A collective of an inferred group that lasts longer than any transfer may wait for somebody outside, and is no link."""
+"""A collective of an inferred group that lasts longer than any transfer may wait for somebody outside."""
 
 from dataclasses import replace
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
+from tracekit.tables.lost_batches import with_lost_batches
 from tracekit.tables.operation_names import MESSAGES, OTHER, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
+from tracekit.tables.step_places import places
 from tracekit.thresholds.tables import TOLD_SHARE
 
 UNKNOWN = -1
@@ -25,6 +27,7 @@ def repaired(rank: RankOps, *, final: bool = True) -> RankOps:
 
     Unless it is `final`, steps may still be found in a recording without marks, and tell more.
     """
+    rank = with_lost_batches(rank)
     told = rank.group
     rank = with_lost_calls(with_lost_peers(rank))
     message = np.isin(np.array(rank.op, str), UNDIRECTED) if rank.op else np.zeros(0, bool)
@@ -109,15 +112,6 @@ def _taken_over(rank: RankOps, source: I64) -> RankOps:
 def _lone(rank: RankOps) -> npt.NDArray[np.bool_]:
     """Whether each operation has a kernel of its own."""
     return np.asarray(np.bincount(rank.kernel, minlength=1)[rank.kernel] == 1, bool)
-
-
-def places(step: I32, rows: I64) -> list[I64]:
-    """The rows at each place of the steps that run as many operations of a stream as most steps do."""
-    steps = [rows[step[rows] == s] for s in np.unique(step[rows]) if s != NO_STEP]
-    if not steps:
-        return []
-    usual = Counter(len(s) for s in steps).most_common(1)[0][0]
-    return list(np.array([s for s in steps if len(s) == usual], np.int64).reshape(-1, usual).T)
 
 
 def _fill_kinds(op: list[str], token: list[str], places: list[I64]) -> None:

@@ -13,12 +13,12 @@ import numpy as np
 
 from tracekit.tables.clock import Clocks
 from tracekit.tables.intervals import I64
-from tracekit.tables.lost_arguments import places
 from tracekit.tables.match import Operations
 from tracekit.tables.open_messages import told
 from tracekit.tables.operation_names import MESSAGES, RECEIVES, SENDS, UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_marks import I32, NO_STEP
+from tracekit.tables.step_places import places
 
 Lane = tuple[int, int, int]
 """A rank, the rank that it exchanges messages with, and a direction: SENDS or RECEIVES."""

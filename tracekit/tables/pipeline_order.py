@@ -21,7 +21,12 @@ from tracekit.tables.operation_names import SENDS
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stage_labels import Beside, Dealt, Mask, dealt
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES
+from tracekit.thresholds.tables import (
+    CLEARLY_DEALT_MISFITS,
+    DEALT_MARGIN,
+    DEALT_MISFITS,
+    MOST_DEALT_MESSAGES,
+)
 
 _FEWEST: Final = 3
 """Stages of which one has two neighbours."""
@@ -123,7 +128,7 @@ class _Pipeline:
         """How the messages of stage `at` go with what is known of its neighbours; None where they do not fit."""
         before, behind = self._beside(at, at - 1), self._beside(at, at + 1)
         found = dealt(self._sends[at], self._kernel[at], before, behind, self._back[at])
-        return found if found and found.cost <= DEALT_MISFITS * len(found.before) else None
+        return found if found and _fits(found) else None
 
     def _beside(self, at: int, other: int) -> Beside:
         """What is known of the messages of stage `at` with the stage before or behind it."""
@@ -135,3 +140,9 @@ class _Pipeline:
         received = None if out is None else misfits(theirs.of(out & sends), mine.of(~self._sends[at]))
         sent = None if back is None else misfits(mine.of(self._sends[at]), theirs.of(back & ~sends)).T
         return Beside(received, sent)
+
+
+def _fits(found: Dealt) -> bool:
+    """Whether few messages misfit; more may, as slow transfers do, where any other way has twice as many."""
+    clear = min(found.margin_sent, found.margin_received) >= max(found.cost, DEALT_MARGIN)
+    return found.cost <= (CLEARLY_DEALT_MISFITS if clear else DEALT_MISFITS) * len(found.before)

@@ -150,6 +150,9 @@ BACKWARD_LONGER: Final = 1.25
 DEALT_MISFITS: Final = 0.1
 """Share of a stage's messages that may misfit: a slow link is late in its own replica, and clocks are not exact."""
 
+CLEARLY_DEALT_MISFITS: Final = 0.25
+"""The same where every other way has twice the misfits: transfers beside compute take longer than the quickest ones."""
+
 MOST_DEALT_MESSAGES: Final = 256
 """Messages of a stage and step that are dealt to its neighbours: 64 micro-batches; the work grows with the cube."""
 

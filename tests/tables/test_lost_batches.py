@@ -1,0 +1,42 @@
+"""A kernel of several messages that lost its arguments says what the same one says in other steps."""
+
+import numpy as np
+import pytest
+
+from tests.tables.rows import bare, gemm, launch, record, recorded, send, step, title
+from tracekit.tables.lost_arguments import repaired
+
+
+def batched(lost=(), *, steps=3, other_way=()):
+    """Steps of a send, a batch that sends and receives, and a send.
+
+    Batches of the steps in `lost` have neither record nor launch, those of the steps in `other_way` receive twice.
+    """
+    rows = []
+    for n in range(steps):
+        at, call = 100.0 * n, 10 * n + 1
+        rows += [step(n, at, 100), gemm(at, 5), send(at + 10, 5, 0, 1, stream=7)]
+        if n not in lost:
+            first = "recv" if n in other_way else "send"
+            rows += [title(at + 18, 10), record(at + 20, 2, first, in_nelems=512, dtype="Float")]
+            rows += [record(at + 23, 2, "recv", in_nelems=512, dtype="Float"), launch(at + 26, call)]
+        rows.append(bare(at + 30, 20 + n, call, stream=7))
+        rows.append(send(at + 60, 5, 0, 1, stream=7))
+    return recorded(0, *rows)
+
+
+def test_other_steps_tell_how_many_messages_a_kernel_carried():
+    whole, found = batched(), repaired(batched({1}))
+    assert len(whole.op) == 12
+    assert (found.op, found.token) == (whole.op, whole.token)
+    for name in ("way", "nelems", "start", "end", "step", "stream", "kernel"):
+        assert np.array_equal(getattr(found, name), getattr(whole, name)), name
+
+
+@pytest.mark.parametrize(
+    "case", [{"lost": {0, 1, 2}}, {"lost": {1}, "other_way": {2}, "steps": 4}, {"lost": {0}, "steps": 1}]
+)
+def test_steps_that_tell_nothing_or_differ_leave_it_open(case):
+    found = repaired(batched(**case))
+    assert len(found.op) == len(batched(**case).op)
+    assert found.op.count("send_recv") == batched(**case).op.count("send_recv")
