@@ -4,6 +4,9 @@ The kernels of messages between them end together, so one difference of ends occ
 drift, so each step is taken by itself, and the differences of all steps must lie on one line.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from tracekit.tables.intervals import I64
@@ -16,6 +19,58 @@ from tracekit.thresholds.tables import (
     MAX_KERNELS_COMPARED,
 )
 
+Pair = tuple[int, int]
+_Points = list[tuple[int, int, int]]
+"""(time of the second rank, difference, ends together) of some steps, in order."""
+
+
+def clock_differences(
+    kernels: Mapping[int, OpenKernels], pairs: Iterable[Pair], tolerance: int
+) -> dict[Pair, I64]:
+    """By pair of ranks what to add to times of the second, at each of its kernels, for the clock of the first.
+
+    In ns; without pairs of which nothing tells: too few kernels end together, or two differences would fit nearly as
+    well. All pairs between two islands of clocks differ alike, so that most of them tell of the others.
+    """
+    chosen = sorted(set(pairs))
+    found = {(a, b): clock_difference(kernels[a], kernels[b], tolerance) for a, b in chosen}
+    between: dict[Pair, list[Pair]] = defaultdict(list)
+    for a, b in chosen:
+        if kernels[a].island != kernels[b].island:
+            between[kernels[a].island, kernels[b].island].append((a, b))
+    for several in between.values():
+        told = {p: _points(kernels[p[0]], kernels[p[1]], tolerance, None) for p in several}
+        usual = _usual(list(told.values()), tolerance)
+        for p in several if usual else ():
+            if not told[p] or not _near(told[p], usual, tolerance):
+                found[p] = _at(kernels[p[1]], usual)
+    return {p: shift for p, shift in found.items() if shift is not None}
+
+
+def _usual(every: list[_Points], tolerance: int) -> _Points:
+    """The points of all pairs that lie on the line of one, with which most ends agree; empty where most do not."""
+    total = sum(count for points in every for _, _, count in points)
+    best: tuple[int, _Points] = (0, [])
+    for line in filter(None, every):
+        near = sorted(p for points in every for p in points if _near([p], line, tolerance))
+        best = max(best, (sum(count for _, _, count in near), near), key=lambda b: b[0])
+    return best[1] if 2 * best[0] > total else []
+
+
+def _near(points: _Points, line: _Points, tolerance: int) -> bool:
+    """Whether most `points` lie on a `line`."""
+    when, difference, _ = np.array(line, np.float64).T
+    off = [abs(d - float(np.interp(w, when, difference))) for w, d, _ in points]
+    gap = [float(np.abs(when - w).min()) for w, _, _ in points]
+    on = [o <= tolerance + MAX_CLOCK_RATE * g for o, g in zip(off, gap, strict=True)]
+    return 2 * sum(on) > len(on)
+
+
+def _at(two: OpenKernels, points: _Points) -> I64:
+    """The difference at each kernel of `two`, ns."""
+    when, difference = np.array([(w, d) for w, d, _ in points], np.float64).T
+    return np.asarray(np.rint(np.interp(two.end, when, difference)), np.int64)
+
 
 def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 | None:
     """What to add to times of `two` at each of its kernels to have them on the clock of `one`, ns.
@@ -26,20 +81,23 @@ def clock_difference(one: OpenKernels, two: OpenKernels, tolerance: int) -> I64 
     same = np.zeros(len(two.end), np.int64)
     if one.exact == two.exact:
         return same
+    most = None
     if one.island == two.island:
         span = max(int(one.end[-1]), int(two.end[-1])) - min(int(one.end[0]), int(two.end[0]))
-        drifted = _difference(one, two, tolerance, tolerance + round(MAX_CLOCK_RATE * span))
-        return same if drifted is None else drifted
-    return _difference(one, two, tolerance, None)
+        most = tolerance + round(MAX_CLOCK_RATE * span)
+    points = _points(one, two, tolerance, most)
+    if not points:
+        return None if most is None else same
+    return _at(two, points)
 
 
-def _difference(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None) -> I64 | None:
-    """`clock_difference` among those of up to `most` (ns) at the step with most kernels; of any where that is None."""
+def _points(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | None) -> _Points:
+    """Differences of up to `most` (ns) at the step with most kernels, of any where that is None; empty without one."""
     steps = np.intersect1d(one.step, two.step)
     sides = [(one.end[one.step == s], two.end[two.step == s]) for s in steps.tolist()]
     sides = [(a[:MAX_KERNELS_COMPARED], b[:MAX_KERNELS_COMPARED]) for a, b in sides]
     if not sides:
-        return None
+        return []
     largest = max(range(len(sides)), key=lambda n: (min(len(sides[n][0]), len(sides[n][1])), -n))
     tried = []
     for candidate in _densest(*sides[largest], tolerance, most):
@@ -47,16 +105,9 @@ def _difference(one: OpenKernels, two: OpenKernels, tolerance: int, most: int | 
         tried.append((sum(count for _, _, count in points), candidate, points))
     tried.sort(key=lambda t: -t[0])
     if not tried or tried[0][0] < COMMON_ENDS_LEAST:
-        return None
+        return []
     rivals = [count for count, _, points in tried[1:] if not _joins(points, tried[0][2], tolerance)]
-    if rivals and rivals[0] > CLOCK_RIVAL * tried[0][0]:
-        return None
-    when, difference = np.array([(w, d) for w, d, _ in tried[0][2]], np.float64).T
-    return np.asarray(np.rint(np.interp(two.end, when, difference)), np.int64)
-
-
-_Points = list[tuple[int, int, int]]
-"""(time of the second rank, difference, ends together) of some steps, in order."""
+    return [] if rivals and rivals[0] > CLOCK_RIVAL * tried[0][0] else tried[0][2]
 
 
 def _followed(sides: list[tuple[I64, I64]], largest: int, difference: int, tolerance: int) -> _Points:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.tables.clock_difference import clock_difference
+from tracekit.tables.clock_difference import clock_differences
 from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import OpenKernels
 from tracekit.tables.stage_labels import F64, Mask
@@ -67,10 +67,11 @@ def times(
 ) -> tuple[Times, Times]:
     """The messages of stage `at` and of the next one in the steps that both recorded, on the clock of the first."""
     parts: list[list[tuple[I64, I64, I64]]] = [[], []]
-    for line in lines:
+    pairs = [(line.ranks[at], line.ranks[at + 1]) for line in lines]
+    shifts = clock_differences(kernels, pairs, COMMON_END_NS)
+    for line, pair in zip(lines, pairs, strict=True):
         shared = sorted(set(line.steps[at]) & set(line.steps[at + 1]))
-        one, two = (kernels[line.ranks[stage]] for stage in (at, at + 1))
-        shift = clock_difference(one, two, COMMON_END_NS)
+        two, shift = kernels[pair[1]], shifts.get(pair)
         if shift is None or not shared or len(parts[0]) >= MOST_DEALT_STEPS:
             continue
         for side, mine in enumerate(parts):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.tables.clock_difference import clock_difference
+from tracekit.tables.clock_difference import clock_differences
 from tracekit.tables.intervals import I64
 from tracekit.tables.lanes import PairOfRanks, in_order
 from tracekit.tables.open_messages import BOTH, Link, OpenKernels
@@ -52,12 +52,12 @@ def linked(
     of one stage.
     """
     tolerance = round(COMMON_END_NS + doubt_ns)
-    usable = []
-    for a, b in sorted({(min(p), max(p)) for p in pairs}):
-        if a in kernels and b in kernels and a != b:
-            shift = clock_difference(kernels[a], kernels[b], tolerance)
-            if shift is not None and _by_chance(kernels[b], tolerance) <= BY_CHANCE:
-                usable.append(PairOfRanks(kernels[a], kernels[b].moved(shift), tolerance))
+    both = {(min(p), max(p)) for p in pairs if p[0] in kernels and p[1] in kernels and p[0] != p[1]}
+    usable = [
+        PairOfRanks(kernels[a], kernels[b].moved(shift), tolerance)
+        for (a, b), shift in clock_differences(kernels, both, tolerance).items()
+        if _by_chance(kernels[b], tolerance) <= BY_CHANCE
+    ]
     usable = [pair for pair in usable if sure or not _twins(pair)]
     if not usable:
         return []
