@@ -46,13 +46,18 @@ def _guess(
     order: Sequence[str] | None,
     programs: Mapping[int, object] | None,
 ) -> None:
-    """Names for axes that nothing describes: p2p makes a pipeline, the outermost of the rest is data."""
+    """Names for axes that nothing describes: p2p to and fro makes a pipeline, the outermost of the rest is data."""
     left = [d for d in (order or AXES) if d not in names.values()]
     if order is not None and len(left) >= len(free):
         chosen = left if len(left) == len(free) else _likely(left, len(free))
         names.update(zip(free, chosen, strict=True))
         return
-    piped = [i for i in free if axes[i].p2p > 0]
+    round_ = [i for i in free if axes[i].ring]
+    if "cp" in left and round_:
+        names[round_[0]] = "cp"
+        free = [i for i in free if i != round_[0]]
+        left = [d for d in left if d != "cp"]
+    piped = [i for i in free if axes[i].p2p > 0 and not axes[i].ring]
     if "pp" in left and programs is not None and not piped:
         piped = [_pipeline(axes, free, programs)]
     if "pp" in left and piped:

@@ -27,6 +27,7 @@ class GroupUse:
     alternation: float = 0.0  # share of its collectives that differ in kind from the one before
     told: bool = True  # the files name it; else only its messages or common ends show it
     partial: bool = False  # it may have further members, which left no trace
+    ring: bool = False  # its messages go round in a ring
 
 
 @dataclass
@@ -46,6 +47,11 @@ class Family:
     def p2p(self) -> int:
         """Messages along the groups."""
         return sum(g.p2p for g in self.groups)
+
+    @property
+    def ring(self) -> bool:
+        """Whether most messages go round in rings, as in ring attention, and not to and fro."""
+        return 2 * sum(g.p2p for g in self.groups if g.ring) > self.p2p
 
     @property
     def calls(self) -> float:

@@ -45,6 +45,7 @@ class Arguments:
     way: I64  # direction of a message: SENDS, RECEIVES, 0 unknown
     taken: I64  # elements that the rank received; -1 unknown
     place: I64  # of a message's peer in a group that is not named; -1 unknown
+    own: I64  # the rank's own place in that group; -1 unknown
 
 
 def read_arguments(
@@ -66,7 +67,7 @@ def read_arguments(
     nelems = np.maximum(given, received)
     group = ints(taken, "group", -1)
     src, dst, way = np.full(len(kinds), -1), np.full(len(kinds), -1), np.zeros(len(kinds), np.int64)
-    place = np.full(len(kinds), -1)
+    place, own = np.full(len(kinds), -1), np.full(len(kinds), -1)
     titles = CollectiveTitles(events, cat, host, rows)
     for entry in [i for i, op in enumerate(kinds) if op in _UNTOLD and not collectives[i]]:
         kinds[entry] = titles.of(joined, entry) or kinds[entry]
@@ -75,7 +76,7 @@ def read_arguments(
         kinds[entry] = peers.called(joined, entry) or OTHER
     for entry in [i for i, op in enumerate(kinds) if op in UNDIRECTED]:
         ends = peers.of(joined, entry, kinds[entry])
-        kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry] = ends
+        kinds[entry], src[entry], dst[entry], group[entry], way[entry], place[entry], own[entry] = ends
     batched = np.array([c == _BATCH for c in collectives], bool) & (way == 0)
     way[batched & (given > 0) & (received == 0)] = SENDS
     way[batched & (given == 0) & (received > 0)] = RECEIVES
@@ -84,7 +85,7 @@ def read_arguments(
     return Arguments(
         tuple(kinds), token, group.astype(np.int32), src.astype(np.int32), dst.astype(np.int32),
         ints(taken, "seq", -1), nelems, ints(taken, "group_size", -1).astype(np.int32), way,
-        received, place,
+        received, place, own,
     )  # fmt: skip
 
 

@@ -67,6 +67,7 @@ class RankOps:
     taken: I64 | None = None  # elements that the rank received; -1 unknown
     order: KernelOrder | None = None  # what its device ran, where no step is marked
     place: I64 | None = None  # of a message's peer in a group that is not named; -1 unknown
+    own: I64 | None = None  # place of the rank itself in that group; -1 unknown
     grid: I64 | None = None  # of the kernel of a message: no fewer than its channels; -1 unknown
     waited: I8 | None = None  # whether compute waited for it: WAITED, FREE, or UNTOLD
     hint: I32 | None = None  # the group that arguments tell of an operation whose order stays open; -1 none
@@ -120,7 +121,8 @@ def rank_ops(
         rank, on_gpu, start[carriers], end[rows[joined.last]], args.op, args.token, args.group, args.src, args.dst,
         args.seq, args.nelems, label(issued, steps), busy, joined.kernel, issued, steps,
         (int(start.min()), int(end.max())), ready, lane, args.way, told_size=args.size, found=found[carriers],
-        begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, held=held,
+        begins=tuple(begins), taken=args.taken, opens=opens_of(events, cat, begins), place=args.place, own=args.own,
+        held=held,
         order=None if steps else _order(events, cat, comm, start, end, begins, marked=marked),
         waited=waited_for(events, cat, comm, carriers, end, begins), device=_device(events, carriers),
         grid=ints(events, "grid", -1)[carriers],

@@ -47,6 +47,7 @@ class Ends(NamedTuple):
     place: int = (
         -1
     )  # the peer's place in a group that the trace does not name, -1 where it does not tell that either
+    own: int = -1  # the rank's own place in that group
 
 
 class Peers:
@@ -101,7 +102,8 @@ class Peers:
         peer = next((p for p in found if p not in {-1, self.rank}), -1)
         if peer < 0:
             place = next(iter([title.peer] if title else local), -1) if group < 0 else -1
-            return Ends("send_recv", -1, -1, group, WAYS[op], place)
+            own = title.own if title and group < 0 else -1
+            return Ends("send_recv", -1, -1, group, WAYS[op], place, own)
         ends = (self.rank, peer) if op == "send" else (peer, self.rank)
         return Ends(op, *ends, group, WAYS[op])
 

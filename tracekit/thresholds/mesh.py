@@ -10,3 +10,10 @@ MOSTLY_EXPOSED: Final = 0.6
 
 ALTERNATING: Final = 0.93
 """Share of collectives that differ in kind from the one before, above which gathers and scatters take turns (tp)."""
+
+RING_GAP_NS: Final = 100_000
+"""Ranks of a ring send and receive within this time of each other, ns: a stage computes for far longer in between."""
+
+RING_SHARE: Final = 0.9
+"""Share of messages between two ranks that go both ways at once: a pipeline's first and last ones go alone, in every
+step, and windows may cut a ring's."""

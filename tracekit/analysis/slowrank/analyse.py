@@ -44,6 +44,7 @@ from tracekit.tables.common_part import common_part
 from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps, read_rank
+from tracekit.tables.places_in_groups import with_places_in_groups
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
@@ -226,6 +227,7 @@ def _matched(
     """`run` without other recordings and with the groups that its operations tell, these operations, and the mesh."""
     named, told = run.groups, named_by_traces(ranks)
     marked = any((r.step != NO_STEP).any() for r in ranks)
+    ranks = with_places_in_groups(ranks, run.groups)
     ranks = with_repeating_steps(ranks, None) or ranks
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ranks = with_repeating_steps(ranks, run.groups) or ranks
@@ -243,9 +245,8 @@ def _matched(
     return (*with_rare_groups(run, ops, choice.mesh), choice)
 
 
-_REPEATED: Final = Quality(
-    "no_step_marks", None, 0, "the traces mark no steps: each repetition of the operations counts as one"
-)
+_REPETITION: Final = "the traces mark no steps: each repetition of the operations counts as one"
+_REPEATED: Final = Quality("no_step_marks", None, 0, _REPETITION)
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:

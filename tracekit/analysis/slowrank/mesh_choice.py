@@ -2,13 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.analysis.slowrank.group_contradictions import CHAIN, contradiction, shown
 from tracekit.analysis.slowrank.message_chains import carriers, holding
+from tracekit.analysis.slowrank.message_rings import rings
 from tracekit.analysis.slowrank.one_pipeline import is_one_pipeline, pipeline_of
+from tracekit.analysis.slowrank.rank_programs import programs
 from tracekit.analysis.slowrank.unknown_mesh import is_unknown
 from tracekit.axes import AXES
 from tracekit.errors import MeshError, MeshUnknownError, UsageError
@@ -20,9 +22,7 @@ from tracekit.mesh.parse import mesh_remedy
 from tracekit.store import InferredGroup, Run
 from tracekit.tables.channels import WORLD
 from tracekit.tables.match import Operations
-from tracekit.tables.open_messages import any_open
 from tracekit.tables.operation_names import MESSAGES
-from tracekit.tables.step_marks import NO_STEP
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def choose(
             return MeshChoice(hinted, "manifest")
         return _flat(ops, world, remedy(run, world))
     try:
-        found = _inferred(uses, world, order, _programs(ops))
+        found = _inferred(uses, world, order, programs(ops))
     except MeshError as error:
         if hinted is not None and contradiction(hinted, uses) is None:
             return MeshChoice(hinted, "manifest")
@@ -145,16 +145,17 @@ def group_uses(run: Run, ops: Operations, lines: Collection[tuple[int, ...]] = (
     whole = len(world_of(run, ops))
     pipelines = [g.ranks for g in run.groups if hinted_dims(g.descs) == {"pp"}]
     p2p = carriers([g.ranks for g in run.groups], pairs, {*lines, *holding(pipelines, pairs)})
+    round_ = rings(ops, p2p)
     uses = [
         GroupUse(
             g.ranks, g.descs, max(calls[g.group].values(), default=0), p2p.get(g.ranks, 0),
             frozenset(kinds[g.group]), _share(exposed[g.group]), _share(changes[g.group]),
-            told=not isinstance(g, InferredGroup),
+            told=not isinstance(g, InferredGroup), ring=g.ranks in round_,
         )
         for g in run.groups
     ]  # fmt: skip
     groups = {u.ranks for u in uses}
-    chains = [_chain(c, n, lines, ops) for c, n in p2p.items() if c not in groups]
+    chains = [replace(_chain(c, n, lines, ops), ring=c in round_) for c, n in p2p.items() if c not in groups]
     return uses + [u for u in chains if len(u.ranks) < whole or not uses]
 
 
@@ -165,26 +166,6 @@ def _chain(
     told = ranks not in lines
     partial = told and not set(ranks).issubset(ops.ranks)
     return GroupUse(ranks, (), 0, count, CHAIN, told=told, partial=partial)
-
-
-def _programs(ops: Operations) -> dict[int, tuple[tuple[str, int], ...]] | None:
-    """What each rank runs in most steps, where messages have no known peer; None where there are none of these.
-
-    Where steps are marked, ranks without one are left out: what is outside steps was cut off somewhere.
-    """
-    if not any_open(ops):
-        return None
-    found, marked = {}, (ops.step != NO_STEP).any()
-    for rank, source in ops.per_rank.items():
-        steps: dict[int, Counter[str]] = defaultdict(Counter)
-        for step, op in zip(source.step.tolist(), source.op, strict=True):
-            if step != NO_STEP or not marked:
-                steps[step][op] += 1
-        if not steps:
-            continue
-        usual = Counter(tuple(sorted(kinds.items())) for kinds in steps.values())
-        found[rank] = max(usual, key=lambda kinds: (usual[kinds], kinds), default=())
-    return found
 
 
 def _share(flags: list[bool]) -> float:
