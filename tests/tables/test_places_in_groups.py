@@ -36,6 +36,7 @@ def test_both_ends_tell_the_group():
     told = ring([*RINGS, *STAGES])
     assert peers(told) == [[(0, 1), (1, 0)], [(0, 1), (1, 0)], [(2, 3), (3, 2)], [(2, 3), (3, 2)]]
     assert [set(r.group.tolist()) for r in told] == [{0}, {0}, {1}, {1}]
+    assert {token for r in told for token in r.token} == set(titled(1, "nccl:send 1->0", groups=RINGS).token)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def with_lost_batches(rank: RankOps) -> RankOps:
         return rank
     rows = [like.get(kernel, [row]) for row, kernel in enumerate(rank.kernel.tolist())]
     own = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
-    return _taken(rank, np.concatenate(rows).astype(np.int64), own)
+    return with_rows(rank, np.concatenate(rows).astype(np.int64), own)
 
 
 def _mute(rank: RankOps, way: I64) -> npt.NDArray[np.bool_]:
@@ -62,8 +62,8 @@ def _says(rank: RankOps, rows: list[int]) -> list[tuple[object, ...]]:
     return [(rank.op[r], rank.token[r], *(int(n[r]) for n in numbers if n is not None)) for r in rows]
 
 
-def _taken(rank: RankOps, source: I64, own: I64) -> RankOps:
-    """`rank` with an operation for each entry: it says what `source` does, at the time and place of its `own` row."""
+def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
+    """Return `rank` with an operation for each entry: it says what `source` does, at the time of its `own` row."""
     count = len(rank.op)
     new: dict[str, object] = {}
     for name in (f.name for f in fields(rank)):

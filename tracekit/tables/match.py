@@ -85,9 +85,13 @@ def match(ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
 def rematch(ops: Operations, ranks: Sequence[RankOps], groups: Sequence[Group]) -> Operations:
     """`ops` joined anew, after something was learnt of the operations of `ranks`; their times are those of `ops`.
 
-    The job is known to be a pipeline, so that no kernel which may carry a message counts as a collective.
+    A rank may have learnt that a kernel carries several messages. The job is known to be a pipeline, so that no kernel
+    which may carry a message counts as a collective.
     """
-    return _joined(sorted(ranks, key=lambda r: r.rank), groups, ops.progress, pipelined=True)
+    ordered = sorted(ranks, key=lambda r: r.rank)
+    known = {r.rank: ops.progress[r.rank] for r in ordered if len(r.start) == len(ops.per_rank[r.rank].start)}
+    progress = {r.rank: known.get(r.rank) or own_progress(r) for r in ordered}
+    return _joined(ordered, groups, progress, pipelined=True)
 
 
 def _joined(

@@ -49,11 +49,17 @@ def with_places_in_groups(ranks: Sequence[RankOps], groups: Iterable[Group]) -> 
 
 
 def _in_group(rank: RankOps, rows: list[int], group: Group, peer: int) -> RankOps:
-    """`rank` whose messages in `rows` are exchanged with the member at the place `peer` of `group`."""
+    """`rank` whose messages in `rows` are exchanged with the member at the place `peer` of `group`.
+
+    They say so as those do whose titles fit one group alone.
+    """
     told = with_peers(rank, rows, [group.ranks[peer]] * len(rows))
     number = told.group.copy()
     number[rows] = group.group
-    return replace(told, group=number)
+    token = list(told.token)
+    for row in rows:
+        token[row] = f"p2p/{token[row].partition('/')[2]}"
+    return replace(told, group=number, token=tuple(token))
 
 
 def _rows(rank: RankOps) -> dict[_Said, list[int]]:

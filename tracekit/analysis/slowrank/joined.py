@@ -15,6 +15,7 @@ from tracekit.mesh import Mesh, infer
 from tracekit.store import Run
 from tracekit.tables.clock import align
 from tracekit.tables.half_known import agreeing, half_known, set_aside, taken_back
+from tracekit.tables.line_order import with_line_order
 from tracekit.tables.match import Operations, rematch
 from tracekit.tables.message_gaps import filled
 from tracekit.tables.neighbours import linked
@@ -107,7 +108,7 @@ def _linked(run: Run, ops: Operations, mesh: Mesh, axis: str, *, sure: bool) -> 
 def _by_order(run: Run, ops: Operations, stages: Sequence[tuple[int, ...]]) -> tuple[Operations, int]:
     """`ops` with the peers that places and orders tell along the pipelines `stages`, and how many were told."""
     count = 0
-    for learn in (with_told_places, with_only_neighbours, with_pipeline_order):
+    for learn in (with_told_places, with_only_neighbours, with_pipeline_order, with_line_order):
         told, more = learn(ops, align(ops), stages)
         ops = rematch(ops, told, run.groups) if more else ops
         count += more

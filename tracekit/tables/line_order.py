@@ -1,0 +1,210 @@
+"""Peers of messages in a pipeline of three stages or more that tell nothing, not even their direction.
+
+Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something. Pipelines run
+few schedules (tables.known_schedules): one that gives as many kernels as every stage runs, and whose messages fit when
+these began and ended, is theirs. Stages run the same in every step and replica, so a kernel is judged at its place of
+the step, over all of them (tables.message_fits).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tracekit.tables.clock import Clocks
+from tracekit.tables.clock_difference import clock_differences
+from tracekit.tables.intervals import I64
+from tracekit.tables.known_schedules import Kernel, schedules
+from tracekit.tables.lost_batches import with_rows
+from tracekit.tables.match import Operations
+from tracekit.tables.message_fits import Times, misfits
+from tracekit.tables.open_messages import OpenKernels, open_kernels, told
+from tracekit.tables.operations import RankOps
+from tracekit.tables.stage_labels import F64
+from tracekit.tables.step_marks import NO_STEP
+from tracekit.thresholds.tables import (
+    COMMON_END_NS,
+    DEALT_MARGIN,
+    DEALT_MISFITS,
+    MOST_DEALT_MESSAGES,
+    MOST_DEALT_STEPS,
+)
+
+_FEWEST: Final = 3
+"""Stages of which one has two neighbours."""
+
+
+class _Line(NamedTuple):
+    """The ranks of a line in the order of their stages, and the kernels of their usual steps, by step and place."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[dict[int, I64], ...]  # by stage: step → places in the rank's open kernels
+
+
+class _Pair(NamedTuple):
+    """A message: which stage sends it with which of its kernels, and which one receives it with which."""
+
+    sender: int
+    sends: int
+    receiver: int
+    receives: int
+
+
+class _Exchange(NamedTuple):
+    """The kernels of two stages in the steps that both recorded, on one clock."""
+
+    mine: Times
+    theirs: Times
+
+
+def with_line_order(
+    ops: Operations, clocks: Clocks, lines: Sequence[tuple[int, ...]]
+) -> tuple[list[RankOps], int]:
+    """(operations of all ranks with the peers that a schedule tells of kernels along `lines`, how many were told).
+
+    `lines` hold ranks in the order of their stages. Those that run the same are judged together.
+    """
+    kernels = open_kernels(ops, clocks)
+    alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
+    for ranks in sorted(lines):
+        if len(ranks) >= _FEWEST and all(r in kernels and not kernels[r].way.any() for r in ranks):
+            line = _Line(ranks, tuple(_usual_steps(kernels[r]) for r in ranks))
+            counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps)
+            if min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
+                alike[counts].append(line)
+    learnt: dict[int, list[_Learnt]] = defaultdict(list)
+    known = (r.message for r in ops.per_rank.values() if r.message is not None)
+    number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
+    for counts, members in alike.items():
+        for pair in _scheduled(counts, members, kernels):
+            for line in members:
+                number = _learn(learnt, line, pair, kernels, number)
+    count = sum(map(len, learnt.values()))
+    return [_with(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
+
+
+def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
+    """Step → its kernels in order of start, of the steps that hold as many as most do."""
+    order = np.argsort(kernels.start, kind="stable")
+    steps = {n: order[kernels.step[order] == n] for n in np.unique(kernels.step).tolist() if n != NO_STEP}
+    usual = Counter(len(mine) for mine in steps.values()).most_common(1)
+    return {n: mine for n, mine in steps.items() if len(mine) == usual[0][0]}
+
+
+def _scheduled(
+    counts: tuple[int, ...], lines: Sequence[_Line], kernels: Mapping[int, OpenKernels]
+) -> list[_Pair]:
+    """The messages of the one schedule that fits; none where no schedule does, or two do with other messages."""
+    exchanges: dict[tuple[int, int], _Exchange | None] = {}
+    tried: list[tuple[float, list[_Pair]]] = []
+    for stages in schedules(counts):
+        pairs = _pairs(stages)
+        for a, b in {(p.sender, p.receiver) for p in pairs or ()} - set(exchanges):
+            exchanges[a, b] = _exchange(lines, (a, b), kernels)
+        if pairs and not any(pairs == other for _, other in tried):
+            tried.append((_cost(stages, pairs, exchanges), pairs))
+    tried.sort(key=lambda t: t[0])
+    if not tried or tried[0][0] > DEALT_MISFITS * len(tried[0][1]):
+        return []
+    rival = tried[1][0] if len(tried) > 1 else np.inf
+    return tried[0][1] if rival - tried[0][0] >= DEALT_MARGIN else []
+
+
+def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
+    """The messages of a schedule; None where a stage sends other numbers than the other one receives."""
+    ends: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for stage, kernels in enumerate(stages):
+        for place, kernel in enumerate(kernels):
+            for peer, sent in kernel:
+                ends[(stage, peer) if sent else (peer, stage)][not sent].append(place)
+    if any(len(sends) != len(receives) for sends, receives in ends.values()):
+        return None
+    return [
+        _Pair(a, i, b, j)
+        for (a, b), (sends, receives) in sorted(ends.items())
+        for i, j in zip(sends, receives, strict=True)
+    ]
+
+
+def _exchange(
+    lines: Sequence[_Line], stages: tuple[int, int], kernels: Mapping[int, OpenKernels]
+) -> _Exchange | None:
+    """The kernels of two `stages` in the steps that both recorded; None where no clock is common to them."""
+    pairs = [(line.ranks[stages[0]], line.ranks[stages[1]]) for line in lines]
+    shifts = clock_differences(kernels, pairs, COMMON_END_NS)
+    parts: tuple[list[tuple[I64, I64, I64]], list[tuple[I64, I64, I64]]] = ([], [])
+    for line, (a, b) in zip(lines, pairs, strict=True):
+        steps = [line.steps[stage] for stage in stages]
+        shared = sorted(set(steps[0]) & set(steps[1]))
+        if (a, b) not in shifts or not shared or len(parts[0]) >= MOST_DEALT_STEPS:
+            continue
+        for mine, side, at in zip(parts, (kernels[a], kernels[b].moved(shifts[a, b])), steps, strict=True):
+            least = np.min([(side.end - side.start)[at[n]] for n in shared], axis=0)
+            mine += [(side.start[at[n]], side.end[at[n]], least) for n in shared]
+    return _Exchange(*(_times(mine) for mine in parts)) if parts[0] else None
+
+
+def _times(steps: Sequence[tuple[I64, I64, I64]]) -> Times:
+    start, end, least = np.array(steps, np.int64).transpose(1, 0, 2)
+    return Times(start, end, least, np.ones(start.shape[1], bool))
+
+
+def _cost(
+    stages: Sequence[Sequence[Kernel]],
+    pairs: Sequence[_Pair],
+    exchanges: Mapping[tuple[int, int], _Exchange | None],
+) -> float:
+    """Over messages the sum of the share of steps in which their kernels cannot carry them; infinite without clocks."""
+    alone = [np.array([len(kernel) == 1 for kernel in kernels], bool) for kernels in stages]
+    tables: dict[tuple[int, int], F64] = {}
+    for a, b in {(p.sender, p.receiver) for p in pairs}:
+        exchange = exchanges[a, b]
+        if exchange is None:
+            return float("inf")
+        mine, theirs = exchange.mine._replace(alone=alone[a]), exchange.theirs._replace(alone=alone[b])
+        tables[a, b] = misfits(mine, theirs)
+    return float(sum(tables[p.sender, p.receiver][p.sends, p.receives] for p in pairs))
+
+
+class _Learnt(NamedTuple):
+    """A message of one rank: its kernel, what it is, its ends, and its number."""
+
+    kernel: int
+    op: str
+    src: int
+    dst: int
+    number: int
+
+
+def _learn(
+    learnt: dict[int, list[_Learnt]],
+    line: _Line,
+    pair: _Pair,
+    kernels: Mapping[int, OpenKernels],
+    number: int,
+) -> int:
+    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded."""
+    a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
+    sends, receives = line.steps[pair.sender], line.steps[pair.receiver]
+    for step in sorted(set(sends) & set(receives)):
+        i, j = kernels[a].kernel[sends[step][pair.sends]], kernels[b].kernel[receives[step][pair.receives]]
+        learnt[a].append(_Learnt(int(i), "send", a, b, number))
+        learnt[b].append(_Learnt(int(j), "recv", a, b, number))
+        number += 1
+    return number
+
+
+def _with(rank: RankOps, learnt: Sequence[_Learnt]) -> RankOps:
+    """`rank` whose kernels carry the messages that were `learnt`, each as an operation of its own."""
+    of: dict[int, list[_Learnt]] = defaultdict(list)
+    for message in learnt:
+        of[message.kernel].append(message)
+    times = [max(1, len(of.get(k, ()))) for k in rank.kernel.tolist()]
+    own = np.repeat(np.arange(len(times)), times)
+    again = with_rows(rank, own, own) if len(own) > len(times) else rank
+    rows: dict[int, tuple[str, int, int, int]] = {}
+    for row, kernel in enumerate(again.kernel.tolist()):
+        if of.get(kernel):
+            rows[row] = of[kernel].pop(0)[1:]
+    return told(again, rows)
