@@ -48,3 +48,12 @@ def test_a_long_launch_is_work_if_queues_have_room(queued):
     long = row("cuda_runtime", "cudaLaunchKernel", begin, 300, correlation=queued + 1, pid=1, tid=1)
     (begins, ends), _ = _working(events([*launches, *kernels, long, gemm(1000, 5, correlation=queued + 1)]))
     assert (ends - begins).sum() / 1000 == pytest.approx(begin + (300 if queued < QUEUE_ROOM else 0), abs=2)
+
+
+@pytest.mark.parametrize(("tid", "counts"), [(1, True), (7, False)])
+def test_a_thread_that_launches_nothing_works_beside(tid, counts):
+    """A loader's thread pins memory while the one that launches is done."""
+    launches = [row_ for n in range(3) for row_ in (launch(20 * n, n), gemm(20 * n + 5, 5, correlation=n))]
+    pins = row("cpu_op", "pin_memory_worker", 60, 500, pid=1, tid=tid)
+    (begins, ends), _ = _working(events([*launches, pins]))
+    assert (ends - begins).sum() / 1000 == pytest.approx(41 + (519 if counts else 0), abs=2)

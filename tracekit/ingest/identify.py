@@ -10,7 +10,7 @@ RANK = re.compile(
 )
 WORKER = re.compile(r"(?<![a-z0-9])worker[-_]?(?P<n>\d{1,6})(?!\d)")
 SHORT = re.compile(r"(?<![a-z0-9])r[-_]?(?P<n>\d{1,6})(?![a-z0-9])")
-HANDLER = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.\d{13,19}\.pt\.trace\.json")
+HANDLER = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.\d{9,19}\.pt\.trace\.json")
 """Names that torch.profiler.tensorboard_trace_handler gives: <host>_<pid>.<time>.pt.trace.json"""
 
 

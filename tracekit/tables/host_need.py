@@ -34,11 +34,11 @@ def host_need(run: Run, ops: Operations, steps: Steps, rank: int) -> F64:
     need more than that, and never less.
     """
     need = np.full(len(steps.numbers), np.nan)
-    begins, ends = _on_host(ops, steps, rank)
+    begins, ends = on_host(ops, steps, rank)
     known = np.flatnonzero(np.isfinite(steps.own[steps.row(rank)]) & (ends > begins))
     if not len(known):
         return need
-    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation"]))
+    working, launched = _working(run.events(rank, ["ts", "dur", "cat", "name", "correlation", "pid", "tid"]))
     inside = begins[known], ends[known]
     recorded = np.searchsorted(launched, inside[1]) > np.searchsorted(launched, inside[0])
     need[known] = np.where(recorded, inside_each(working, inside), np.nan)
@@ -60,13 +60,21 @@ def _working(events: pa.Table) -> tuple[Intervals, I64]:
     loads = np.isin(cat, ["user_annotation", "python_function"]) & truth(events, "name", LOADER)
     busy = (call & ~waits) | (operator & ~talks) | loads
     stands = union(start[waits], end[waits])
-    seen = busy | waits
+    mine = _of_launching_threads(events, call & truth(events, "name", LAUNCH))
+    busy, seen = busy & mine, (busy | waits) & mine
     spans = union(start[seen], end[seen])
     brief = spans[0][1:] - spans[1][:-1] <= HOST_SILENT_NS
     linked = union(
         np.concatenate([start[busy], spans[1][:-1][brief]]), np.concatenate([end[busy], spans[0][1:][brief]])
     )
     return subtract(linked, stands), np.sort(start[call & truth(events, "name", LAUNCH)])
+
+
+def _of_launching_threads(events: pa.Table, launches: Mask) -> Mask:
+    """Whether each event is of a thread that `launches` kernels: others, as those that pin memory, work beside it."""
+    threads = np.stack([ints(events, "pid", -1), ints(events, "tid", -1)])
+    number = np.unique(threads, axis=1, return_inverse=True)[1].reshape(-1)
+    return np.asarray(np.isin(number, np.unique(number[launches])), bool)
 
 
 def _has_room(events: pa.Table, cat: Values, call: Mask) -> Mask:
@@ -79,8 +87,8 @@ def _has_room(events: pa.Table, cat: Values, call: Mask) -> Mask:
     return np.asarray(launches & (queued < QUEUE_ROOM), bool)
 
 
-def _on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
-    """(begin, end) of each of `steps` on the host of `rank`, ns; by marks, else by launches; (0, 0) where unknown.
+def on_host(ops: Operations, steps: Steps, rank: int) -> tuple[I64, I64]:
+    """Return (begin, end) of each of `steps` on the host of `rank`, ns; by marks, else by launches; (0, 0) if unknown.
 
     A step ends where the next one begins; if that was not recorded, with the mark or with its own last launch.
     """

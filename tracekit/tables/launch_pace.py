@@ -6,6 +6,7 @@ import numpy as np
 
 from tracekit.store import Run
 from tracekit.tables.event_columns import ints, truth
+from tracekit.tables.intervals import Intervals
 
 LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
 """Calls that launch kernels."""
@@ -15,15 +16,21 @@ _FREE = 10
 waits for a slow rank may be held up at most of its launches."""
 
 
-def launch_pace(run: Run, rank: int) -> float | None:
+def launch_pace(run: Run, rank: int, spans: Intervals | None = None) -> float | None:
     """Ns between two launches of `rank` where its device does not hold it up; None where the host was not recorded.
 
-    Launches of one thread are compared: autograd's runs beside the main one.
+    Launches of one thread are compared: autograd's runs beside the main one. With `spans` (begins and ends, ns) only
+    those inside one count.
     """
     events = run.events(rank, ["ts", "name", "pid", "tid"])
     called = np.flatnonzero(truth(events, "name", LAUNCH))
     begins, pid, tid = (ints(events, column, -1)[called] for column in ("ts", "pid", "tid"))
     order = np.lexsort((begins, tid, pid))
     begins, pid, tid = begins[order], pid[order], tid[order]
-    between = np.diff(begins)[(np.diff(pid) == 0) & (np.diff(tid) == 0)]
+    alike = (np.diff(pid) == 0) & (np.diff(tid) == 0)
+    if spans is not None:
+        inside = np.searchsorted(spans[0], begins, side="right") - 1
+        within = (inside >= 0) & (begins < spans[1][np.maximum(inside, 0)])
+        alike &= within[1:] & (np.diff(inside) == 0)
+    between = np.diff(begins)[alike]
     return float(np.percentile(between, _FREE)) if len(between) else None

@@ -4,11 +4,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.explain import explain
 from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.tables.features import Features, read_features
+from tracekit.tables.host_need import on_host
+from tracekit.tables.intervals import Intervals
 from tracekit.tables.launch_pace import launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.launches import HOST_PACE
@@ -23,6 +26,7 @@ from tracekit.thresholds.slowrank import (
     PRODUCTS_STEADY,
     ROLE_EQUALITY,
     ROLE_RANKS,
+    STEP_SHARE,
 )
 from tracekit.thresholds.tables import ENOUGH_STEPS
 from tracekit.thresholds.unlike import STALL_SHARE, STALL_TIMES, STALLS
@@ -162,13 +166,25 @@ def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
 
 
 def _paces(case: Case, rows: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
-    """Median ns between two launches of the hosts of `rows`, and of `others`; None where nothing tells one of them."""
+    """Median ns between two launches of the hosts of `rows`, and of `others`; None where nothing tells one of them.
+
+    Steps in which `rows` are slow count: in others a host that is slow at times launches as fast as any.
+    """
+    value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
+    slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
     mine, theirs = (
-        [launch_pace(case.run, case.steps.ranks[r]) for r in chosen[:PEERS_SAMPLED]]
+        [launch_pace(case.run, case.steps.ranks[r], _spans(case, r, slow)) for r in chosen[:PEERS_SAMPLED]]
         for chosen in (rows, others)
     )
     known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
     return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
+
+
+def _spans(case: Case, row: int, slow: npt.NDArray[np.bool_]) -> Intervals | None:
+    """The `slow` steps on the host of the rank in `row`; None where nothing tells when it began them."""
+    begins, ends = on_host(case.ops, case.steps, case.steps.ranks[row])
+    known = slow & (ends > begins)
+    return (begins[known], ends[known]) if known.any() else None
 
 
 def by_role(case: Case, rows: Sequence[int]) -> bool:
