@@ -69,7 +69,7 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
 @pytest.mark.parametrize(("pace", "named"), [(130.0, ()), (200.0, (3,)), (None, (3,))])
 def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, named):
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
-    monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank: pace if rank == 3 else 120.0)
+    monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, spans: pace if rank == 3 else 120.0)
     shown = tuple(Evidence(w, 2.0, 0.5, "ms") for w in ("own", "busy", "gaps"))
     monkeypatch.setattr(verdict, "explain_rank", lambda *_: ("cpu_launch", shown))
     mesh = grid(dp=8)

@@ -42,7 +42,12 @@ def test_some_ranks_of_a_ring_tell_it(lost):
 
 @pytest.mark.parametrize(
     ("ranks", "more"),
-    [((0, 1, 2), {"back": True}), ((0, 1), {"gap": 400}), ((0, 1), {"alone": True}), ((0, 1), {"lost": (1,)})],
+    [
+        ((0, 1, 2), {"back": True}),
+        ((0, 1), {"gap": 400}),
+        ((0, 1), {"alone": True}),
+        ((0, 1), {"lost": (1,)}),
+    ],
     ids=["to and fro", "work in between", "one way at first", "one rank alone"],
 )
 def test_a_pipeline_is_no_ring(ranks, more):

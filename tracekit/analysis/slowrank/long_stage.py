@@ -78,7 +78,7 @@ def long_stage(case: Case) -> LongStage | None:
         return _computing_longer(case, least)
     loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
     computed = _compute(case)
-    if loaders:
+    if loaders and _loading_costs(case, loaders, found[0].over, least):
         return replace(_without_gaps(case, found[0], alone), loaders=loaders)
     if computed is None:
         return alone if alone.high >= least else None
@@ -249,6 +249,17 @@ def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     if gain < priced.gain:
         return priced
     return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
+
+
+def _loading_costs(case: Case, loaders: Sequence[int], over: F64, least: float) -> bool:
+    """Whether the step saves `least` ns if those that load alone stand still by `over` less: others may do so as well.
+
+    True where the model of a table tells no gaps.
+    """
+    if not isinstance(case.model, StepModel):
+        return True
+    model = case.model
+    return model.recorded_ns - model.rescaled_ns(without_gaps(case, model, loaders, over)) >= least
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:

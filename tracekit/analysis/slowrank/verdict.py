@@ -95,9 +95,8 @@ def decide(case: Case) -> Answer:
     if best == "link" and link:
         return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
-        return _slow_beside(case, stage, ranks, prices["ranks"]) or _long_stage(
-            case, stage, "" if once else elsewhere(case, stage, slow)
-        )
+        fault = _slow_beside(case, stage, ranks, prices["ranks"]) or _link_beside(case, stage, link)
+        return fault or _long_stage(case, stage, "" if once else elsewhere(case, stage, slow))
     if ranks is None:
         return nobody(case, unseen, stage, link)
     dear = prices["stage"] >= MIN_LOST_SHARE * case.step_ns
@@ -121,6 +120,16 @@ def _slow_beside(case: Case, stage: LongStage, ranks: Hypothesis | None, gain: f
         return None
     answer = beside(case, _of_ranks(case, ranks), stage)
     return answer if answer.suspects else None
+
+
+def _link_beside(case: Case, stage: LongStage, link: SlowLink | None) -> Answer | None:
+    """The answer that names a slow link beside a stage that costs more; None where none is proven to cost enough."""
+    if link is None or stage.loaders or not _shown(case, link):
+        return None
+    proven = _least(case, link)
+    if proven.gain < MIN_LOST_SHARE * case.step_ns:
+        return None
+    return beside(case, _link_answer(case, proven), stage)
 
 
 def _no_accident(case: Case, found: Hypothesis) -> bool:
