@@ -59,3 +59,22 @@ def test_a_ring_names_context_parallelism():
     stages = [GroupUse(tuple(range(r, 8, 2)), (), 0, 5) for r in range(2)]
     sizes = infer([*pairs, *stages], range(8)).mesh.sizes
     assert sizes == {"tp": 1, "cp": 2, "pp": 4, "dp": 1}
+
+
+def _four_by_four(inner, differ):
+    """Two axes of four without a description; messages name the inner group's ranks, and no peer."""
+    uses = [
+        *(GroupUse(tuple(range(r, r + 4)), (), 40, 0, frozenset({"send_recv"})) for r in range(0, 16, 4)),
+        *(GroupUse(tuple(range(r, 16, 4)), (), 4, 0, frozenset({"all_reduce"})) for r in range(4)),
+    ]
+    programs = {r: ("message", 6 if differ and r % 4 in {1, 2} else 3) for r in range(16)}
+    mesh = infer(uses, range(16), programs=programs).mesh
+    return mesh.sizes[inner], mesh.sizes["dp"], mesh.coords(1)[inner]
+
+
+def test_one_program_on_all_ranks_of_an_axis_is_a_ring():
+    assert _four_by_four("cp", differ=False) == (4, 4, 1)
+
+
+def test_ends_that_exchange_less_make_a_pipeline():
+    assert _four_by_four("pp", differ=True) == (4, 4, 1)

@@ -7,6 +7,8 @@ from tracekit.errors import MeshUnknownError
 from tracekit.mesh.families import Family
 from tracekit.thresholds.mesh import ALTERNATING, MANY_CALLS, MOSTLY_EXPOSED
 
+_PAIR = 2
+
 
 def name_axes(
     axes: list[Family],
@@ -52,13 +54,15 @@ def _guess(
         chosen = left if len(left) == len(free) else _likely(left, len(free))
         names.update(zip(free, chosen, strict=True))
         return
-    round_ = [i for i in free if axes[i].ring]
-    if "cp" in left and round_:
-        names[round_[0]] = "cp"
-        free = [i for i in free if i != round_[0]]
+    around = [i for i in free if axes[i].ring or (programs is not None and _turns(axes, i, free, programs))]
+    rings = bool(around) or any(axis.ring for axis in axes)
+    if "cp" in left and around:
+        names[around[0]] = "cp"
+        free = [i for i in free if i != around[0]]
         left = [d for d in left if d != "cp"]
     piped = [i for i in free if axes[i].p2p > 0 and not axes[i].ring]
-    if "pp" in left and programs is not None and not piped:
+    open_ = programs is not None and (not rings or any(_differs(axes[i], programs) for i in free))
+    if "pp" in left and programs is not None and open_ and not piped:
         piped = [_pipeline(axes, free, programs)]
     if "pp" in left and piped:
         best = max(piped, key=lambda i: (axes[i].stride, axes[i].p2p))
@@ -76,11 +80,7 @@ def _guess(
 
 def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object]) -> int:
     """The axis of messages without a known peer: along it ranks run different programs, or call nothing else."""
-
-    def differs(axis: Family) -> bool:
-        return any(len({programs[r] for r in g.ranks if r in programs}) > 1 for g in axis.groups)
-
-    shown = [i for i in free if differs(axes[i])]
+    shown = [i for i in free if _differs(axes[i], programs)]
     silent = [i for i in free if not axes[i].calls] if any(a.calls for a in axes) else []
     for found in (shown, silent):
         if len(found) == 1:
@@ -88,6 +88,25 @@ def _pipeline(axes: list[Family], free: list[int], programs: Mapping[int, object
     raise MeshUnknownError(
         "messages name no peer, and nothing tells which of the process groups lie along the pipeline"
     )
+
+
+def _differs(axis: Family, programs: Mapping[int, object]) -> bool:
+    """Whether ranks of some group run different programs."""
+    return any(len({programs[r] for r in g.ranks if r in programs}) > 1 for g in axis.groups)
+
+
+def _turns(axes: list[Family], at: int, free: list[int], programs: Mapping[int, object]) -> bool:
+    """Whether messages without a known peer go round on an axis that alone may carry them: all run one program.
+
+    They name their group, or it is the only one that calls nothing else. Ends of a pipeline of three stages or more
+    talk to one neighbour, the others to two.
+    """
+    axis = axes[at]
+    known = all(r in programs for g in axis.groups for r in g.ranks)
+    carry = [i for i, a in enumerate(axes) if any("send_recv" in g.ops for g in a.groups)]
+    silent = [i for i in free if not axes[i].calls] if any(a.calls for a in axes) else []
+    alone = (carry or silent) == [at]
+    return alone and known and axis.size > _PAIR and not any(_differs(axes[i], programs) for i in free)
 
 
 def _looks(axis: Family) -> str:
