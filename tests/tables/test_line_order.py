@@ -1,0 +1,74 @@
+"""Kernels that tell nothing of their messages find their peers by the schedule that fits their numbers and ends."""
+
+from collections import Counter
+
+import pytest
+
+from tests.tables.rows import events
+from tests.tables.test_pipeline_order import PLANS, STEP, pipeline
+from tracekit.tables.clock import Clocks
+from tracekit.tables.known_schedules import Message, schedules
+from tracekit.tables.line_order import _pairs, with_line_order
+from tracekit.tables.match import match, rematch
+from tracekit.tables.operations import rank_ops
+
+LINE = (0, 1, 2)
+
+
+def bare_kernels(rows):
+    """The same recording without the host."""
+    return [r for r in rows if r["cat"] == "kernel" or r["name"].startswith("ProfilerStep")]
+
+
+def found(plans, change=lambda rows: rows):
+    """(how many messages found their peer, how many go from one rank to another in each of two steps)."""
+    every = [change(bare_kernels(rows)) for rows in pipeline(plans)]
+    ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
+    ops = rematch(match(ranks, []), ranks, [])
+    same = dict.fromkeys(LINE, 0)
+    clock = Clocks(dict.fromkeys(LINE, 0.0), dict.fromkeys(LINE, 0.0), same, same, 0.0, exact=same)
+    told, count = with_line_order(ops, clock, [LINE])
+    ends = Counter(
+        (op, int(s), int(d)) for r in told for op, s, d in zip(r.op, r.src, r.dst, strict=True) if s >= 0
+    )
+    return count, {key: n / 2 for key, n in ends.items()}
+
+
+def without_first(rows):
+    """A recording without the first message of each step."""
+    ends = {r["ts"] // (STEP * 1000): n for n, r in reversed([*enumerate(rows)]) if "nccl" in r["name"]}
+    return [r for n, r in enumerate(rows) if n not in ends.values()]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_known_schedule_tells_every_peer(plan):
+    count, ends = found(PLANS[plan])
+    ways = [(a, b) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1))]
+    assert ends == {(op, *way): 3 for op in ("send", "recv") for way in ways}
+    assert count == 2 * 2 * 3 * len(ways)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_numbers_of_no_schedule_stay_open(plan):
+    assert found(PLANS[plan], without_first) == (0, {})
+
+
+@pytest.mark.parametrize(("counts", "kernels"), [((6, 12, 6), 4), ((5, 9, 4), 1), ((7, 9, 9, 8), 1)])
+def test_schedules_have_as_many_kernels(counts, kernels):
+    tried = list(schedules(counts))
+    assert len(tried) >= kernels
+    for stages in tried:
+        assert tuple(map(len, stages)) == counts
+        assert _pairs(stages) is not None
+
+
+def test_one_forward_one_backward_batches_its_changes():
+    """The last but one of three stages warms up once; a change from forward to backward is one kernel."""
+    three = next(s for s in schedules((5, 9, 4)))
+    assert three[0][:2] == [(Message(1, True),), (Message(1, True),)]
+    assert three[2][:2] == [(Message(1, False),), (Message(1, True), Message(1, False))]
+
+
+def test_interleaved_stages_talk_around_the_ring():
+    pairs = {(p.sender, p.receiver) for s in schedules((18, 24, 18)) for p in _pairs(s) or ()}
+    assert {(2, 0), (0, 2)} <= pairs
