@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.excess import recurs
-from tracekit.analysis.slowrank.gap_cure import without_gaps
+from tracekit.analysis.slowrank.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.host_bound import most_saved_ns
 from tracekit.analysis.slowrank.nodes import nodes_of
 from tracekit.analysis.slowrank.statistics import confidence, excess, median_of_others
@@ -78,7 +78,7 @@ def long_stage(case: Case) -> LongStage | None:
         return _computing_longer(case, least)
     loaders = late_loaders(case, alone.rows) if alone.high >= least else ()
     computed = _compute(case)
-    if loaders and _loading_costs(case, loaders, found[0].over, least):
+    if loaders and _loading_costs(case, found[0], loaders, least):
         return replace(_without_gaps(case, found[0], alone), loaders=loaders)
     if computed is None:
         return alone if alone.high >= least else None
@@ -251,15 +251,20 @@ def _without_gaps(case: Case, stage: _Longer, priced: LongStage) -> LongStage:
     return replace(priced, gain=gain, low=max(low, priced.low), high=max(gain, min(high, priced.over)))
 
 
-def _loading_costs(case: Case, loaders: Sequence[int], over: F64, least: float) -> bool:
-    """Whether the step saves `least` ns if those that load alone stand still by `over` less: others may do so as well.
+def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: float) -> bool:
+    """Whether the step saves `least` ns if the `loaders` of a stage alone stand still as little as other stages do.
 
-    True where the model of a table tells no gaps.
+    Others of the stage may stand still as long. True where the model of a table tells no gaps.
     """
-    if not isinstance(case.model, StepModel):
-        return True
     model = case.model
-    return model.recorded_ns - model.rescaled_ns(without_gaps(case, model, loaders, over)) >= least
+    if not isinstance(model, StepModel):
+        return True
+    usual = _levels(case, case.steps.own)[_place(case, stage.rows)] - stage.over
+    cuts: Cuts = {}
+    for row in loaders:
+        over = np.nan_to_num(np.clip(case.steps.own[row] - usual, 0.0, None))
+        cuts |= without_gaps(case, model, [row], over)
+    return model.recorded_ns - model.rescaled_ns(cuts) >= least
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:

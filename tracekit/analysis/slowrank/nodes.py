@@ -1,7 +1,7 @@
 """On which nodes ranks run: a link between nodes is slower by design than one inside a node."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,6 +57,30 @@ def lone_links(run: Measured, nodes: Mapping[int, str | int]) -> set[int]:
             links[run.axes_of(channel)][frozenset(channel.members)].append(number)
     alone = (next(iter(found.values())) for found in links.values() if len(found) == 1)
     return {number for numbers in alone for number in numbers}
+
+
+def on_slow_node(
+    run: Measured, slow: Collection[int], tested: Collection[int], nodes: Mapping[int, str | int]
+) -> tuple[int, ...]:
+    """The ranks at the `slow` channels on the one node whose links to others are all slow, of those `tested`.
+
+    Empty where no node or several are so, where fewer than two of its links were tested, or where a rank is in all slow
+    channels: it may have a card of its own.
+    """
+    links: dict[str | int, dict[int, bool]] = defaultdict(dict)
+    for number in sorted(tested):
+        where = {nodes[m] for m in run.ops.channels[number].members if m in nodes}
+        for node in where if len(where) > 1 else ():
+            links[node][number] = number in slow
+    members = [set(run.ops.channels[number].members) for number in sorted(slow)]
+    cut_off = [n for n, found in links.items() if all(found.values()) and len(found) >= _LINKS_OF_NODE]
+    if len(cut_off) != 1 or set.intersection(*members):
+        return ()
+    return tuple(sorted(r for r in set.union(*members) if nodes.get(r) == cut_off[0]))
+
+
+_LINKS_OF_NODE: Final = 2
+"""Links of a node to others that must be slow: one alone has two ends."""
 
 
 def whole_boundaries(run: Measured, slow: Sequence[int], compared: Sequence[Channel]) -> bool:

@@ -21,6 +21,7 @@ from tracekit.analysis.slowrank.nodes import (
     UNPLACED,
     lone_links,
     nodes_of,
+    on_slow_node,
     reach,
     whole_boundaries,
 )
@@ -113,7 +114,7 @@ def _slowest(
         return None
     most = max(max(slow.values(), key=lambda v: max(s.z for s in v)), key=lambda s: s.here - s.peers)
     ratio = most.here / max(most.peers, 1.0)
-    ranks = _at_the_link(case, set(slow), set(tested))
+    ranks = on_slow_node(case, set(slow), set(tested), nodes) or _at_the_link(case, set(slow), set(tested))
     return SlowLink(
         ranks, gain, low, high, tuple(sorted(slow)), ratio, most.here, most.peers, most.z, longest, not sure
     )
