@@ -11,7 +11,7 @@ NODES = {rank: rank // 2 for rank in range(8)}
 GROUPS = [(0, 2, 4, 6), (1, 3, 5, 7), (2, 4), (0, 7), (4, 5), (4, 6)]
 
 
-def named(slow, nodes=NODES, tested=range(len(GROUPS))):
+def named(slow, nodes=NODES, tested=(0, 1, 2, 3, 4, 5)):
     channels = [Channel(n, members, False, 0) for n, members in enumerate(GROUPS)]
     return on_slow_node(SimpleNamespace(ops=SimpleNamespace(channels=channels)), set(slow), tested, nodes)
 
