@@ -156,17 +156,17 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
     """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells."""
-    paces = _paces(case, rows, others)
+    paces = pace_among(case, rows, others)
     return paces is not None and paces[0] <= HOST_PACE * paces[1]
 
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
     """Ns between two launches of the host of `row`, and of some of its stage's others; None where nothing tells."""
-    return _paces(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
+    return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
 
 
-def _paces(case: Case, rows: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
-    """Median ns between two launches of the hosts of `rows`, and of `others`; None where nothing tells one of them.
+def pace_among(case: Case, rows: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
+    """Return median ns between two launches of the hosts of `rows`, and of `others`; None if nothing tells one.
 
     Steps in which `rows` are slow count: in others a host that is slow at times launches as fast as any.
     """

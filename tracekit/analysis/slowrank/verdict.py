@@ -25,6 +25,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
     told_by_steps,
     undecided,
 )
+from tracekit.analysis.slowrank.lone_rank import lone_fault
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
@@ -96,6 +97,7 @@ def decide(case: Case) -> Answer:
         return _link_answer(case, _least(case, link)) if _shown(case, link) else open_link_answer(case, link)
     if best == "stage" and stage:
         fault = _slow_beside(case, stage, ranks, prices["ranks"]) or _link_beside(case, stage, link)
+        fault = fault or _lone_beside(case, stage)
         return fault or _long_stage(case, stage, "" if once else elsewhere(case, stage, slow))
     if ranks is None:
         return nobody(case, unseen, stage, link)
@@ -130,6 +132,22 @@ def _link_beside(case: Case, stage: LongStage, link: SlowLink | None) -> Answer 
     if proven.gain < MIN_LOST_SHARE * case.step_ns:
         return None
     return beside(case, _link_answer(case, proven), stage)
+
+
+def _lone_beside(case: Case, stage: LongStage) -> Answer | None:
+    """The answer that names a rank which its stage holds alone, if its device or host is slow beside other stages'."""
+    found = lone_fault(case, stage)
+    if found is None or found.gain < max(MIN_LOST_SHARE * case.step_ns, case.residual_ns):
+        return None
+    _, evidence = explain_rank(case, found.row, stage.rows, other_stages=True)
+    suspect = suspect_of(case, found.row, found.gain, stage.z, found.cause, evidence)
+    reason = (
+        f"rank {suspect.rank} is slow beside ranks of other stages: {found.told}; {ms(found.gain):.1f} ms of "
+        f"{ms(case.step_ns):.1f} ms a step"
+    )
+    answer = Answer("slow_rank", found.cause, reason, (suspect,), descend(case, suspect.rank), found.gain)
+    rest = replace(stage, gain=stage.gain - found.gain)
+    return beside(case, answer, rest if rest.gain >= MIN_LOST_SHARE * case.step_ns else None)
 
 
 def _no_accident(case: Case, found: Hypothesis) -> bool:

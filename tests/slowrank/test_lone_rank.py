@@ -1,0 +1,47 @@
+"""A rank that is alone on its stage is told from a stage with more work by what all stages run."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.slowrank.jobs import grid, job, prepared
+from tracekit.analysis.slowrank import lone_rank
+from tracekit.analysis.slowrank.analyse import analyse
+from tracekit.analysis.slowrank.long_stage import long_stage
+
+LINE = grid(pp=5)
+
+
+def test_a_device_slow_in_every_kernel_is_named(tmp_path):
+    found = analyse(job(tmp_path, LINE, slow={2: 1.3}))
+    assert (found.verdict, found.cause, [s.rank for s in found.suspects]) == ("slow_rank", "gpu_compute", [2])
+    assert "1.30 times as long" in found.reason
+    assert found.what_if.slowdown > 1.2
+
+
+def test_more_kernels_are_more_work(tmp_path):
+    """One more kernel a step, of a name that no other stage runs."""
+    found = analyse(job(tmp_path, LINE, accident=(2, None, 1500)))
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("imbalance", [2])
+    assert "or its rank 2 is slow" in found.reason
+
+
+def test_stages_of_several_ranks_tell_by_their_peers(tmp_path):
+    mesh = grid(tp=2, pp=4)
+    case = prepared(job(tmp_path, mesh, slow=dict.fromkeys((2, 3), 1.3)), mesh)
+    assert long_stage(case) is not None
+    assert lone_rank.lone_fault(case, long_stage(case)) is None
+
+
+@pytest.mark.parametrize(
+    ("pace", "cause"), [((30.0, 10.0), "cpu_launch"), ((10.0, 10.0), None), (None, None)]
+)
+def test_a_host_must_launch_more_slowly(tmp_path, monkeypatch, pace, cause):
+    case = prepared(job(tmp_path, LINE, idle=lambda rank, step: 900.0 * (rank == 2)), LINE)
+    monkeypatch.setattr(lone_rank, "pace_among", lambda *_: pace)
+    monkeypatch.setattr(lone_rank, "_pauses", lambda *_: False)
+    stage = replace(long_stage(case), rows=(2,))
+    found = lone_rank.lone_fault(case, stage)
+    assert (found and found.cause) == cause
+    if found:
+        assert found.gain == pytest.approx(900_000, rel=0.05)
