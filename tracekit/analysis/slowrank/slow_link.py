@@ -7,6 +7,7 @@ are peers. The ranks at the slow link are in slow groups on every axis that can 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -134,8 +135,8 @@ def _slow_channels(
     for channels in comparable(case, message, nodes):
         for c, numbers in channels.items():
             tested[c] += numbers
-        told = _compare(case, channels, brief)  # without any clock
-        for c, found in _compare(case, channels, delivery / scale).items():
+        told = _compare(case, channels, brief, nodes)  # without any clock
+        for c, found in _compare(case, channels, delivery / scale, nodes).items():
             if only is not None and c not in only:
                 continue
             doubt = _doubt(case, ops.channels[c].members) if ops.channels[c].p2p and c not in told else 0.0
@@ -205,10 +206,15 @@ def _briefest(case: Case) -> F64:
     return brief
 
 
-def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int, _Slowness]:
+def _compare(
+    case: Case,
+    channels: dict[int, list[int]],
+    spent: F64,
+    nodes: Mapping[int, str | int] = MappingProxyType({}),
+) -> dict[int, _Slowness]:
     """The channels that spend longer than the median of the others; `channels` holds their instances, `spent` is ns.
 
-    In a short pipeline the others are links of other ranks, and those found to be sound.
+    In a short pipeline the others are links of other ranks, or `nodes`, and those found to be sound.
     """
     places = {c: _by_place(case, n) for c, n in channels.items()}
     level = _both_ways(
@@ -216,7 +222,7 @@ def _compare(case: Case, channels: dict[int, list[int]], spent: F64) -> dict[int
     )
     slow: dict[int, _Slowness] = {}
     usual = dict(zip(level, zip(*spread_of_others(list(level.values())), strict=True), strict=True))
-    ends = short_pipeline([case.ops.channels[c] for c in channels])
+    ends = short_pipeline([case.ops.channels[c] for c in channels], nodes)
     for channel in sorted(channels, key=lambda c: not beside(ends, c, ())):  # those that touch all come last
         others = beside(ends, channel, slow) if crowded(ends, channel) else []
         peers, between = level_of([level[c] for c in others]) if others else usual[channel]
