@@ -34,19 +34,27 @@ class _Task(NamedTuple):
 
 def schedules(counts: tuple[int, ...]) -> Iterator[list[list[Kernel]]]:
     """Yield the kernels of each stage under each schedule in which the stages run as many as `counts` tell."""
-    stages, most = len(counts), max(counts)
     for chunks in (1, *CHUNKS):
-        for micro_batches in range(1, most + 1):
-            if chunks > 1 and micro_batches % stages:
-                continue
-            for gpipe in (False, True)[: 1 if chunks > 1 else None]:
-                programs = [_tasks(s, stages, micro_batches, chunks, gpipe=gpipe) for s in range(stages)]
-                for grouping in GROUPINGS:
-                    kernels = [_kernels(p, s, stages, chunks, grouping) for s, p in enumerate(programs)]
-                    if tuple(map(len, kernels)) == counts:
-                        yield kernels
-            if 2 * micro_batches * chunks > 2 * most:
-                break
+        for micro_batches in range(1, counts[0] // chunks + 2):
+            for gpipe in (False, True) if chunks == 1 else (False,):
+                for grouping in GROUPINGS if chunks == 1 or micro_batches % len(counts) == 0 else ():
+                    found = _scheduled(counts, micro_batches, chunks, grouping, gpipe=gpipe)
+                    if found is not None:
+                        yield found
+
+
+def _scheduled(
+    counts: tuple[int, ...], micro_batches: int, chunks: int, grouping: Grouping, *, gpipe: bool
+) -> list[list[Kernel]] | None:
+    """The kernels of each stage; None where one stage runs another number of them than `counts` tell."""
+    found: list[list[Kernel]] = []
+    for stage, count in enumerate(counts):
+        tasks = _tasks(stage, len(counts), micro_batches, chunks, gpipe=gpipe)
+        kernels = _kernels(tasks, stage, len(counts), chunks, grouping)
+        if len(kernels) != count:
+            return None
+        found.append(kernels)
+    return found
 
 
 def _tasks(stage: int, stages: int, micro_batches: int, chunks: int, *, gpipe: bool) -> list[_Task]:
