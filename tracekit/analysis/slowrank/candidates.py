@@ -83,7 +83,14 @@ def typical_without(case: Case, rows: npt.NDArray[np.int64]) -> F64:
     """
     told = case.met.told
     own = np.fmin(case.steps.own, _typical_without(case.steps.own - told, case.stages, rows) + told)
-    return np.maximum(relieved(case.met.spun, own, case.stages, rows), 0.0)
+    return np.maximum(relieved(case.met.spun, own, case.stages, _in_line(case, rows)), 0.0)
+
+
+def _in_line(case: Case, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """`rows`, and in stages without any of them the ranks that are late with them: those of their pipelines."""
+    mates = {row for r in rows.tolist() for row in case.line_of(r)}
+    away = [np.intersect1d(stage, sorted(mates)) for stage in case.stages if not np.isin(rows, stage).any()]
+    return np.unique(np.concatenate([rows, *away])).astype(np.int64)
 
 
 def cured_ns(case: Case, model: StepModel | TableModel, rows: npt.NDArray[np.int64]) -> float:
@@ -147,7 +154,7 @@ def those_that_cost(case: Case, rows: npt.NDArray[np.int64]) -> Hypothesis | Non
     usual = usual_of(case, rows)
     kept = rows[np.argsort(-case.found.mean[rows], kind="stable")]
     while True:
-        cured = relieved(case.met.spun, own, case.stages, kept)
+        cured = relieved(case.met.spun, own, case.stages, _in_line(case, kept))
         cured[kept] = target[kept]
         gain = model.recorded_ns - model.step_ns(cured, usual=usual)
         if gain <= 0:

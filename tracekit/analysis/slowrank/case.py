@@ -13,6 +13,7 @@ from tracekit.analysis.slowrank.stage_mates import mates
 from tracekit.analysis.slowrank.statistics import Excess
 from tracekit.analysis.slowrank.table_model import TableModel, tabulated
 from tracekit.analysis.slowrank.traced_model import model_of
+from tracekit.analysis.slowrank.waiting_parts import WaitingParts, waiting_parts
 from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.findings import Quality
 from tracekit.mesh import Mesh
@@ -45,6 +46,17 @@ class Case(Measured):
         if isinstance(model, TableModel):
             return model.recorded_ns
         return self.step_ns + model.recorded_ns - model.replayed_ns
+
+    @cached_property
+    def waiting_parts(self) -> dict[int, WaitingParts]:
+        """The parts of own time that waits beside it make longer, of the ranks on which anything tells by how much."""
+        spun = np.flatnonzero(np.isfinite(self.met.spun).any(axis=1))
+        return waiting_parts(self, spun.tolist())
+
+    def line_of(self, row: int) -> tuple[int, ...]:
+        """The rows of the recorded ranks on the pipeline of the rank in `row`."""
+        line = self.mesh.line(self.steps.ranks[row], ["pp"])
+        return tuple(self.steps.row(rank) for rank in line if rank in self.steps.ranks)
 
     @cached_property
     def residual_ns(self) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.measured import Measured
-from tracekit.analysis.slowrank.what_if import Usual
+from tracekit.analysis.slowrank.what_if import PeersWork, Usual
 from tracekit.analysis.what_if.operations import Recording, recording_of
 from tracekit.analysis.what_if.timeline import Timeline, timeline_of
 from tracekit.tables.steps import F64, Steps
@@ -76,7 +76,7 @@ class TableModel:
             work = np.maximum(work - late[self.instance], 0.0)
         return float(self.timeline.step_ns(work).mean())
 
-    def usual(self, peers: Mapping[int, I64]) -> Usual:
+    def usual(self, peers: Mapping[int, I64]) -> PeersWork:
         """The work of the operations of each row as its `peers` do them, step by step, under the key (0, row), ns.
 
         Compute takes the median of the same computation on the peers, communication keeps its time. A row is left out

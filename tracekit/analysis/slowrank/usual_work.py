@@ -5,6 +5,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case
 from tracekit.analysis.slowrank.own_parts import Parts
 from tracekit.analysis.slowrank.rank_timeline import RankTimeline
+from tracekit.analysis.slowrank.waiting_parts import WaitingParts
 from tracekit.analysis.slowrank.what_if import StepModel, Usual
 from tracekit.tables.intervals import I64, covered_until, subtract
 from tracekit.tables.steps import F64
@@ -14,17 +15,21 @@ def usual_of(case: Case, rows: I64) -> Usual:
     """Return the work of each of `rows` in each part of the steps if it worked as its unsuspected peers do; ns.
 
     Of a rank whose compute alone tells that it is slow, only compute becomes shorter: its gaps are as long by chance. A
-    rank whose role makes gaps is compared with others of that role, if its stage has any.
+    rank whose role makes gaps is compared with others of that role, if its stage has any. Other ranks lose time where
+    their communication waits, if any does beside their work.
     """
     peers = _peers(case, rows)
-    found = dict(case.model.usual(peers))
+    found = case.model.usual(peers)
+    spared: dict[tuple[int, int], WaitingParts] = {}
     if isinstance(case.model, StepModel):
+        others = [(row, parts) for row, parts in case.waiting_parts.items() if row not in peers]
+        spared = {(n, row): parts for n in range(len(case.model.runs)) for row, parts in others}
         for (n, row), (which, _) in found.items():
             if row in case.met.by_compute:
                 lines = {line.row: line for line in case.model.runs[n][1]}
                 mates = [lines[o] for o in peers[row].tolist() if o in lines]
                 found[n, row] = which, _quick_compute(case, lines[row], lines[row].parts[which], mates)
-    return found
+    return {**spared, **found}
 
 
 def _peers(case: Case, rows: I64) -> dict[int, I64]:

@@ -16,13 +16,17 @@ import numpy.typing as npt
 from tracekit.analysis.slowrank.rank_timeline import RankTimeline
 from tracekit.analysis.slowrank.replay_in_turn import InTurn
 from tracekit.analysis.slowrank.replay_levels import Levels, levels_of
+from tracekit.analysis.slowrank.waiting_parts import WaitingParts, cut_there
 from tracekit.tables.intervals import I64
 from tracekit.tables.steps import F64
 from tracekit.thresholds.replay import DRIFT_SHARE, MOST_REPEATS
 from tracekit.thresholds.slowrank import MAJORITY
 
-Usual = Mapping[tuple[int, int], tuple[int, F64]]
+PeersWork = dict[tuple[int, int], tuple[int, F64]]
 """(run of steps, row) → which of its parts are compared, and the own time of its peers in each of these, ns."""
+
+Usual = Mapping[tuple[int, int], tuple[int, F64] | WaitingParts]
+"""The same, or the parts from which what the row loses is taken."""
 
 
 StepRun = tuple[tuple[int, ...], tuple[RankTimeline, ...]]
@@ -62,7 +66,7 @@ class StepModel:
         """Mean step time if own times were `target` (ranks × steps, ns) and transfers `transfer` (by instance, ns).
 
         Instances behind those of `transfer` keep their own. A rank in `usual` becomes shorter where it is longer than
-        usual, any other rank in all parts alike.
+        usual, or in the parts told there, any other rank in all parts alike.
         """
         total, count = 0.0, 0
         lasts = self.transfer
@@ -73,12 +77,14 @@ class StepModel:
             gaps = []
             for line in timelines:
                 ratio = _ratio(self.own[line.row, chosen], target[line.row, chosen])
-                which, typical = (usual or {}).get((n, line.row), (-1, None))
-                if typical is None:
+                told = (usual or {}).get((n, line.row))
+                if told is None:
                     gaps.append(_rescale(line, line.knots, ratio))
+                elif isinstance(told, WaitingParts):
+                    gaps.append(_rescale(line, *cut_there(told, line.knots, ratio)))
                 else:
-                    parts = line.parts[which]
-                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(typical, ratio)))
+                    parts = line.parts[told[0]]
+                    gaps.append(_rescale(line, parts.cuts, parts.trimmed(told[1], ratio)))
             total += self._span(n, gaps, lasts)
             count += len(columns)
         return total / max(count, 1)
@@ -116,12 +122,12 @@ class StepModel:
             self.__dict__["levels"] = other.levels
         return self
 
-    def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> Usual:
+    def usual(self, peers: Mapping[int, npt.NDArray[np.int64]]) -> PeersWork:
         """Median work before each operation over the `peers` of each row; only peers with the same operations count.
 
         The finest parts count that most peers have, else the coarsest. A row without such a peer is left out.
         """
-        found: dict[tuple[int, int], tuple[int, F64]] = {}
+        found: PeersWork = {}
         for n, (_, timelines) in enumerate(self.runs):
             by_row = {line.row: line for line in timelines}
             for row, others in peers.items():
