@@ -8,8 +8,10 @@ from tests.tables.rows import events
 from tests.tables.test_pipeline_order import PLANS, STEP, pipeline
 from tracekit.tables.clock import Clocks
 from tracekit.tables.known_schedules import Message, schedules
+from tracekit.tables.line_kernels import Says
 from tracekit.tables.line_order import _pairs, with_line_order
 from tracekit.tables.match import match, rematch
+from tracekit.tables.operation_names import RECEIVES, SENDS
 from tracekit.tables.operations import rank_ops
 
 LINE = (0, 1, 2)
@@ -20,9 +22,13 @@ def bare_kernels(rows):
     return [r for r in rows if r["cat"] == "kernel" or r["name"].startswith("ProfilerStep")]
 
 
-def found(plans, change=lambda rows: rows):
-    """(how many messages found their peer, how many go from one rank to another in each of two steps)."""
-    every = [change(bare_kernels(rows)) for rows in pipeline(plans)]
+def found(plans, change=lambda rows: rows, only=None):
+    """(how many messages found their peer, how many go from one rank to another in each of two steps).
+
+    `change` is done to the recording of every rank, or of the `only` one.
+    """
+    every = [bare_kernels(rows) for rows in pipeline(plans)]
+    every = [change(rows) if only in {None, n} else rows for n, rows in enumerate(every)]
     ranks = [rank_ops(r, events(rows)) for r, rows in enumerate(every)]
     ops = rematch(match(ranks, []), ranks, [])
     same = dict.fromkeys(LINE, 0)
@@ -51,6 +57,43 @@ def test_a_known_schedule_tells_every_peer(plan):
 @pytest.mark.parametrize("plan", PLANS)
 def test_numbers_of_no_schedule_stay_open(plan):
     assert found(PLANS[plan], without_first) == (0, {})
+
+
+BATCH = (Message(1, True), Message(1, False))
+
+
+@pytest.mark.parametrize(
+    ("ends", "ways", "kernel", "fits"),
+    [
+        ((), (0,), BATCH, True),
+        ((), (0, 0), BATCH, True),
+        ((), (SENDS,), BATCH, False),
+        ((), (SENDS, RECEIVES), BATCH, True),
+        ((), (SENDS, SENDS), BATCH, False),
+        (((1, True),), (), BATCH, False),
+        (((1, False), (1, True)), (), BATCH, True),
+        (((1, True),), (RECEIVES,), BATCH, True),
+        (((2, True),), (0,), BATCH, False),
+        ((), (RECEIVES,), (Message(0, True),), False),
+    ],
+)
+def test_a_kernel_of_a_schedule_contradicts_nothing_told(ends, ways, kernel, fits):
+    assert Says(ends, ways).may_be(kernel) == fits
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_some_kernels_tell_must_agree(plan):
+    def tell(peer):
+        """Sends of the first stage that name a peer."""
+        return lambda rows: [
+            r | {"collective": "send", "src_rank": 0, "dst_rank": peer, "in_nelems": 8}
+            if r["cat"] == "kernel" and "nccl" in r["name"] and r["ts"] % (STEP * 1000) < 1_200_000
+            else r
+            for r in rows
+        ]
+
+    assert found(PLANS[plan], tell(1), only=0)[0] == found(PLANS[plan])[0]
+    assert found(PLANS[plan], tell(2), only=0)[0] == 0
 
 
 @pytest.mark.parametrize(("counts", "kernels"), [((6, 12, 6), 4), ((5, 9, 4), 1), ((7, 9, 9, 8), 1)])

@@ -1,9 +1,10 @@
-"""Peers of messages in a pipeline of three stages or more that tell nothing, not even their direction.
+"""Peers of messages in a pipeline of three stages or more that tell little, not even their direction.
 
-Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something. Pipelines run
-few schedules (tables.known_schedules): one that gives as many kernels as every stage runs, and whose messages fit when
-these began and ended, is theirs. Stages run the same in every step and replica, so a kernel is judged at its place of
-the step, over all of them (tables.message_fits).
+Without the host, and in batches up to torch 2.3, a kernel alone shows that a stage exchanged something; later batches
+lose their records, or tell no peer. Pipelines run few schedules (tables.known_schedules): one that gives as many
+kernels as every stage runs, contradicts nothing that is told, and whose messages fit when these began and ended, is
+theirs. Stages run the same in every step and replica, so a kernel is judged at its place of the step, over all of them
+(tables.message_fits).
 """
 
 from collections import Counter, defaultdict
@@ -16,10 +17,10 @@ from tracekit.tables.clock import Clocks
 from tracekit.tables.clock_difference import clock_differences
 from tracekit.tables.intervals import I64
 from tracekit.tables.known_schedules import Kernel, schedules
-from tracekit.tables.lost_batches import with_rows
+from tracekit.tables.line_kernels import Learnt, LineKernels, Says, line_kernels, with_learnt
 from tracekit.tables.match import Operations
 from tracekit.tables.message_fits import Times, misfits
-from tracekit.tables.open_messages import OpenKernels, open_kernels, told
+from tracekit.tables.open_messages import OpenKernels
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stage_labels import F64
 from tracekit.tables.step_marks import NO_STEP
@@ -36,10 +37,11 @@ _FEWEST: Final = 3
 
 
 class _Line(NamedTuple):
-    """The ranks of a line in the order of their stages, and the kernels of their usual steps, by step and place."""
+    """The ranks of a line in the order of their stages, their kernels, and those of their usual steps by place."""
 
     ranks: tuple[int, ...]
-    steps: tuple[dict[int, I64], ...]  # by stage: step → places in the rank's open kernels
+    kernels: tuple[LineKernels, ...]
+    steps: tuple[dict[int, I64], ...]  # by stage: step → places in the rank's kernels
 
 
 class _Pair(NamedTuple):
@@ -65,23 +67,31 @@ def with_line_order(
 
     `lines` hold ranks in the order of their stages. Those that run the same are judged together.
     """
-    kernels = open_kernels(ops, clocks)
     alike: dict[tuple[int, ...], list[_Line]] = defaultdict(list)
     for ranks in sorted(lines):
-        if len(ranks) >= _FEWEST and all(r in kernels and not kernels[r].way.any() for r in ranks):
-            line = _Line(ranks, tuple(_usual_steps(kernels[r]) for r in ranks))
-            counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps)
-            if min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
-                alike[counts].append(line)
-    learnt: dict[int, list[_Learnt]] = defaultdict(list)
+        line = _line(ops, clocks, ranks) if len(ranks) >= _FEWEST else None
+        counts = tuple(len(next(iter(steps.values()), ())) for steps in line.steps) if line else ()
+        if line and min(counts) > 0 and max(counts) <= MOST_DEALT_MESSAGES:
+            alike[counts].append(line)
+    learnt: dict[int, list[Learnt]] = defaultdict(list)
     known = (r.message for r in ops.per_rank.values() if r.message is not None)
     number = 1 + max((int(m.max(initial=-1)) for m in known), default=-1)
     for counts, members in alike.items():
-        for pair in _scheduled(counts, members, kernels):
+        for pair in _scheduled(counts, members):
             for line in members:
-                number = _learn(learnt, line, pair, kernels, number)
+                number = _learn(learnt, line, pair, number)
     count = sum(map(len, learnt.values()))
-    return [_with(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
+    return [with_learnt(ops.per_rank[r], learnt.get(r, [])) for r in ops.ranks], count
+
+
+def _line(ops: Operations, clocks: Clocks, ranks: tuple[int, ...]) -> _Line | None:
+    """What the ranks of a pipeline run; None where one recorded no message, or all messages name their peers."""
+    if not all(r in ops.per_rank for r in ranks):
+        return None
+    kernels = [k for r in ranks if (k := line_kernels(ops.per_rank[r], clocks, ranks)) is not None]
+    if len(kernels) < len(ranks) or not any(k.silent for k in kernels):
+        return None
+    return _Line(ranks, tuple(kernels), tuple(_usual_steps(k.times) for k in kernels))
 
 
 def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
@@ -92,16 +102,15 @@ def _usual_steps(kernels: OpenKernels) -> dict[int, I64]:
     return {n: mine for n, mine in steps.items() if len(mine) == usual[0][0]}
 
 
-def _scheduled(
-    counts: tuple[int, ...], lines: Sequence[_Line], kernels: Mapping[int, OpenKernels]
-) -> list[_Pair]:
+def _scheduled(counts: tuple[int, ...], lines: Sequence[_Line]) -> list[_Pair]:
     """The messages of the one schedule that fits; none where no schedule does, or two do with other messages."""
+    said = [_said(lines, stage, count) for stage, count in enumerate(counts)]
     exchanges: dict[tuple[int, int], _Exchange | None] = {}
     tried: list[tuple[float, list[_Pair]]] = []
     for stages in schedules(counts):
-        pairs = _pairs(stages)
+        pairs = _pairs(stages) if _contradicts_nothing(stages, said) else None
         for a, b in {(p.sender, p.receiver) for p in pairs or ()} - set(exchanges):
-            exchanges[a, b] = _exchange(lines, (a, b), kernels)
+            exchanges[a, b] = _exchange(lines, (a, b))
         if pairs and not any(pairs == other for _, other in tried):
             tried.append((_cost(stages, pairs, exchanges), pairs))
     tried.sort(key=lambda t: t[0])
@@ -109,6 +118,26 @@ def _scheduled(
         return []
     rival = tried[1][0] if len(tried) > 1 else np.inf
     return tried[0][1] if rival - tried[0][0] >= DEALT_MARGIN else []
+
+
+def _said(lines: Sequence[_Line], stage: int, count: int) -> list[set[Says]]:
+    """What kernels tell at each place of a stage's step, over all lines and usual steps."""
+    found: list[set[Says]] = [set() for _ in range(count)]
+    for line in lines:
+        for places in line.steps[stage].values():
+            for place, kernel in enumerate(places.tolist()):
+                found[place].add(line.kernels[stage].says[kernel])
+    return found
+
+
+def _contradicts_nothing(stages: Sequence[Sequence[Kernel]], said: Sequence[Sequence[set[Says]]]) -> bool:
+    """Whether every kernel of a schedule may be what was told at its place."""
+    return all(
+        says.may_be(kernel)
+        for kernels, places in zip(stages, said, strict=True)
+        for kernel, told in zip(kernels, places, strict=True)
+        for says in told
+    )
 
 
 def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
@@ -127,19 +156,19 @@ def _pairs(stages: Sequence[Sequence[Kernel]]) -> list[_Pair] | None:
     ]
 
 
-def _exchange(
-    lines: Sequence[_Line], stages: tuple[int, int], kernels: Mapping[int, OpenKernels]
-) -> _Exchange | None:
+def _exchange(lines: Sequence[_Line], stages: tuple[int, int]) -> _Exchange | None:
     """The kernels of two `stages` in the steps that both recorded; None where no clock is common to them."""
-    pairs = [(line.ranks[stages[0]], line.ranks[stages[1]]) for line in lines]
-    shifts = clock_differences(kernels, pairs, COMMON_END_NS)
+    sides = [[line.kernels[stage].times for line in lines] for stage in stages]
+    every = {k.rank: k for side in sides for k in side}
+    pairs = [(a.rank, b.rank) for a, b in zip(*sides, strict=True)]
+    shifts = clock_differences(every, pairs, COMMON_END_NS)
     parts: tuple[list[tuple[I64, I64, I64]], list[tuple[I64, I64, I64]]] = ([], [])
     for line, (a, b) in zip(lines, pairs, strict=True):
         steps = [line.steps[stage] for stage in stages]
         shared = sorted(set(steps[0]) & set(steps[1]))
         if (a, b) not in shifts or not shared or len(parts[0]) >= MOST_DEALT_STEPS:
             continue
-        for mine, side, at in zip(parts, (kernels[a], kernels[b].moved(shifts[a, b])), steps, strict=True):
+        for mine, side, at in zip(parts, (every[a], every[b].moved(shifts[a, b])), steps, strict=True):
             least = np.min([(side.end - side.start)[at[n]] for n in shared], axis=0)
             mine += [(side.start[at[n]], side.end[at[n]], least) for n in shared]
     return _Exchange(*(_times(mine) for mine in parts)) if parts[0] else None
@@ -167,44 +196,18 @@ def _cost(
     return float(sum(tables[p.sender, p.receiver][p.sends, p.receives] for p in pairs))
 
 
-class _Learnt(NamedTuple):
-    """A message of one rank: its kernel, what it is, its ends, and its number."""
+def _learn(learnt: dict[int, list[Learnt]], line: _Line, pair: _Pair, number: int) -> int:
+    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded.
 
-    kernel: int
-    op: str
-    src: int
-    dst: int
-    number: int
-
-
-def _learn(
-    learnt: dict[int, list[_Learnt]],
-    line: _Line,
-    pair: _Pair,
-    kernels: Mapping[int, OpenKernels],
-    number: int,
-) -> int:
-    """The next free number of a message, behind those of `pair` in all steps that both ranks recorded."""
+    Where both ends name their peer there is nothing to learn.
+    """
     a, b = line.ranks[pair.sender], line.ranks[pair.receiver]
+    one, two = line.kernels[pair.sender], line.kernels[pair.receiver]
     sends, receives = line.steps[pair.sender], line.steps[pair.receiver]
     for step in sorted(set(sends) & set(receives)):
-        i, j = kernels[a].kernel[sends[step][pair.sends]], kernels[b].kernel[receives[step][pair.receives]]
-        learnt[a].append(_Learnt(int(i), "send", a, b, number))
-        learnt[b].append(_Learnt(int(j), "recv", a, b, number))
-        number += 1
+        i, j = int(sends[step][pair.sends]), int(receives[step][pair.receives])
+        if one.says[i].ways or two.says[j].ways:
+            learnt[a].append(Learnt(int(one.times.kernel[i]), "send", a, b, number))
+            learnt[b].append(Learnt(int(two.times.kernel[j]), "recv", a, b, number))
+            number += 1
     return number
-
-
-def _with(rank: RankOps, learnt: Sequence[_Learnt]) -> RankOps:
-    """`rank` whose kernels carry the messages that were `learnt`, each as an operation of its own."""
-    of: dict[int, list[_Learnt]] = defaultdict(list)
-    for message in learnt:
-        of[message.kernel].append(message)
-    times = [max(1, len(of.get(k, ()))) for k in rank.kernel.tolist()]
-    own = np.repeat(np.arange(len(times)), times)
-    again = with_rows(rank, own, own) if len(own) > len(times) else rank
-    rows: dict[int, tuple[str, int, int, int]] = {}
-    for row, kernel in enumerate(again.kernel.tolist()):
-        if of.get(kernel):
-            rows[row] = of[kernel].pop(0)[1:]
-    return told(again, rows)
