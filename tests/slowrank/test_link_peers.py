@@ -18,7 +18,7 @@ def stages(number):
     return {rank // 8 for rank in LINKS[number].members}
 
 
-def test_links_of_a_node_are_compared_with_those_of_others():
+def test_links_of_a_node_meet_those_of_others():
     ends = short_pipeline(LINKS, NODES)
     slow = {n for n in range(len(LINKS)) if 2 in stages(n)}
     for number in range(len(LINKS)):

@@ -72,7 +72,7 @@ def _four_by_four(inner, differ):
     return mesh.sizes[inner], mesh.sizes["dp"], mesh.coords(1)[inner]
 
 
-def test_one_program_on_all_ranks_of_an_axis_is_a_ring():
+def test_one_program_along_an_axis_is_a_ring():
     assert _four_by_four("cp", differ=False) == (4, 4, 1)
 
 

@@ -24,13 +24,8 @@ from tracekit.tables.open_messages import OpenKernels
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stage_labels import F64
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import (
-    COMMON_END_NS,
-    DEALT_MARGIN,
-    DEALT_MISFITS,
-    MOST_DEALT_MESSAGES,
-    MOST_DEALT_STEPS,
-)
+from tracekit.thresholds.schedules import DEALT_MARGIN, DEALT_MISFITS, MOST_DEALT_MESSAGES, MOST_DEALT_STEPS
+from tracekit.thresholds.tables import COMMON_END_NS
 
 _FEWEST: Final = 3
 """Stages of which one has two neighbours."""

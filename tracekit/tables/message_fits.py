@@ -13,7 +13,8 @@ from tracekit.tables.clock_difference import clock_differences
 from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import OpenKernels
 from tracekit.tables.stage_labels import F64, Mask
-from tracekit.thresholds.tables import BACKWARD_LONGER, COMMON_END_NS, MOST_DEALT_STEPS
+from tracekit.thresholds.schedules import BACKWARD_LONGER, MOST_DEALT_STEPS
+from tracekit.thresholds.tables import COMMON_END_NS
 
 Program = tuple[tuple[int, bool], ...]
 """A rank's messages of a step: number of the kernel, whether it is sent; those sent first in each kernel."""

@@ -21,7 +21,7 @@ from tracekit.tables.operation_names import SENDS
 from tracekit.tables.operations import RankOps
 from tracekit.tables.stage_labels import Beside, Dealt, Mask, dealt
 from tracekit.tables.step_marks import NO_STEP
-from tracekit.thresholds.tables import (
+from tracekit.thresholds.schedules import (
     CLEARLY_DEALT_MISFITS,
     DEALT_MARGIN,
     DEALT_MISFITS,

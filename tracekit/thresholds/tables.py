@@ -140,25 +140,6 @@ that is slower than the one before it waits for the first micro-batch of a step 
 BOTH_WAYS_SHARE: Final = 0.25
 """The same for two lanes on which messages go both ways: there each of them explains more by itself."""
 
-DEALT_MARGIN: Final = 0.5
-"""A stage's messages are dealt to its neighbours only if any other way has misfits in this many more steps out of one:
-a message at the wrong neighbour misfits wherever somebody waited for the right one."""
-
-BACKWARD_LONGER: Final = 1.25
-"""Backward work takes twice as long as forward work, or three times; by this much they are clearly of two kinds."""
-
-DEALT_MISFITS: Final = 0.1
-"""Share of a stage's messages that may misfit: a slow link is late in its own replica, and clocks are not exact."""
-
-CLEARLY_DEALT_MISFITS: Final = 0.25
-"""The same where every other way has twice the misfits: transfers beside compute take longer than the quickest ones."""
-
-MOST_DEALT_MESSAGES: Final = 256
-"""Messages of a stage and step that are dealt to its neighbours: 64 micro-batches; the work grows with the cube."""
-
-MOST_DEALT_STEPS: Final = 64
-"""Steps, of all replicas, in which messages are compared: more make nothing clearer."""
-
 LANE_RIVAL: Final = 0.6
 """A lane is given to another only if its second-best partner explains less than this share of what the best does."""
 

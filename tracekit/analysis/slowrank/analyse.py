@@ -232,7 +232,7 @@ def _matched(
     run, ranks = with_groups_of_streams(run, ranks, mesh, order)
     ranks = with_repeating_steps(ranks, run.groups) or ranks
     if not marked and any((r.step != NO_STEP).any() for r in ranks):
-        run = replace(run, quality=(*run.quality, _REPEATED))
+        run = replace(run, quality=(*run.quality, Quality("no_step_marks", None, 0, _EACH)))
     ranks = [repaired(r) for r in ranks]
     ops = match(ranks, run.groups)
     asked = run.groups == named or run.job is not None
@@ -245,8 +245,7 @@ def _matched(
     return (*with_rare_groups(run, ops, choice.mesh), choice)
 
 
-_REPETITION: Final = "the traces mark no steps: each repetition of the operations counts as one"
-_REPEATED: Final = Quality("no_step_marks", None, 0, _REPETITION)
+_EACH: Final = "the traces mark no steps: each repetition of the operations counts as one"
 
 
 def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
