@@ -42,9 +42,8 @@ def _leave_alone(case: Case, numbers: Sequence[int]) -> bool:
     members = set(ops.channels[int(ops.channel[case.waits.first_row[numbers[0]]])].members)
     if case.missing or len({clocks.exact.get(rank) for rank in ops.ranks}) > 1:
         return False
-    of = np.isin(ops.instance, np.array(numbers))
     end = aligned(ops, clocks, ops.end)
-    left = np.array([float(np.median(end[of & (ops.instance == n)])) for n in numbers])
+    left = end[case.waits.first_row[np.array(numbers)]].astype(np.float64)  # members leave together
     for rank in sorted(set(ops.ranks) - members):
         ends = np.sort(end[ops.of(rank)]).astype(np.float64)
         at = np.searchsorted(ends, left - TAIL_NS)

@@ -5,12 +5,13 @@ ring every rank sends to one other and receives from one other, forward and back
 receives at once, while a stage computes between a message that comes and the one that it sends for it.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from tracekit.tables.intervals import I64
 from tracekit.tables.match import Operations
 from tracekit.tables.operation_names import MESSAGES
 from tracekit.tables.operations import RankOps
@@ -29,25 +30,27 @@ class _Message(NamedTuple):
 
 def rings(ops: Operations, groups: Collection[tuple[int, ...]]) -> set[tuple[int, ...]]:
     """The `groups` (members) around which the messages go whose two ends are known."""
-    sent: dict[int, Counter[int]] = defaultdict(Counter)  # by sender, as any of both ends tells it
-    mine: dict[int, dict[int, list[_Message]]] = defaultdict(lambda: defaultdict(list))
-    for rank, source in ops.per_rank.items():
-        for row in _known(source):
-            src, dst = int(source.src[row]), int(source.dst[row])
-            sent[src][dst] += 1
-            seen = _Message(int(source.start[row]), int(source.end[row]), src == rank)
-            mine[rank][dst if src == rank else src].append(seen)
-    return {g for g in groups if (_is_pair(g, mine) if len(g) == _PAIR else _is_ring(g, sent, ops))}
+    sent: dict[int, set[int]] = defaultdict(set)  # by sender, as any of both ends tells it
+    known = {rank: _known(source) for rank, source in ops.per_rank.items()}
+    for rank, rows in known.items():
+        ends = np.stack([ops.per_rank[rank].src[rows], ops.per_rank[rank].dst[rows]])
+        for src, dst in np.unique(ends, axis=1).T.tolist():
+            sent[src].add(dst)
+    return {
+        group
+        for group in groups
+        if (_is_pair(group, ops, known) if len(group) == _PAIR else _is_ring(group, sent, ops))
+    }
 
 
-def _known(source: RankOps) -> list[int]:
+def _known(source: RankOps) -> I64:
     """The messages of a rank that name both ends and which of them sends."""
     ends = (source.src >= 0) & (source.dst >= 0) & (source.src != source.dst)
     mine = (source.src == source.rank) | (source.dst == source.rank)
-    return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine).tolist()
+    return np.flatnonzero(np.isin(np.array(source.op, str), MESSAGES) & ends & mine)
 
 
-def _is_ring(group: tuple[int, ...], sent: Mapping[int, Counter[int]], ops: Operations) -> bool:
+def _is_ring(group: tuple[int, ...], sent: Mapping[int, set[int]], ops: Operations) -> bool:
     """Whether each recorded rank of a group sends to one member and receives from another one, and from no third."""
     inside = set(group)
     to = {a: {b for b in sent.get(a, ()) if b in inside} for a in group}
@@ -58,11 +61,21 @@ def _is_ring(group: tuple[int, ...], sent: Mapping[int, Counter[int]], ops: Oper
     )
 
 
-def _is_pair(group: tuple[int, ...], mine: Mapping[int, Mapping[int, list[_Message]]]) -> bool:
+def _is_pair(group: tuple[int, ...], ops: Operations, known: Mapping[int, I64]) -> bool:
     """Whether both ranks of a group of two send and receive at once, every time."""
     one, two = group
-    both = [sorted(mine[a][b]) if a in mine and b in mine[a] else [] for a, b in ((one, two), (two, one))]
+    both = [_messages(ops, known, a, b) for a, b in ((one, two), (two, one))]
     return all(both) and all(_at_once(messages) >= RING_SHARE for messages in both)
+
+
+def _messages(ops: Operations, known: Mapping[int, I64], rank: int, peer: int) -> list[_Message]:
+    """The messages of `rank` with `peer`, in order; empty where the rank left no trace."""
+    if rank not in known:
+        return []
+    source, rows = ops.per_rank[rank], known[rank]
+    rows = rows[(source.src[rows] == peer) | (source.dst[rows] == peer)]
+    sides = source.start[rows].tolist(), source.end[rows].tolist(), (source.src[rows] == rank).tolist()
+    return sorted(_Message(*m) for m in zip(*sides, strict=True))
 
 
 def _at_once(messages: list[_Message]) -> float:
