@@ -6,6 +6,7 @@ from tests.slowrank.jobs import grid, job, prepared
 from tracekit.analysis.slowrank import suspect_work, verdict
 from tracekit.analysis.slowrank.suspects import agrees, explain_rank
 from tracekit.findings import Evidence, Suspect
+from tracekit.tables.launch_pace import FREE, MOSTLY
 
 
 def suspect(lost, cause, own, busy, gaps):
@@ -69,10 +70,25 @@ def test_those_who_agree_are_priced_alone(tmp_path, monkeypatch, factor, named):
 @pytest.mark.parametrize(("pace", "named"), [(130.0, ()), (200.0, (3,)), (None, (3,))])
 def test_a_host_that_launches_as_fast_is_not_slow(tmp_path, monkeypatch, pace, named):
     """Where hosts are hardly quicker than devices, one of them is always the last to launch."""
-    monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, spans: pace if rank == 3 else 120.0)
+    monkeypatch.setattr(suspect_work, "launch_pace", lambda _, rank, *__: pace if rank == 3 else 120.0)
     shown = tuple(Evidence(w, 2.0, 0.5, "ms") for w in ("own", "busy", "gaps"))
     monkeypatch.setattr(verdict, "explain_rank", lambda *_: ("cpu_launch", shown))
     mesh = grid(dp=8)
     found = verdict.decide(prepared(job(tmp_path, mesh, slow={3: 1.5}), mesh))
     assert tuple(s.rank for s in found.suspects) == named
     assert tuple(c.rank for c in found.candidates) == (() if named else (3,))
+
+
+@pytest.mark.parametrize(
+    ("paces", "alike"),
+    [
+        ({FREE: (200.0, 600.0), MOSTLY: (2700.0, 1300.0)}, False),
+        ({FREE: (200.0, 600.0), MOSTLY: (1300.0, 1300.0)}, True),
+        ({FREE: (30.0, 10.0), MOSTLY: (1300.0, 1300.0)}, False),
+        ({FREE: None, MOSTLY: None}, False),
+    ],
+    ids=["peers are held up and quicker", "alike", "slow where free", "unknown"],
+)
+def test_peers_held_up_and_quicker_show_it(monkeypatch, paces, alike):
+    monkeypatch.setattr(suspect_work, "pace_among", lambda *args: paces[args[-1]])
+    assert suspect_work.launches_alike(None, (3,), (1, 2)) == alike

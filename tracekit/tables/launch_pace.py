@@ -11,16 +11,21 @@ from tracekit.tables.intervals import Intervals
 LAUNCH = re.compile(r"^(cuda|hip|cu)\w*Launch", re.IGNORECASE)
 """Calls that launch kernels."""
 
-_FREE = 10
+FREE = 10
 """Percentile of the intervals: a host that is held up launches more slowly, and never faster than it can. One that
 waits for a slow rank may be held up at most of its launches."""
 
+MOSTLY = 50
+"""Percentile of what launches mostly take, held up or not."""
 
-def launch_pace(run: Run, rank: int, spans: Intervals | None = None) -> float | None:
+
+def launch_pace(
+    run: Run, rank: int, spans: Intervals | None = None, percentile: float = FREE
+) -> float | None:
     """Ns between two launches of `rank` where its device does not hold it up; None where the host was not recorded.
 
     Launches of one thread are compared: autograd's runs beside the main one. With `spans` (begins and ends, ns) only
-    those inside one count.
+    those inside one count. Another `percentile` counts what holds it up.
     """
     events = run.events(rank, ["ts", "name", "pid", "tid"])
     called = np.flatnonzero(truth(events, "name", LAUNCH))
@@ -33,4 +38,4 @@ def launch_pace(run: Run, rank: int, spans: Intervals | None = None) -> float | 
         within = (inside >= 0) & (begins < spans[1][np.maximum(inside, 0)])
         alike &= within[1:] & (np.diff(inside) == 0)
     between = np.diff(begins)[alike]
-    return float(np.percentile(between, _FREE)) if len(between) else None
+    return float(np.percentile(between, percentile)) if len(between) else None

@@ -12,7 +12,7 @@ from tracekit.analysis.slowrank.sampling import sampled
 from tracekit.tables.features import Features, read_features
 from tracekit.tables.host_need import on_host
 from tracekit.tables.intervals import Intervals
-from tracekit.tables.launch_pace import launch_pace
+from tracekit.tables.launch_pace import FREE, MOSTLY, launch_pace
 from tracekit.tables.steps import F64
 from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import (
@@ -155,9 +155,13 @@ def stalled_often(case: Case, row: int, excess: float) -> bool:
 
 
 def launches_alike(case: Case, rows: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells."""
-    paces = pace_among(case, rows, others)
-    return paces is not None and paces[0] <= HOST_PACE * paces[1]
+    """Whether the hosts of `rows` launch as fast as those of `others`, of some of each; False where nothing tells.
+
+    Those that are held up at nearly every launch show no pace of their own. If they are quicker all the same most of
+    the time, hosts of `rows` are slow.
+    """
+    paces = [pace_among(case, rows, others, percentile) for percentile in (FREE, MOSTLY)]
+    return all(p is not None and p[0] <= HOST_PACE * p[1] for p in paces)
 
 
 def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
@@ -165,17 +169,20 @@ def pace_beside(case: Case, row: int) -> tuple[float, float] | None:
     return pace_among(case, (row,), np.setdiff1d(next(g for g in case.stages if row in g), row).tolist())
 
 
-def pace_among(case: Case, rows: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
+def pace_among(
+    case: Case, rows: Sequence[int], others: Sequence[int], percentile: float = FREE
+) -> tuple[float, float] | None:
     """Return median ns between two launches of the hosts of `rows`, and of `others`; None if nothing tells one.
 
-    Steps in which `rows` are slow count: in others a host that is slow at times launches as fast as any.
+    That of one host is a `percentile` of its launches.
+    Of `rows` the steps in which they are slow count: in others a host that is slow at times launches as fast as any.
+    Those that wait for them are held up in these steps, and show their pace elsewhere.
     """
     value = np.nan_to_num(case.found.value[list(rows)]).max(axis=0)
     slow = value >= STEP_SHARE * max(float(value.max()), 0.0)
-    mine, theirs = (
-        [launch_pace(case.run, case.steps.ranks[r], _spans(case, r, slow)) for r in chosen[:PEERS_SAMPLED]]
-        for chosen in (rows, others)
-    )
+    ranks = case.steps.ranks
+    mine = [launch_pace(case.run, ranks[r], _spans(case, r, slow), percentile) for r in rows[:PEERS_SAMPLED]]
+    theirs = [launch_pace(case.run, ranks[r], None, percentile) for r in others[:PEERS_SAMPLED]]
     known = [p for p in mine if p is not None], [p for p in theirs if p is not None]
     return (float(np.median(known[0])), float(np.median(known[1]))) if all(known) else None
 
