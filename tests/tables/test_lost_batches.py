@@ -1,10 +1,13 @@
 """A kernel of several messages that lost its arguments says what the same one says in other steps."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 
 from tests.tables.rows import bare, gemm, launch, record, recorded, send, step, title
 from tracekit.tables.lost_arguments import repaired
+from tracekit.tables.lost_batches import with_rows
 
 
 def batched(lost=(), *, steps=3, other_way=()):
@@ -43,3 +46,20 @@ def test_steps_that_tell_nothing_or_differ_leave_it_open(case):
     assert len(mute)
     assert len(found.op) == len(read.op)
     assert [found.op[row] for row in mute] == ["send_recv"] * len(mute)
+
+
+def test_repeated_rows_keep_every_field():
+    """A field by operation that is new must be repeated as well, or the fields differ in length."""
+    rank = batched()
+    given = {f.name: getattr(rank, f.name) for f in fields(rank)}
+    whole = {n: rank.kernel.copy() for n, value in given.items() if value is None and n != "order"}
+    rank = replace(rank, **whole)
+    found = with_rows(rank, np.array([1, 1, 2]), np.array([0, 1, 2]))
+    for name in (f.name for f in fields(rank)):
+        value = getattr(rank, name)
+        if isinstance(value, np.ndarray):
+            assert len(value) == 12, name
+            assert len(getattr(found, name)) == 3, name
+    assert found.start.tolist() == rank.start[:3].tolist()
+    assert found.op == (rank.op[1], rank.op[1], rank.op[2])
+    assert found.seq[0] == -1

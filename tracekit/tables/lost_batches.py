@@ -5,7 +5,8 @@ that no place of it can be compared but by kernels.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,7 @@ from tracekit.tables.operation_names import UNDIRECTED
 from tracekit.tables.operations import RankOps
 from tracekit.tables.step_places import places
 
-_OWN = ("start", "end", "step", "kernel", "issued", "ready", "stream", "waited", "held", "found", "message")
-"""What a kernel tells of itself without arguments, of a field by operation."""
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 def with_lost_batches(rank: RankOps) -> RankOps:
@@ -64,12 +64,20 @@ def _says(rank: RankOps, rows: list[int]) -> list[tuple[object, ...]]:
 
 def with_rows(rank: RankOps, source: I64, own: I64) -> RankOps:
     """Return `rank` with an operation for each entry: it says what `source` does, at the time of its `own` row."""
-    count = len(rank.op)
-    new: dict[str, object] = {}
-    for name in (f.name for f in fields(rank)):
-        value = getattr(rank, name)
-        if isinstance(value, np.ndarray) and len(value) == count:
-            new[name] = value[own if name in _OWN else source]
-    seq = np.where(source == own, rank.seq[own], -1)
-    op, token = tuple(rank.op[i] for i in source), tuple(rank.token[i] for i in source)
-    return replace(rank, **{**new, "op": op, "token": token, "seq": seq})  # type: ignore[arg-type]
+    return replace(
+        rank,
+        start=rank.start[own], end=rank.end[own], step=rank.step[own], kernel=rank.kernel[own],
+        issued=rank.issued[own], ready=_at(rank.ready, own), stream=_at(rank.stream, own),
+        waited=_at(rank.waited, own), held=_at(rank.held, own), found=_at(rank.found, own),
+        message=_at(rank.message, own), seq=np.where(source == own, rank.seq[own], -1),
+        op=tuple(rank.op[i] for i in source), token=tuple(rank.token[i] for i in source),
+        group=rank.group[source], src=rank.src[source], dst=rank.dst[source], nelems=rank.nelems[source],
+        way=_at(rank.way, source), told_size=_at(rank.told_size, source), taken=_at(rank.taken, source),
+        place=_at(rank.place, source), own=_at(rank.own, source), grid=_at(rank.grid, source),
+        hint=_at(rank.hint, source), inferred=_at(rank.inferred, source),
+    )  # fmt: skip
+
+
+def _at(values: npt.NDArray[_Scalar] | None, rows: I64) -> npt.NDArray[_Scalar] | None:
+    """The `values` of `rows`; None where the trace tells none."""
+    return None if values is None else values[rows]
