@@ -15,6 +15,7 @@ from tracekit.store import Run
 from tracekit.tables.match import Operations
 from tracekit.tables.step_kernels import StepKernels, kernels_in_steps
 from tracekit.tables.steps import F64, Steps
+from tracekit.tables.weighted_median import weighted_median
 from tracekit.thresholds.tables import LIKE_SHARE, MOST_STRETCHED
 
 
@@ -67,7 +68,7 @@ def _speed(places: dict[str, F64], rank: int) -> float:
         usual, like = _like(table)
         ratio.append(table[rank, like[rank], 0] / np.maximum(usual[like[rank], 0], 1.0))
         weight.append(usual[like[rank], 0])
-    told = _weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
+    told = weighted_median(np.concatenate(ratio), np.concatenate(weight), 1.0)
     return told or 1.0  # kernels of a damaged trace may take no time
 
 
@@ -80,14 +81,5 @@ def _share(table: F64, speed: F64) -> float:
     usual, like = _like(table)
     own = table / speed[:, None, None]
     longer, more = (own - usual)[~like].T
-    told = _weighted_median(longer / np.where(more == 0, 1.0, more), np.abs(more), 0.0)
+    told = weighted_median(longer / np.where(more == 0, 1.0, more), np.abs(more), 0.0)
     return min(max(told, 0.0), MOST_STRETCHED)
-
-
-def _weighted_median(values: F64, weights: F64, default: float) -> float:
-    """The value at which half of the weight is reached; `default` without any weight."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    if not len(reached) or reached[-1] <= 0:
-        return default
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tracekit.tables.match import Operations
 from tracekit.tables.steps import F64, Steps
+from tracekit.tables.weighted_median import weighted_median
 from tracekit.thresholds.tables import EVEN_SIZES, MOST_DEALT
 
 _TURNS = 2  # an all-to-all deals tokens to experts, the next one brings them back
@@ -116,7 +117,7 @@ def _slope(x: F64, y: F64, least: float) -> float:
     told = np.abs(apart) > least
     if not told.any():
         return 0.0
-    return _weighted_median((y[other] - y[one])[told] / apart[told], np.abs(apart[told]))
+    return weighted_median((y[other] - y[one])[told] / apart[told], np.abs(apart[told]), 0.0)
 
 
 def _untold(work: F64, tokens: F64) -> F64:
@@ -147,10 +148,3 @@ def _median(values: F64, axis: int | tuple[int, ...]) -> F64:
     """Median of the known values along `axis`; 0 where there are none."""
     known = np.isfinite(values).any(axis=axis)
     return np.asarray(np.nanmedian(np.where(known, values, 0.0), axis=axis), np.float64)
-
-
-def _weighted_median(values: F64, weights: F64) -> float:
-    """The value at which half of the weight is reached."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

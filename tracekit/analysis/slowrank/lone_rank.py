@@ -19,7 +19,7 @@ from tracekit.analysis.slowrank.what_if import StepModel
 from tracekit.findings import Cause
 from tracekit.tables.compute_time import compute_in_steps
 from tracekit.tables.step_kernels import StepKernels, kernels_in_steps
-from tracekit.tables.steps import F64
+from tracekit.tables.weighted_median import weighted_median
 from tracekit.thresholds.launches import HOST_PACE
 from tracekit.thresholds.slowrank import MAJORITY, STAGE_TELLING_PEERS, STEP_SHARE, THROTTLED_SHARE
 from tracekit.thresholds.tables import LIKE_SHARE, LONGER_PART
@@ -38,12 +38,12 @@ class LoneFault:
     told: str
 
 
-def lone_fault(case: Case, stage: LongStage | None) -> LoneFault | None:
+def lone_fault(case: Case, stage: LongStage) -> LoneFault | None:
     """The dearest fault of a rank that `stage` holds alone; None where stages hold several ranks, or none shows."""
     model = case.model
     alone = all(len(rows) == 1 for rows in case.stages) and len(case.mesh.coordinates) == len(case.stages)
     on_gpu = all(r.on_gpu for r in case.ops.per_rank.values())
-    if stage is None or not alone or not on_gpu or not isinstance(model, StepModel):
+    if not alone or not on_gpu or not isinstance(model, StepModel):
         return None
     others = [r for r in range(len(case.steps.ranks)) if r not in stage.rows]
     if len(others) < STAGE_TELLING_PEERS - 1:
@@ -66,7 +66,7 @@ def _device(case: Case, model: StepModel, row: int, others: Sequence[int]) -> Lo
     lasts = {r: np.array([k[name][0] for name in common]) for r, k in kernels.items()}
     weight = np.array([kernels[row][name][1] for name in common])
     usual = np.median([lasts[r] for r in others], axis=0)
-    pace = {r: _weighted_median(lasts[r] / usual, weight) for r in lasts}
+    pace = {r: weighted_median(lasts[r] / usual, weight, 1.0) for r in lasts}
     slow = pace[row] - 1.0
     longer = weight[lasts[row] / usual - 1.0 >= LONGER_PART * slow].sum() >= THROTTLED_SHARE * weight.sum()
     if slow <= _CLEARLY * max(abs(pace[r] - 1.0) for r in others) or not longer:
@@ -85,12 +85,6 @@ def _by_name(kernels: StepKernels) -> dict[str, tuple[float, float]]:
         lasted = kernels.lasted[free & (kernels.name == name)]
         found[name] = float(np.median(lasted)), float(lasted.sum())
     return found
-
-
-def _weighted_median(values: F64, weight: F64) -> float:
-    order = np.argsort(values, kind="stable")
-    half = np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2)
-    return float(values[order][min(half, len(values) - 1)])
 
 
 def _host(case: Case, model: StepModel, row: int, others: Sequence[int]) -> LoneFault | None:
