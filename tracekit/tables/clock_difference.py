@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.tables.intervals import I64
 from tracekit.tables.open_messages import OpenKernels
@@ -32,38 +33,48 @@ def clock_differences(
     In ns; without pairs of which nothing tells: too few kernels end together, or two differences would fit nearly as
     well. All pairs between two islands of clocks differ alike, so that most of them tell of the others.
     """
-    chosen = sorted(set(pairs))
-    found = {(a, b): clock_difference(kernels[a], kernels[b], tolerance) for a, b in chosen}
+    found: dict[Pair, I64 | None] = {}
     between: dict[Pair, list[Pair]] = defaultdict(list)
-    for a, b in chosen:
-        if kernels[a].island != kernels[b].island:
+    for a, b in sorted(set(pairs)):
+        if kernels[a].island == kernels[b].island:
+            found[a, b] = clock_difference(kernels[a], kernels[b], tolerance)
+        else:
             between[kernels[a].island, kernels[b].island].append((a, b))
     for several in between.values():
-        told = {p: _points(kernels[p[0]], kernels[p[1]], tolerance, None) for p in several}
-        usual = _usual(list(told.values()), tolerance)
-        for p in several if usual else ():
-            if not told[p] or not _near(told[p], usual, tolerance):
-                found[p] = _at(kernels[p[1]], usual)
-    return {p: shift for p, shift in found.items() if shift is not None}
+        told = [_points(kernels[a], kernels[b], tolerance, None) for a, b in several]
+        usual = _usual(told, tolerance)
+        for (a, b), own in zip(several, told, strict=True):
+            points = own if not usual or _agrees(own, usual, tolerance) else usual
+            found[a, b] = _at(kernels[b], points) if points else None
+    return {p: shift for p, shift in sorted(found.items()) if shift is not None}
 
 
 def _usual(every: list[_Points], tolerance: int) -> _Points:
     """The points of all pairs that lie on the line of one, with which most ends agree; empty where most do not."""
-    total = sum(count for points in every for _, _, count in points)
-    best: tuple[int, _Points] = (0, [])
+    points = sorted(p for own in every for p in own)
+    counts = np.array([count for _, _, count in points], np.int64)
+    best, most = np.zeros(len(points), bool), 0
     for line in filter(None, every):
-        near = sorted(p for points in every for p in points if _near([p], line, tolerance))
-        best = max(best, (sum(count for _, _, count in near), near), key=lambda b: b[0])
-    return best[1] if 2 * best[0] > total else []
+        near = _near(points, line, tolerance)
+        if counts[near].sum() > most:
+            best, most = near, int(counts[near].sum())
+    return [points[i] for i in np.flatnonzero(best)] if 2 * most > counts.sum() else []
 
 
-def _near(points: _Points, line: _Points, tolerance: int) -> bool:
-    """Whether most `points` lie on a `line`."""
-    when, difference, _ = np.array(line, np.float64).T
-    off = [abs(d - float(np.interp(w, when, difference))) for w, d, _ in points]
-    gap = [float(np.abs(when - w).min()) for w, _, _ in points]
-    on = [o <= tolerance + MAX_CLOCK_RATE * g for o, g in zip(off, gap, strict=True)]
-    return 2 * sum(on) > len(on)
+def _near(points: _Points, line: _Points, tolerance: int) -> npt.NDArray[np.bool_]:
+    """Whether each of the `points` lies on a `line`: the further from what tells it, the less exactly."""
+    when, difference, _ = np.array(points, np.float64).T
+    at, told, _ = np.array(line, np.float64).T
+    right = np.searchsorted(at, when).clip(1, max(len(at) - 1, 1))
+    gap = np.minimum(np.abs(at[right - 1] - when), np.abs(at[np.minimum(right, len(at) - 1)] - when))
+    return np.asarray(
+        np.abs(difference - np.interp(when, at, told)) <= tolerance + MAX_CLOCK_RATE * gap, bool
+    )
+
+
+def _agrees(points: _Points, line: _Points, tolerance: int) -> bool:
+    """Whether most of a pair's `points` lie on a `line`."""
+    return bool(points) and 2 * int(_near(points, line, tolerance).sum()) > len(points)
 
 
 def _at(two: OpenKernels, points: _Points) -> I64:
