@@ -171,7 +171,7 @@ def put(job: Job, rank: int, number: int, head: dict, lines: list[str], folder: 
         del head["distributedInfo"]
     metadata = json.dumps(head)[1:-1]
     text = f"{{{events}, {metadata}}}" if job.has("late_info") else f"{{{metadata}, {events}}}"
-    name = f"node{rank // job.per_host}_{4000 + rank}.{1730000000 + rank + number}.pt.trace.json"
+    name = f"node{rank // job.per_host}_{4000 + rank}.{1730000000_000000000 + rank + number}.pt.trace.json"
     if job.has("rank_in_name"):
         name = f"rank{rank}.{number}.pt.trace.json"
     if job.has("gzip"):

@@ -11,7 +11,10 @@ RANK = re.compile(
 WORKER = re.compile(r"(?<![a-z0-9])worker[-_]?(?P<n>\d{1,6})(?!\d)")
 SHORT = re.compile(r"(?<![a-z0-9])r[-_]?(?P<n>\d{1,6})(?![a-z0-9])")
 HANDLER = re.compile(r"^(?P<host>.+)_(?P<pid>\d+)\.\d{9,19}\.pt\.trace\.json")
-"""Names that torch.profiler.tensorboard_trace_handler gives: <host>_<pid>.<time>.pt.trace.json"""
+"""Names that torch.profiler.tensorboard_trace_handler gives: <host>_<pid>.<time>.pt.trace.json, in ms or ns.
+
+Writers that follow it put seconds there, so those are read too.
+"""
 
 
 def rank_of_content(metadata: dict[str, Any]) -> int | None:
