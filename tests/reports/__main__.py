@@ -1,0 +1,66 @@
+"""`python -m tests.reports`: remakes each report's input, asks as its author would, and prints the table.
+
+python -m tests.reports                       all of them (some minutes)
+python -m tests.reports --only nccl-1111      those whose name holds this, with the whole answer
+python -m tests.reports --kind stuck          one kind
+python -m tests.reports --page docs/public_reports.md      the table of that page anew
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.reports import slow, stuck, wrong
+from tests.reports.asked import ask
+from tests.reports.page import rewrite, row, summary
+from tests.reports.report import Report
+
+REPORTS: list[Report] = [*slow.REPORTS, *stuck.REPORTS, *wrong.REPORTS]
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.reports", description=__doc__, formatter_class=form
+    )
+    parser.add_argument("--only", help="a part of the name, such as nccl-1111")
+    parser.add_argument("--kind", choices=["slow", "stuck", "wrong"])
+    parser.add_argument("--page", type=Path, help="write the table into this page")
+    parser.add_argument("--keep", type=Path, help="leave the inputs in this folder")
+    parser.add_argument("--jobs", type=int, default=2, help="reports at once")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Make the inputs of the chosen reports, ask for all, and print their rows."""
+    chosen = options()
+    reports = [
+        report
+        for report in REPORTS
+        if (not chosen.only or chosen.only in report.name) and chosen.kind in {None, report.kind}
+    ]
+    with tempfile.TemporaryDirectory(prefix="reports-") as made, ThreadPoolExecutor(chosen.jobs) as pool:
+        folder = chosen.keep or Path(made)
+        asked = []
+        for report in reports:
+            report.make(folder / report.name)  # in this thread, since some fork
+            asked.append(pool.submit(ask, report.command, folder / report.name))
+        told = []
+        for report, future in zip(reports, asked, strict=True):
+            answer = future.result()
+            told.append((report, answer, report.judge(answer)))
+            print(row(*told[-1]), flush=True)
+            if chosen.only:
+                print(answer.text)
+    print(summary(told))
+    if chosen.page:
+        rewrite(chosen.page, told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
