@@ -1,7 +1,8 @@
 """Kineto traces of a small job, from what each rank does in a step.
 
 A body is a function of one rank (`tests.shapes.rank.Rank`), the job and the number of the step; it launches kernels,
-calls collectives and stalls the host. `traced` runs all ranks' steps and writes a trace for each as torch's profiler does.
+calls collectives and stalls the host. `traced` runs all ranks' steps and writes a trace for each as torch's profiler
+does.
 """
 
 import gzip

@@ -315,7 +315,6 @@ REPORTS = [
         "rank 3, a stall of its host",
         into(callbacks, 4),
         named("suspects", (3,), "host_stall"),
-        quick=True,
     ),
     seen(
         "traceopt-ai/traceml#252",

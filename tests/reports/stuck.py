@@ -66,7 +66,7 @@ def text_only(without: tuple[int, ...], writer: Writer) -> None:
 
 
 def generates(writer: Writer) -> None:
-    """ZeRO-3 rollout: rank 1 meets its end of sequence at token 4 and begins the teacher's forward; the others go on."""
+    """ZeRO-3 rollout: rank 1 ends its sequence at token 4 and begins the teacher's forward; the others go on."""
     for number in range(2):
         tokens = 4 if writer.rank == 1 and number else 9
         for _ in range(tokens):

@@ -215,12 +215,11 @@ def seen(
     ranks: int = 3,
     sound_ranks: int = 1,
     model: str = "built",
-    quick: bool = False,
 ) -> Report:
     """A report on a pair of runs; an empty `model` asks without one."""
     command = (*COMPARE, "--model", f"{MODEL}:{model}") if model else COMPARE
     make = pair(trainer, sound, ranks, sound_ranks)
-    return Report(source, "wrong", input_, expected, make, command, judge, quick)
+    return Report(source, "wrong", input_, expected, make, command, judge)
 
 
 SOUND = Trainer()
@@ -241,7 +240,6 @@ REPORTS = [
         SOUND,
         HEALTHY,
         sound_ranks=2,
-        quick=True,
     ),
     seen(
         "cdtools-developers/cdtools#17",
@@ -291,7 +289,6 @@ REPORTS = [
         NotDivided(),
         SOUND,
         verdict("bug", words=("2 times", "twice")),
-        quick=True,
     ),
     seen(
         "huggingface/accelerate#2926",
