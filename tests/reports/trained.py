@@ -71,6 +71,18 @@ def built_tied() -> tuple[nn.Module, torch.optim.Optimizer]:
     return built(tied=True)
 
 
+def built_sparing(*, spares: bool = True) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The same with weight decay on matrices, and on biases and norms unless these are spared."""
+    model, _ = built()
+    small = [p for p in model.parameters() if p.dim() < 2]
+    large = [p for p in model.parameters() if p.dim() > 1]
+    groups = [
+        {"params": large, "weight_decay": 0.5},
+        {"params": small, "weight_decay": 0.0 if spares else 0.5},
+    ]
+    return model, torch.optim.AdamW(groups, lr=0.01)
+
+
 def sequences(step: int, *, padded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """A step's sequences and their labels, (SEQUENCES, LENGTH - 1); padded labels are ignored."""
     generator = torch.Generator().manual_seed(50 + step)

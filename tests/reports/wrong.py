@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.reports.report import MISLEADING, OPEN, RIGHT, WRONG, Answer, Report
-from tests.reports.trained import IGNORED, MICRO, Trainer, built, pair, sequences
+from tests.reports.trained import IGNORED, MICRO, Trainer, built, built_sparing, pair, sequences
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -148,26 +148,14 @@ class SecondFirst(Trainer):
         return list(reversed(super().batches(step, rank, world)))
 
 
-class DecaysBiases(Trainer):
-    """Weight decay on all parameters."""
+@dataclass(frozen=True)
+class Decays(Trainer):
+    """Weight decay on matrices, and on biases and norms unless these are spared."""
+
+    spares: bool = True
 
     def model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        model, _ = built()
-        spared = [p for p in model.parameters() if p.dim() < 2 and self.spares()]
-        rest = [p for p in model.parameters() if not any(p is other for other in spared)]
-        groups = [{"params": rest, "weight_decay": 0.5}, {"params": spared, "weight_decay": 0.0}]
-        return model, torch.optim.AdamW([g for g in groups if g["params"]], lr=0.01)
-
-    def spares(self) -> bool:
-        """Whether biases and norms are spared."""
-        return False
-
-
-class SparesBiases(DecaysBiases):
-    """Weight decay on matrices alone."""
-
-    def spares(self) -> bool:
-        return True
+        return built_sparing(spares=self.spares)
 
 
 class Shuffled(Trainer):
@@ -178,16 +166,19 @@ class Shuffled(Trainer):
         return list(zip(ids.chunk(MICRO), labels.chunk(MICRO), strict=True))
 
 
-def verdict(*verdicts: str, words: tuple[str, ...] = ()) -> Callable[[Answer], str]:
+def verdict(*verdicts: str, words: tuple[str, ...] = (), must_say: bool = False) -> Callable[[Answer], str]:
     """Right where the verdict is one of these and one of the words is said.
 
-    A bug called in a sound run, or a broken run passed, is wrong; an open verdict is open; other words are misleading.
+    A bug called in a sound run, or a broken run passed, is wrong; an open verdict is open, unless it must say one of
+    the words; other words are misleading.
     """
 
     def judge(answer: Answer) -> str:
         if answer.verdict in verdicts:
             return RIGHT if not words or answer.says(*words) else MISLEADING
-        return OPEN if answer.verdict in {"undecided", "incomparable"} else WRONG
+        if answer.verdict not in {"undecided", "incomparable"}:
+            return WRONG
+        return MISLEADING if must_say and not answer.says(*words) else OPEN
 
     return judge
 
@@ -322,7 +313,7 @@ REPORTS = [
         "bug: gradients are too small by the clip",
         ClipsScaled(),
         Clips(),
-        verdict("bug", words=("clip", "scale", "times")),
+        verdict("bug", words=("clip is", "clipped before", "clipping")),
     ),
     seen(
         "facebookresearch/fairseq#1383",
@@ -355,14 +346,15 @@ REPORTS = [
         "bug: rank 1, step 1",
         Poisoned(),
         SOUND,
-        verdict("bug", words=("nan", "not a number", "not finite")),
+        verdict("bug", words=("'nan'", "not a number", "not finite"), must_say=True),
     ),
     seen(
         "mosaicml/composer#3493",
         "weight decay on biases and norms too, where the baseline spares them",
-        "bug: the update of biases, by weight decay",
-        DecaysBiases(),
-        SparesBiases(),
-        verdict("bug", words=("decay",)),
+        "bug: the update of norms and biases",
+        Decays(spares=False),
+        Decays(),
+        verdict("bug", words=("decay", "norm.weight")),
+        model="built_sparing",
     ),
 ]
