@@ -23,7 +23,7 @@ def ask(command: Sequence[str], folder: Path) -> Answer:
         call, capture_output=True, text=True, timeout=LONGEST_S, check=False, env=environment
     )
     document = json.loads(written.read_text()) if written.exists() else {}
-    return Answer(done.stdout + done.stderr, document, done.returncode)
+    return Answer((done.stdout + done.stderr).replace(f"{folder}/", ""), document, done.returncode)
 
 
 def answered(report: Report, folder: Path) -> tuple[Answer, str]:

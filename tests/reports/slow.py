@@ -315,6 +315,7 @@ REPORTS = [
         "rank 3, a stall of its host",
         into(callbacks, 4),
         named("suspects", (3,), "host_stall"),
+        quick=True,
     ),
     seen(
         "traceopt-ai/traceml#252",
@@ -424,7 +425,6 @@ REPORTS = [
         "rank 5, compute",
         into(slow_card, 8, per_host=1),
         named("suspects", (5,), "gpu_compute"),
-        quick=True,
     ),
     seen(
         "pytorch/pytorch#144729",
