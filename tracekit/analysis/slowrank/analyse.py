@@ -45,6 +45,8 @@ from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps, read_rank
 from tracekit.tables.places_in_groups import with_places_in_groups
+from tracekit.tables.recorded_windows import last_windows
+from tracekit.tables.step_ends import with_step_ends
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
@@ -88,7 +90,7 @@ def _answered(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
-    run, ranks = _read(run, mesh, progress)
+    run, ranks = _read(last_windows(run, steps), mesh, progress)
     try:
         case, choice = _stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
@@ -121,6 +123,10 @@ def _alone(run: Run, error: InputError) -> InputError:
     """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
     if len(run.ranks) > 1:
         return error
+    if run.world_size == 1:
+        return type(error)(
+            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
+        )
     alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
     return type(error)(f"{alone}; {error}")
 
@@ -134,9 +140,17 @@ def opened(
 ) -> tuple[Case, MeshChoice]:
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
 
-    Raises MeshUnknownError as well, where nothing determines the mesh.
+    Traces without communication are taken too: no rank is compared with another here. Raises MeshUnknownError as well,
+    where nothing determines the mesh.
     """
-    return _stepped(*_read(run, mesh, progress), mesh, order, steps)
+    run, ranks = _read(last_windows(run, steps), mesh, progress)
+    if ranks and not any(len(r.start) for r in ranks):
+        ranks = with_step_ends(run, ranks)
+        run = replace(run, quality=(*run.quality, Quality("no_communication", None, 0, _NO_CALLS)))
+    return _stepped(run, ranks, mesh, order, steps)
+
+
+_NO_CALLS: Final = "none was recorded: a step lasts until its last kernel, or until its mark ends on the host"
 
 
 def _read(
@@ -218,7 +232,7 @@ def placed(
 
     Arguments and errors as of `analyse`; raises MeshUnknownError as well, where nothing determines the mesh.
     """
-    return _matched(*_read(run, mesh, progress), mesh, order)
+    return _matched(*_read(last_windows(run, None), mesh, progress), mesh, order)
 
 
 def _matched(

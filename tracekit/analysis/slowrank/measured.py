@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.mesh_choice import world_of
+from tracekit.analysis.slowrank.mesh_choice import no_communication, world_of
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
 from tracekit.store import Run
@@ -106,9 +106,7 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     Raises InputError where nothing can be compared: no communication, or no step recorded whole.
     """
     if not len(ops.start):
-        raise InputError(
-            "no communication operation in any trace, so ranks cannot be compared; record communication as well"
-        )
+        raise InputError(no_communication(ops))
     steps = measure(ops, wanted)
     if not steps.numbers or not (steps.labelled or _one_window(ops)):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})

@@ -198,12 +198,9 @@ def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
     unseen = [r for r in case.missing if r in where and where[r][index] == mine]
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
-    shares = share_in_words(case, "typical work on that stage", stage.gain, {_EVEN: uneven})
+    shares = share_in_words(case, "typical work on that stage", stage.gain, {"even micro-batches": uneven})
     answer = long_stage_answer(case, stage, shares + besides)
     return replace(answer, gain=everybody_ns(case, answer.gain))
-
-
-_EVEN = "even micro-batches"
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:
