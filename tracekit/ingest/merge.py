@@ -53,9 +53,8 @@ def merge(
     groups = _groups(merged, world)
     number = {g.ranks: g.group for g in groups}
     (folder / "events").mkdir()
-    records = tuple(
-        _record(rank, claims, folder, number, hosts) for rank, claims in sorted(merged.chosen.items())
-    )
+    chosen = sorted(merged.chosen.items())
+    records = tuple(_record(rank, claims, folder, number, hosts) for rank, claims in chosen)
     run = Run(
         folder=folder,
         ranks=records,

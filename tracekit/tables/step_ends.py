@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from tracekit.findings import Quality
 from tracekit.store import Run
 from tracekit.tables.event_columns import ints, matches
 from tracekit.tables.intervals import I64
@@ -18,17 +19,21 @@ from tracekit.tables.step_marks import NO_STEP, issue_times, label, launch_rows
 
 STEP_END: Final = "step_end"
 """Kind of the operation that stands for the end of a step."""
+_NO_CALLS: Final = "none was recorded: a step lasts until its last kernel, or until its mark ends on the host"
 _COLUMNS: Final = ["ts", "dur", "cat", "name", "pid", "tid", "device", "stream", "correlation", "external_id"]
 
 
-def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> list[RankOps]:
-    """Return `ranks` with the ends of their steps as operations; as they are where one of them communicates.
+def with_step_ends(run: Run, ranks: Sequence[RankOps]) -> tuple[Run, list[RankOps]]:
+    """Return `run` and `ranks` with the ends of their steps as operations; as they are where one of them communicates.
 
-    A rank without marked steps gets one end, that of all it recorded; one without events gets none.
+    A rank without marked steps gets one end, that of all it recorded; one without events gets none. A quality row says
+    that steps end so.
     """
-    if any(len(rank.start) for rank in ranks):
-        return list(ranks)
-    return [_ended(rank, *_ends(run, rank)) for rank in ranks]
+    if not ranks or any(len(rank.start) for rank in ranks):
+        return run, list(ranks)
+    row = Quality("no_communication", None, 0, _NO_CALLS)
+    ended = [_ended(rank, *_ends(run, rank)) for rank in ranks]
+    return replace(run, quality=(*run.quality, row)), ended
 
 
 def _ends(run: Run, rank: RankOps) -> tuple[I64, I64]:

@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.lag_before import without_lag_before
 from tracekit.analysis.slowrank.late_posts import with_late_posts
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
-from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
+from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange, of_one_rank
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.mostly_one import with_most_of_it
 from tracekit.analysis.slowrank.odd_steps import without_odd_steps
@@ -99,7 +99,7 @@ def _answered(
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
-        raise _alone(run, error) from error.__cause__
+        raise of_one_rank(run, error) from error.__cause__
     case, answer = without_lag_before(*_judged(case if steps else without_odd_steps(case)), _judged)
     answer = with_hidden_rank(case, tempered(case, answer))
     answer = with_unsteady_link(case, with_late_posts(case, with_most_of_it(case, answer)))
@@ -119,18 +119,6 @@ def _judged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
-def _alone(run: Run, error: InputError) -> InputError:
-    """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
-    if len(run.ranks) > 1:
-        return error
-    if run.world_size == 1:
-        return type(error)(
-            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
-        )
-    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
-    return type(error)(f"{alone}; {error}")
-
-
 def opened(
     run: Run,
     mesh: dict[str, int] | None,
@@ -143,14 +131,8 @@ def opened(
     Traces without communication are taken too: no rank is compared with another here. Raises MeshUnknownError as well,
     where nothing determines the mesh.
     """
-    run, ranks = _read(last_windows(run, steps), mesh, progress)
-    if ranks and not any(len(r.start) for r in ranks):
-        ranks = with_step_ends(run, ranks)
-        run = replace(run, quality=(*run.quality, Quality("no_communication", None, 0, _NO_CALLS)))
-    return _stepped(run, ranks, mesh, order, steps)
-
-
-_NO_CALLS: Final = "none was recorded: a step lasts until its last kernel, or until its mark ends on the host"
+    read = with_step_ends(*_read(last_windows(run, steps), mesh, progress))
+    return _stepped(*read, mesh, order, steps)
 
 
 def _read(

@@ -149,3 +149,15 @@ def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
     earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
     late = (aligned - earliest)[:, None]
     return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
+
+
+def of_one_rank(run: Run, error: InputError) -> InputError:
+    """Return `error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    if run.world_size == 1:
+        return type(error)(
+            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
+        )
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")
