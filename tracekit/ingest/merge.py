@@ -66,11 +66,7 @@ def merge(
         job=job if number_of_job is None else None,
         chosen=job is not None and number_of_job is not None,
     )
-    placed = {
-        (r.label, rank): len(claims)
-        for rank, claims in merged.chosen.items()
-        for r in (c.result for c in claims)
-    }
+    placed = {(c.result.label, rank): len(claims) for rank, claims in chosen for c in claims}
     return run, placed
 
 
