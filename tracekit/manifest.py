@@ -130,7 +130,16 @@ def _run_of(folder: Path, manifest: dict[str, Any], groups: list[dict[str, Any]]
 
 def _record(raw: dict[str, Any], groups: int) -> RankRecord:
     """One rank's entry, its numbers within bounds."""
-    made = RankRecord(**(raw | {"groups": tuple(raw["groups"]), "windows": tuple(raw.get("windows", ()))}))
+    made = RankRecord(
+        **(
+            raw
+            | {
+                "groups": tuple(raw["groups"]),
+                "windows": tuple(raw.get("windows", ())),
+                "window_names": _texts(raw.get("window_names", [])),
+            }
+        )
+    )
     texts = (made.path, made.format, made.sha256, made.table, made.table_sha256)
     if not all(type(t) is str for t in texts) or not (made.host is None or type(made.host) is str):
         raise ValueError(f"rank {str(made.rank)[:20]}: a text is none")

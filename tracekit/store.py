@@ -51,6 +51,7 @@ class RankRecord:
     not_stored: dict[str, int] = field(default_factory=dict)  # events without a duration, by phase
     table_sha256: str = ""  # of the Parquet file; empty in a run that is not kept
     windows: tuple[int, ...] = ()  # begin of each window, ns, where several files were joined
+    window_names: tuple[str, ...] = ()  # of each window, where the files' paths tell them apart
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Run:
 
     def between(self, spans: Mapping[int, tuple[int, int]]) -> "Run":
         """Return the part of this run that each rank of `spans` recorded in its half-open time, ns; no other rank."""
-        kept = tuple(replace(r, windows=()) for r in self.ranks if r.rank in spans)
+        kept = tuple(replace(r, windows=(), window_names=()) for r in self.ranks if r.rank in spans)
         part = replace(self, ranks=kept, spans=dict(spans))
         part.__dict__["_verified"] = self._verified  # the same tables: their hashes are checked once
         return part

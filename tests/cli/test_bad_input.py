@@ -19,7 +19,7 @@ BAD = {
     "empty": (b"", "it is empty"),
     "html": (HTML, "an HTML or XML page"),
     "text": (b"step 1 loss 3.2\n", "it is not JSON"),
-    "no events": (b'{"traceEvents": []}', "its `traceEvents` is empty"),
+    "no events": (b'{"traceEvents": []}', "it is empty: the profiler recorded nothing"),
     "gzip cut in its header": (gzip.compress(b"{}" * 99)[:7], "before any event"),
 }
 ANY_ESCAPE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -41,8 +41,8 @@ def test_rank_of_name(name, rank):
 
 
 def test_rank_of_folder_name_comes_after_the_file_name():
-    assert rank_of_name("trace.json", "rank_4")[0] == 4
-    assert rank_of_name("rank2.json", "rank_4")[0] == 2
+    assert rank_of_name("trace.json", ["rank_4"])[0] == 4
+    assert rank_of_name("rank2.json", ["rank_4"])[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ BAD = {
     "html": (b"<!DOCTYPE html><h1>404</h1>", "an HTML or XML page"),
     "cut short": (b'{"schemaVersion": 1, "dev', "ends before its `traceEvents`"),
     "cut early": (json.dumps(document())[:160].encode(), "cut off before its first whole event"),
-    "no events": (b'{"traceEvents": []}', "its `traceEvents` is empty"),
+    "no events": (b'{"traceEvents": []}', "it is empty: the profiler recorded nothing"),
     "no rank": (json.dumps(document(rank=None)).encode(), "its rank is unknown"),
     "zip": (b"PK\x03\x04...", "zip archive"),
     "corrupt gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xff\xff\xff\xff\xff\xff\xff", "gzip"),

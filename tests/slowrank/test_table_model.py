@@ -1,6 +1,7 @@
 """Operation tables are priced by their dependencies: the culprit alone is named, at what its cure would save."""
 
 import math
+import re
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.ingest.sample import DATA, needs_data
 from tests.what_if.tables import ingested, replicas, stages
 from tracekit.analysis.slowrank.analyse import analyse
 from tracekit.ingest import load
+from tracekit.report.slowrank_text import slowrank_text
 
 
 def test_one_slow_worker_costs_its_excess_over_peers(tmp_path):
@@ -82,3 +84,20 @@ def test_the_published_long_stage_costs_everybody():
     finding = analyse(load([str(DATA / "ops" / "trace-ST.parquet")]))
     assert (finding.verdict, {s.coords["pp"] for s in finding.suspects}) == ("imbalance", {3})
     assert finding.what_if.slowdown == pytest.approx(1.179, rel=0.01)
+
+
+def test_the_factor_with_the_greatest_share_is_named(tmp_path):
+    """The last stage computes 1.6 times as long; uneven micro-batches and a slow all-gather cost less."""
+    slow = {(d, 2): 1.6 for d in range(4)}
+    finding = analyse(ingested(tmp_path, stages(steps=6, dp=4, need=dealt, slow=slow, gather={0: 10})))
+    assert (finding.verdict, finding.cause) == ("imbalance", "stage_imbalance")
+    assert {s.coords["pp"] for s in finding.suspects} == {2}
+    share = int(
+        re.search(r"that stage alone saves .* (\d+)% of what typical work everywhere", finding.reason)[1]
+    )
+    assert 50 < share < 95
+    saved = finding.what_if.step_ms - finding.what_if.without_suspects_ms
+    assert finding.suspects[0].lost_ms_per_step == pytest.approx(share / 100 * saved, rel=0.02)
+    assert "even micro-batches alone" in finding.reason
+    assert f"costs {finding.suspects[0].lost_ms_per_step:.1f} ms of" in slowrank_text(finding)
+    assert "with typical work on all ranks" in slowrank_text(finding)

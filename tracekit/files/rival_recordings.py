@@ -48,7 +48,9 @@ def by_recording(job: Job) -> list[Job]:
 def _rivals(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
     """Whether two windows of one rank, in order of time, cannot be captures of one run of one job."""
     (file, before), (later, after) = one, other
-    if file.digest == later.digest or file.label == later.label:
+    if file.digest == later.digest or file.label == later.label or _copies(one, other):
+        return False
+    if file.window is not None and file.window.beside(later.window):
         return False
     if file.alone or before.steps & after.steps:
         return True
@@ -59,6 +61,20 @@ def _rivals(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
     if before.last - after.first > MAX_OVERLAP * shorter:
         return True
     return bool(before.steps and after.steps) and not _goes_on(before, after)
+
+
+def _copies(one: tuple[Witness, Window], other: tuple[Witness, Window]) -> bool:
+    """Whether both hold the same events, or one file is the other one packed, whole or cut off."""
+    (file, mine), (later, theirs) = one, other
+    if file.alone or mine.first != theirs.first:
+        return False
+    whole = (mine.last, mine.events, mine.steps) == (theirs.last, theirs.events, theirs.steps)
+    return (whole and mine.events > 0) or unpacked(file.label) == unpacked(later.label)
+
+
+def unpacked(label: str) -> str:
+    """Return the path of a file without the ending that tells its compression."""
+    return re.sub(r"\.(?:gz|zst|zstd)$", "", label, flags=re.IGNORECASE)
 
 
 def _goes_on(before: Window, after: Window) -> bool:

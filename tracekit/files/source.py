@@ -35,10 +35,9 @@ class Source:
         return self.uri.replace("\\", "/").rsplit("/", 1)[-1]
 
     @property
-    def parent(self) -> str:
-        """Last component but one, or nothing."""
-        parts = self.uri.replace("\\", "/").rsplit("/", 2)
-        return parts[-2] if len(parts) > 2 else ""
+    def folders(self) -> tuple[str, ...]:
+        """The components before the last one, the innermost first."""
+        return tuple(reversed(self.uri.replace("\\", "/").split("/")[:-1]))
 
     @property
     def json_size(self) -> int:

@@ -9,13 +9,35 @@ GroupNames = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Window:
-    """What a file holds of one rank: from `first` to `last` (ns), the steps marked in it, and the rank's host."""
+    """What a file holds of one rank: `events` from `first` to `last` (ns), the steps marked in it, the rank's host."""
 
     rank: int
     first: int
     last: int
     steps: frozenset[int] = frozenset()
     host: str | None = None
+    events: int = 0
+
+
+@dataclass(frozen=True)
+class WindowName:
+    """The window of a job that the path of a file tells.
+
+    place: the path without what tells the window; only files of one place are windows of one job. numbers: its
+    progress, or the time in the name that torch's handler gave. loop: the word for a loop that trains nothing ("").
+    told: the window as people call it ("iteration_20"); "" where only a time tells it.
+    """
+
+    place: str
+    numbers: tuple[int, ...]
+    loop: str = ""
+    told: str = ""
+
+    def beside(self, other: "WindowName | None") -> bool:
+        """Whether both are windows of one job, and not the same one."""
+        if other is None or self.place != other.place:
+            return False
+        return (self.numbers, self.loop) != (other.numbers, other.loop)
 
 
 @dataclass(frozen=True)
@@ -23,7 +45,7 @@ class Witness:
     """What one file tells of the job it is of; `digest` is the same for copies, `run` the folder of a recorded run.
 
     alone: whether two files of a rank are two recordings in any case, as two dumps are. moment: the time at
-    which the file was written, where other files were written at other times.
+    which the file was written, where other files were written at other times. window: which one its path tells.
     """
 
     label: str
@@ -35,6 +57,7 @@ class Witness:
     groups: GroupNames = ()
     alone: bool = False
     moment: str | None = None
+    window: WindowName | None = None
 
 
 @dataclass(frozen=True)

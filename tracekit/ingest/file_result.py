@@ -9,6 +9,9 @@ Status = Literal["ok", "rejected", "foreign"]
 FLIGHT_RECORDER = "flight_recorder"
 """Name of the format of flight-recorder dumps, which several readers meet."""
 
+UNKNOWN_RANK = "its rank is unknown: {}; rename it to say rank_<n>"
+"""Reason of a rejected file, with why no rank is known."""
+
 
 @dataclass(frozen=True)
 class FileGroup:
@@ -61,6 +64,11 @@ class FileResult:
     tables: tuple[RankTable, ...] = ()
     quality: tuple[Quality, ...] = ()
     mesh_hint: dict[str, Any] | None = None
+
+    @property
+    def rank_untold(self) -> bool:
+        """Whether no rank is told of a file that was read: its table is rank 0's, and `reason` says why."""
+        return self.status == "ok" and bool(self.reason)
 
 
 def dump_among_traces(label: str, rank: int | None = None) -> FileResult:

@@ -1,9 +1,10 @@
 """The rank, host and world size of a trace: from its content first, then from its name."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from tracekit.thresholds.ingest import MAX_RANKS
+from tracekit.thresholds.ingest import MAX_RANKS, RANK_FOLDERS
 
 RANK = re.compile(
     r"(?<![a-z0-9])(?P<scope>(?:local|node|dp|tp|pp|cp|ep|group)[-_]?)?(?:global[-_]?)?rank[-_]?(?P<n>\d{1,6})(?!\d)"
@@ -26,14 +27,16 @@ def rank_of_content(metadata: dict[str, Any]) -> int | None:
     return rank if type(rank) is int and 0 <= rank < MAX_RANKS else None
 
 
-def rank_of_name(name: str, parent: str = "") -> tuple[int | None, str]:
-    """Return the rank in a file's name, else in its folder's, or None and the reason why there is none.
+def rank_of_name(name: str, folders: Sequence[str] = ()) -> tuple[int | None, str]:
+    """Return the rank in a file's name, else in those of its `folders` from within, or None and why there is none.
+
+    Of folders further out than the innermost one, only the word `rank` counts.
 
     rank3, rank_3, rank-3, worker3, r3 count; dates, process ids, local ranks and ranks within an axis do not,
     nor does a pod called worker-3 in the name that torch's own handler builds from host and process id.
     """
-    for text in (name.lower(), parent.lower()):
-        for pattern in (RANK, WORKER, SHORT):
+    for depth, text in enumerate([name.lower(), *(f.lower() for f in folders[:RANK_FOLDERS])]):
+        for pattern in (RANK, WORKER, SHORT) if depth <= 1 else (RANK,):
             found = set()
             for match in pattern.finditer(text):
                 handler = HANDLER.match(text)

@@ -18,6 +18,7 @@ from tracekit.ingest.kept_run import open_kept
 from tracekit.ingest.merge import merge
 from tracekit.ingest.output_folder import building, refuse_foreign
 from tracekit.ingest.readers import (
+    ARCHIVES,
     FORMATS,
     TRACES,
     Format,
@@ -238,5 +239,8 @@ def _nothing(inputs: Sequence[str], found: Found, refused: Sequence[FileResult] 
     if rejected:
         first = rejected[0]
         return f"{where}: none of {len(rejected)} files can be used; the first, {first.label}: {first.reason}"
+    archives = [label for label in found.foreign if label.lower().endswith(ARCHIVES)]
+    if archives:
+        return f"{where}: holds no traces, but an archive ({archives[0]}); unpack it, and give that folder"
     others = f" ({len(found.foreign)} other files)" if found.foreign else ""
     return f"{where}: holds no traces{others}; give the folder that the profiler wrote to"

@@ -90,6 +90,8 @@ REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     (lambda head: not head, "it is empty; the recorder wrote nothing"),
     (lambda head: not _text(head), "it holds nothing but white space"),
     (lambda head: head.startswith(b"PK\x03\x04"), "it is a zip archive; unpack it first"),
+    (lambda head: head[257:262] == b"ustar", "it is a tar archive; unpack it first"),
+    (lambda head: head.startswith(b"7z\xbc\xaf\x27\x1c"), "it is a 7z archive; unpack it first"),
     (lambda head: head.startswith(b"\xfd7zXZ"), "it is xz-compressed; unpack it, or use gzip or zstd"),
     (lambda head: head.startswith(b"BZh"), "it is bzip2-compressed; unpack it, or use gzip or zstd"),
     (
@@ -98,6 +100,9 @@ REFUSED: tuple[tuple[Callable[[bytes], bool], str], ...] = (
     ),
 )
 """Known files of no format here: a test of their first bytes, and the reason the user is told."""
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tar.bz2", ".7z")
+"""Names of archives, lower case, which are never opened here."""
 
 TRACES = Wanted(lambda name: name.lower().endswith(tuple(e for f in FORMATS for e in f.ends)), part="trace")
 """The files that ingest looks for in folders."""
@@ -133,7 +138,7 @@ def read_file(source: Source, out: Path, progress: Callable[[int], None] | None 
     except MemoryError:
         result = _rejected(source, "not enough memory to read it")
     if result.status != "ok" and result.rank is None:
-        return replace(result, rank=rank_of_name(source.name, source.parent)[0])
+        return replace(result, rank=rank_of_name(source.name, source.folders)[0])
     return result
 
 

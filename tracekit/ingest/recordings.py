@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracekit.files.job_choice import refused
+from tracekit.files.rival_recordings import unpacked
 from tracekit.files.witness import GroupNames, Window, Witness
-from tracekit.ingest.file_result import FileResult
+from tracekit.findings import Quality
+from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult
+from tracekit.ingest.window_names import window_name
 from tracekit.mesh.group_descriptions import hinted_dims
 
 
@@ -17,8 +20,11 @@ def of_one_job(
 
     runs: folder of the recorded run by label. wanted and errors are those of `refused`.
     """
+    results = _of_one_process(results)
     witnesses = [_witness(r, runs.get(r.label, "")) for r in results if r.tables]
-    reasons, number = refused(witnesses, wanted)
+    reasons = _of_other_loops(witnesses)
+    more, number = refused([w for w in witnesses if w.label not in reasons], wanted)
+    reasons |= more
     return [
         replace(r, status="rejected", reason=reasons[r.label], rank=None, tables=(), quality=())
         if r.label in reasons
@@ -27,14 +33,53 @@ def of_one_job(
     ], number
 
 
+def _of_one_process(results: Sequence[FileResult]) -> list[FileResult]:
+    """`results` in which files that tell no rank are rank 0's if all files are of one place, and rejected else."""
+    used = [r for r in results if r.tables]
+    places = {name.place if (name := window_name(r.label)) else unpacked(r.label) for r in used}
+    if len(places) == 1 and all(r.rank_untold for r in used):
+        row = "neither ranks nor communication are told: it is taken as the only process of its job, rank 0"
+        return [
+            replace(
+                r,
+                rank=0,
+                reason="",
+                tables=tuple(replace(t, world_size=t.world_size or 1) for t in r.tables),
+                quality=(*r.quality, Quality("rank_assumed", r.label, 1, row)),
+            )
+            if r.tables
+            else r
+            for r in results
+        ]
+    return [
+        replace(r, status="rejected", reason=UNKNOWN_RANK.format(r.reason), rank=None, tables=(), quality=())
+        if r.rank_untold
+        else r
+        for r in results
+    ]
+
+
+def _of_other_loops(files: Sequence[Witness]) -> dict[str, str]:
+    """Why files are left out, by label: they hold validation or the like, and files of the same place hold training."""
+    trained = {f.window.place for f in files if f.window is not None and not f.window.loop}
+    return {
+        f.label: f"its name says {f.window.loop}, and training lies beside it; give it alone to read it"
+        for f in files
+        if f.window is not None and f.window.loop and f.window.place in trained
+    }
+
+
 def _witness(result: FileResult, run: str) -> Witness:
     """What a file tells of its job."""
     sizes = {t.world_size for t in result.tables if t.world_size}
-    windows = tuple(Window(t.rank, t.first, t.last, t.steps, t.host) for t in result.tables)
+    windows = tuple(Window(t.rank, t.first, t.last, t.steps, t.host, t.events) for t in result.tables)
     hint = result.mesh_hint
     mesh = ",".join(f"{a}={hint['sizes'][a]}" for a in hint["order"]) if hint else ""
     world = sizes.pop() if len(sizes) == 1 else None
-    return Witness(result.label, result.sha256, windows, run, world, mesh, _named(result, world))
+    return Witness(
+        result.label, result.sha256, windows, run, world, mesh, _named(result, world),
+        window=window_name(result.label),
+    )  # fmt: skip
 
 
 def _named(result: FileResult, world: int | None) -> GroupNames:

@@ -15,7 +15,7 @@ from tracekit.report.shared_text import (
     rejected_lines,
 )
 from tracekit.text import plain
-from tracekit.thresholds.report import ROWS_SHOWN, TIGHT_INTERVAL
+from tracekit.thresholds.report import MOSTLY_THEIRS, ROWS_SHOWN, TIGHT_INTERVAL
 
 _TITLES = {
     "healthy": "HEALTHY",
@@ -69,7 +69,7 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
 def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     title = _TITLES[finding.verdict]
     step = finding.what_if.step_ms
-    lost = step - finding.what_if.without_suspects_ms
+    lost = finding.suspects[0].lost_ms_per_step if _others_cured(finding) else _saved(finding)
     price = f"costs {lost:.1f} ms of {step:.1f} ms a step ({100 * lost / step if step else 0:.1f} %)"
     if finding.verdict == "healthy":
         return title, f"no rank holds the others up; {step:.1f} ms a step ({_seen(finding)})"
@@ -80,6 +80,17 @@ def _headline(finding: SlowRankFinding) -> tuple[str, str]:
     who = _who(finding.suspects[0])
     others = f" and {len(finding.suspects) - 1} more" if len(finding.suspects) > 1 else ""
     return title, f"{who}{others}: {price}"
+
+
+def _saved(finding: SlowRankFinding) -> float:
+    """The saving that `what_if` shows, ms a step."""
+    return finding.what_if.step_ms - finding.what_if.without_suspects_ms
+
+
+def _others_cured(finding: SlowRankFinding) -> bool:
+    """Whether `what_if` cures more than the suspects of an imbalance: everybody, as of an operation table."""
+    named = finding.verdict == "imbalance" and finding.suspects
+    return bool(named) and finding.suspects[0].lost_ms_per_step < MOSTLY_THEIRS * _saved(finding)
 
 
 def _seen(finding: SlowRankFinding) -> str:
@@ -140,7 +151,8 @@ def _what_if(finding: SlowRankFinding) -> str:
     first = finding.suspects[0] if finding.suspects else None
     wide = first is not None and _is_wide(first)
     least = f"; rank {first.rank} costs {_between(first)}" if first is not None and wide else ""
-    return f"{times} without it (slowdown {after.slowdown:.3f}×){least}"
+    cure = "with typical work on all ranks" if _others_cured(finding) else "without it"
+    return f"{times} {cure} (slowdown {after.slowdown:.3f}×){least}"
 
 
 def _is_wide(suspect: Suspect) -> bool:

@@ -51,7 +51,7 @@ FILES_NAMED: Final = 3
 """Files that a message names before it says how many more there are."""
 
 LOOKED_INTO: Final = 64
-"""Files set aside by name whose first bytes are looked at, in case the folder holds dumps only."""
+"""Files set aside by name whose first bytes are looked at, in case the folder holds dumps only; events at a time."""
 
 INT32_END: Final = 1 << 31
 """Ranks, group sizes and devices are stored as 32-bit integers; a value that does not fit is dropped and counted."""
@@ -253,3 +253,9 @@ TASKS_A_CPU: Final = 2
 
 LOST_WORKERS: Final = 8
 """Workers that one task may lose before it is given up: nodes that may be taken away go several times an hour."""
+
+WINDOW_GAP_NS: Final = 1_000_000_000
+"""Time between windows that are laid one behind the other, ns: longer than any event that begins in the earlier one."""
+
+RANK_FOLDERS: Final = 3
+"""Folders around a file in whose names a rank is looked for: `rank3/iteration_10/trace.json`, with a host between."""

@@ -65,3 +65,6 @@ CHANGES_SHOWN: Final = 0.005
 
 NAME_CHARACTERS: Final = 22
 """Characters of a name in a table of changes: 80 columns hold it beside three times."""
+
+MOSTLY_THEIRS: Final = 0.9
+"""Share of a saving below which it is not the suspects' alone: a model's scale moves a price by a few per cent."""

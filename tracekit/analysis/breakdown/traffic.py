@@ -18,6 +18,7 @@ from tracekit.tables.exposed_pieces import exposed_pieces
 from tracekit.tables.intervals import I64
 from tracekit.tables.operation_names import MESSAGES, ROOTED
 from tracekit.tables.ring import ring_share
+from tracekit.tables.step_ends import STEP_END
 from tracekit.tables.steps import F64
 from tracekit.tables.words import among, numbered
 
@@ -80,7 +81,7 @@ def calls_of(case: Case) -> Calls:
         row * len(steps.numbers) + column, _by_token(ops.token, _elements), _by_token(ops.token, bytes_of),
         exposed, ops.instance,
     )  # fmt: skip
-    return every.of(whole)
+    return every.of(whole & (ops.op != STEP_END))
 
 
 def traffic_of(case: Case, calls: Calls) -> tuple[Traffic, ...]:

@@ -20,7 +20,7 @@ from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.lag_before import without_lag_before
 from tracekit.analysis.slowrank.late_posts import with_late_posts
 from tracekit.analysis.slowrank.lone_groups import sole_group_note
-from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange
+from tracekit.analysis.slowrank.measured import NoWholeStepError, StepRange, of_one_rank
 from tracekit.analysis.slowrank.mesh_choice import MeshChoice, world_of
 from tracekit.analysis.slowrank.mostly_one import with_most_of_it
 from tracekit.analysis.slowrank.odd_steps import without_odd_steps
@@ -45,6 +45,8 @@ from tracekit.tables.lost_arguments import repaired
 from tracekit.tables.match import Operations, match
 from tracekit.tables.operations import RankOps, read_rank
 from tracekit.tables.places_in_groups import with_places_in_groups
+from tracekit.tables.recorded_windows import last_windows
+from tracekit.tables.step_ends import with_step_ends
 from tracekit.tables.step_marks import NO_STEP
 from tracekit.tables.step_patterns import with_repeating_steps
 from tracekit.thresholds.slowrank import MOST_GAIN
@@ -88,7 +90,7 @@ def _answered(
     progress: Callable[[int, int], None] | None,
 ) -> tuple[Case, MeshChoice, Answer]:
     """The case, its mesh, and the answer about it."""
-    run, ranks = _read(run, mesh, progress)
+    run, ranks = _read(last_windows(run, steps), mesh, progress)
     try:
         case, choice = _stepped(run, ranks, mesh, order, steps)
     except MeshUnknownError as error:
@@ -97,7 +99,7 @@ def _answered(
         world = range(max(run.world_size or 0, max(r.rank for r in ranks) + 1))
         case, choice = _stepped(*without_mesh(run, ranks, world, str(error)), mesh, order, steps)
     except InputError as error:
-        raise _alone(run, error) from error.__cause__
+        raise of_one_rank(run, error) from error.__cause__
     case, answer = without_lag_before(*_judged(case if steps else without_odd_steps(case)), _judged)
     answer = with_hidden_rank(case, tempered(case, answer))
     answer = with_unsteady_link(case, with_late_posts(case, with_most_of_it(case, answer)))
@@ -117,14 +119,6 @@ def _judged(case: Case) -> tuple[Case, Answer]:
     return case, answer
 
 
-def _alone(run: Run, error: InputError) -> InputError:
-    """`error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
-    if len(run.ranks) > 1:
-        return error
-    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
-    return type(error)(f"{alone}; {error}")
-
-
 def opened(
     run: Run,
     mesh: dict[str, int] | None,
@@ -134,9 +128,11 @@ def opened(
 ) -> tuple[Case, MeshChoice]:
     """Everything measured of `run`, with the model of its steps, and its mesh. Arguments and errors as of `analyse`.
 
-    Raises MeshUnknownError as well, where nothing determines the mesh.
+    Traces without communication are taken too: no rank is compared with another here. Raises MeshUnknownError as well,
+    where nothing determines the mesh.
     """
-    return _stepped(*_read(run, mesh, progress), mesh, order, steps)
+    read = with_step_ends(*_read(last_windows(run, steps), mesh, progress))
+    return _stepped(*read, mesh, order, steps)
 
 
 def _read(
@@ -218,7 +214,7 @@ def placed(
 
     Arguments and errors as of `analyse`; raises MeshUnknownError as well, where nothing determines the mesh.
     """
-    return _matched(*_read(run, mesh, progress), mesh, order)
+    return _matched(*_read(last_windows(run, None), mesh, progress), mesh, order)
 
 
 def _matched(

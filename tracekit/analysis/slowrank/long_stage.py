@@ -227,11 +227,13 @@ def _price(case: Case, found: Sequence[_Longer]) -> LongStage:
     order = sorted(np.concatenate([one.rows for one in found]).tolist(), key=lambda r: (-float(spent[r]), r))
     longer = max(float(np.nanmean(found[0].over)), 0.0)
     most = max(sum(float(np.nanmean(one.over)) for one in found), 0.0)
-    gain = max(_saved(case.model, case.model, cured), 0.0)
     if isinstance(case.model, TableModel):
-        gain = min(gain, longer)  # typical work on all ranks cures other faults as well
-    high = _saved(case.model, case.free_model, cured) + case.residual_ns
-    low = gain if isinstance(case.model, TableModel) else _saved(case.pinned_model, case.pinned_model, cured)
+        gain = low = case.model.typical_saves_ns(order)
+        high = gain + case.residual_ns
+    else:
+        gain = max(case.model.recorded_ns - case.model.step_ns(cured), 0.0)
+        low = _saved(case.pinned_model, case.pinned_model, cured)
+        high = _saved(case.model, case.free_model, cured) + case.residual_ns
     high = min(max(high, gain), max(most, gain))
     return LongStage(tuple(order), found[0].z, longer, gain, max(low, 0.0), high)
 
@@ -268,7 +270,5 @@ def _loading_costs(case: Case, stage: _Longer, loaders: Sequence[int], least: fl
 
 
 def _saved(recorded: StepModel | TableModel, model: StepModel | TableModel, cured: F64) -> float:
-    """What the step saves with the `cured` own times, ns; of a table, what typical work on all ranks would save."""
-    if isinstance(model, TableModel):
-        return model.recorded_ns - model.ideal_ns
+    """What the step saves with the `cured` own times, ns."""
     return recorded.recorded_ns - model.step_ns(cured)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.slowrank.mesh_choice import world_of
+from tracekit.analysis.slowrank.mesh_choice import no_communication, world_of
 from tracekit.errors import InputError
 from tracekit.mesh import Mesh
 from tracekit.store import Run
@@ -106,9 +106,7 @@ def measure_run(run: Run, ops: Operations, mesh: Mesh, wanted: Sequence[StepRang
     Raises InputError where nothing can be compared: no communication, or no step recorded whole.
     """
     if not len(ops.start):
-        raise InputError(
-            "no communication operation in any trace, so ranks cannot be compared; record communication as well"
-        )
+        raise InputError(no_communication(ops))
     steps = measure(ops, wanted)
     if not steps.numbers or not (steps.labelled or _one_window(ops)):
         known = sorted({int(n) for n in np.unique(ops.step) if n >= 0})
@@ -151,3 +149,15 @@ def _with_late_start(ops: Operations, steps: Steps, clocks: Clocks) -> Steps:
     earliest = np.nanmin(aligned) if np.isfinite(aligned).any() else 0.0
     late = (aligned - earliest)[:, None]
     return replace(steps, own=steps.own + late, wall=steps.wall + late, begin=steps.begin - late)
+
+
+def of_one_rank(run: Run, error: InputError) -> InputError:
+    """Return `error`, behind the sentence that one rank has nobody to be compared with, where only one was read."""
+    if len(run.ranks) > 1:
+        return error
+    if run.world_size == 1:
+        return type(error)(
+            "the job has one process, and no rank to compare it with; ask tracekit breakdown, diff or trend of one GPU"
+        )
+    alone = f"only rank {run.ranks[0].rank} was read, with nobody to compare it with: add the others' traces"
+    return type(error)(f"{alone}; {error}")

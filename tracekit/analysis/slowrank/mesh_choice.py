@@ -239,9 +239,7 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
         )
     sequences = [ops.per_rank[r].op for r in ops.ranks]
     if len(world) > 1 and not any(sequences):
-        raise MeshError(
-            "the traces hold no communication, so ranks cannot be compared; record communication as well"
-        )
+        raise MeshError(no_communication(ops))
     piped = is_one_pipeline(ops)
     for rank, sequence in zip(ops.ranks, sequences, strict=True) if not piped else ():
         if Counter(sequence) != Counter(sequences[0]):
@@ -250,6 +248,19 @@ def _flat(ops: Operations, world: tuple[int, ...], remedy: str) -> MeshChoice:
                 f"so the mesh is unknown; {remedy}"
             )
     return _undivided(world, (), named=False, piped=piped)
+
+
+def no_communication(ops: Operations) -> str:
+    """Return the refusal of traces without communication: what they lack, and how it is recorded."""
+    if not any(rank.on_gpu for rank in ops.per_rank.values()):
+        return (
+            "the traces hold events of the CPU only, and no communication operation, so ranks cannot be compared; give "
+            "the profiler activities=[CPU, CUDA], and record whole training steps"
+        )
+    return (
+        "no communication operation in any trace, so ranks cannot be compared; record whole training steps, because "
+        "evaluation, data loading and the time before the first step hold none (breakdown and diff need none)"
+    )
 
 
 def _named(run: Run) -> bool:
@@ -274,4 +285,6 @@ def _undivided(world: tuple[int, ...], notes: tuple[str, ...], *, named: bool, p
         return MeshChoice(mesh, "process_groups", (taken,) if piped else notes)
     told = taken if piped else "the world is taken as one data-parallel group"
     row = Quality("flat_world", None, len(world), f"no process groups in the traces: {told}")
+    if len(world) == 1:
+        return MeshChoice(mesh, "flat_world")
     return MeshChoice(mesh, "flat_world", () if piped else notes, (row,))

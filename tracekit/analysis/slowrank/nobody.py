@@ -48,10 +48,12 @@ from tracekit.analysis.slowrank.sole_groups import sole_group_answer
 from tracekit.analysis.slowrank.stage_answers import (
     idle_stage_answer,
     open_stage_answer,
+    stages_in_words,
 )
 from tracekit.analysis.slowrank.suspect_work import only_attention
 from tracekit.analysis.slowrank.suspects import Answer
 from tracekit.analysis.slowrank.table_model import TableModel
+from tracekit.analysis.slowrank.table_shares import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.uneven_micro_batches import unexplained_ns
 from tracekit.analysis.slowrank.unrecorded import Unseen
 from tracekit.analysis.slowrank.wording import listed
@@ -250,18 +252,18 @@ def uneven_tokens_answer(case: Case, gain: float) -> Answer:
     return Answer("imbalance", "data_imbalance", reason, gain=gain)
 
 
-def uneven_answer(case: Case, gain: float) -> Answer:
-    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame.
+def uneven_answer(case: Case, gain: float, stage: LongStage | None = None) -> Answer:
+    """Work is dealt unevenly, which costs `gain` (ns a step), and nobody is to blame; a long `stage` costs less.
 
     Of an operation table the price is that of typical work on all ranks, as of any imbalance.
     """
-    if isinstance(case.model, TableModel):
-        gain = max(gain, case.model.recorded_ns - case.model.ideal_ns)
+    whole = everybody_ns(case, gain)
+    besides = {} if stage is None else {f"typical work on {stages_in_words(case, stage)}": stage.gain}
     reason = (
-        f"work is dealt unevenly and the longest rank changes: {ms(gain):.1f} ms of {ms(case.step_ns):.1f} ms "
-        "a step go into waiting, no rank is slow throughout"
+        f"work is dealt unevenly and the longest rank changes: {ms(whole):.1f} ms of {ms(case.step_ns):.1f} ms "
+        f"a step go into waiting, no rank is slow throughout{share_in_words(case, 'even work', gain, besides)}"
     )
-    return Answer("imbalance", "data_imbalance", reason, gain=gain)
+    return Answer("imbalance", "data_imbalance", reason, gain=whole)
 
 
 def uneven_experts_answer(case: Case, gain: float) -> Answer:

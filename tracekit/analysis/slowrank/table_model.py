@@ -51,6 +51,23 @@ class TableModel:
         """Mean step time if every operation were typical of its type on all ranks and steps, ns."""
         return float(self.timeline.step_ns(self.typical).mean())
 
+    @property
+    def lost_ns(self) -> float:
+        """What all factors cost together, ns a step: recorded beyond ideal, never negative."""
+        return max(self.recorded_ns - self.ideal_ns, 0.0)
+
+    def typical_saves_ns(self, rows: Sequence[int]) -> float:
+        """Return what the step would save if all work of `rows` were typical, ns.
+
+        It is at most what typical work of all saves. Divided by `lost_ns` it is the share of these rows, M_S of a stage
+        (Lin et al., OSDI'25, section 5.2).
+        """
+        mine = np.isin(self.row, np.asarray(rows, np.int64))
+        saved = self.recorded_ns - float(
+            self.timeline.step_ns(np.where(mine[:, None], self.typical, self.timeline.work)).mean()
+        )
+        return min(max(saved, 0.0), self.lost_ns)
+
     @cached_property
     def idle(self) -> F64:
         """How long each rank's operations could have started but did not, ranks × steps, ns."""

@@ -51,6 +51,7 @@ from tracekit.analysis.slowrank.stage_answers import (
 )
 from tracekit.analysis.slowrank.suspect_work import by_role, dealt_to_its_replica, only_attention
 from tracekit.analysis.slowrank.suspects import Answer, explain_rank, in_gaps, stands, suspect_of
+from tracekit.analysis.slowrank.table_shares import everybody_ns, share_in_words
 from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
 from tracekit.analysis.slowrank.usual_pace import may_be_pace
 from tracekit.analysis.slowrank.wording import listed
@@ -186,7 +187,7 @@ def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
         return open_answer(case, rank)  # its waits are unknown: it alone may be what makes the stage long
     uneven = uneven_data(case)
     if uneven > stage.gain:
-        return uneven_answer(case, uneven)
+        return uneven_answer(case, uneven, stage)
     if not _shown(case, stage):
         return open_stage_answer(case, stage)
     stage = _least(case, stage)
@@ -197,7 +198,9 @@ def _long_stage(case: Case, stage: LongStage, besides: str) -> Answer:
     unseen = [r for r in case.missing if r in where and where[r][index] == mine]
     if len(stage.rows) == 1 and unseen:
         return lonely_stage_answer(case, stage, unseen)
-    return long_stage_answer(case, stage, besides)
+    shares = share_in_words(case, "typical work on that stage", stage.gain, {"even micro-batches": uneven})
+    answer = long_stage_answer(case, stage, shares + besides)
+    return replace(answer, gain=everybody_ns(case, answer.gain))
 
 
 def _proven(case: Case, found: Hypothesis) -> Answer:

@@ -10,12 +10,12 @@ from tracekit.analysis.trend.ranks import rank_trends
 from tracekit.analysis.trend.series import Point, Series, of_steps, of_window, series_of
 from tracekit.analysis.trend.step import step_trend
 from tracekit.analysis.trend.verdict import decided
-from tracekit.analysis.trend.windows import windows_of
 from tracekit.errors import InputError, MeshError
 from tracekit.findings import MeshFinding, Quality, RankCoverage
 from tracekit.findings.trend import TrendFinding, TrendUnit
 from tracekit.mesh import Mesh
 from tracekit.store import Run
+from tracekit.tables.recorded_windows import windows_of
 from tracekit.thresholds.trend import LEAST_CHANGE
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from tracekit.arrays import NO_INT32, ZERO, from_numpy, to_numpy
 from tracekit.files.source import ByteStream, Source
 from tracekit.ingest import identify
-from tracekit.ingest.file_result import FileResult, RankTable, dump_among_traces
+from tracekit.ingest.file_result import UNKNOWN_RANK, FileResult, RankTable, dump_among_traces
 from tracekit.ingest.kineto.begin_end import Pairing
 from tracekit.ingest.kineto.bounds import within_bounds
 from tracekit.ingest.kineto.compiled.event_buffer import CompiledEvents
@@ -26,7 +26,7 @@ from tracekit.ingest.kineto.issues import quality_rows
 from tracekit.ingest.kineto.scanner import EventsOf, ScanRecord, scan
 from tracekit.ingest.write import EventWriter
 from tracekit.schema import EVENTS
-from tracekit.thresholds.ingest import MAX_MARKED_STEPS, MAX_TIME_NS, WORTH_SCANNING
+from tracekit.thresholds.ingest import LOOKED_INTO, MAX_MARKED_STEPS, MAX_TIME_NS, WORTH_SCANNING
 
 NARROW = (
     "device",
@@ -38,6 +38,20 @@ NARROW = (
     "grid",
 )  # 32 bits in EVENTS
 STEP = re.compile(r"^ProfilerStep#(\d{1,10})$")
+OWN_CATEGORIES = frozenset({"trace", "overhead"})
+OWN_EVENT = re.compile(
+    r"^(ProfilerStep#\d+|ProfilerStep\*|PyTorch Profiler.*|Activity Buffer Request|(cuda|hip)DeviceSynchronize)$"
+)
+"""What a profiler writes that recorded nothing: itself, its waiting for the device as it stops, marks of steps."""
+TALK = re.compile(r"nccl|rccl|gloo:|c10d|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
+EMPTY = (
+    "it is empty: the profiler recorded nothing, which is usual where a cycle of its schedule had begun anew, or none "
+    "had ended, when the trace was exported; export in on_trace_ready, or give schedule(repeat=1)"
+)
+MARKS_ONLY = (
+    "it is empty but for marks of steps: no work of CPU or GPU was recorded; give the profiler activities=[CPU, CUDA], "
+    "and export in on_trace_ready"
+)
 
 
 @dataclass
@@ -50,6 +64,8 @@ class _Scanned:
     first: int = int(np.iinfo(np.int64).max)  # start of the first event, ns since the file's base time
     last: int = int(np.iinfo(np.int64).min)  # start of the last event, likewise
     steps: set[int] = field(default_factory=set)  # numbers of the steps marked on the host
+    works: bool = False  # whether any event is more than the profiler's own, or a mark of a step
+    talks: bool = False  # whether any event is communication, by its name or arguments
 
 
 Reader = Callable[[ByteStream, Iterator[bytes], Source, Path], FileResult]
@@ -83,14 +99,16 @@ def read_kineto(
     try:
         _scan(scan(blocks, record, events_of), scanned, writer)
         rank, why = _rank_of(record, source)
+        untold = "" if rank is not None or scanned.talks or _distributed(record) else why
         if record.failed is not None:
             return _not_scanned(stream, source.label, record, rank)
         if record.bare and not record.phases and not record.truncated:
             return FileResult(source.label, "foreign", "a JSON array without trace events", rank)
-        reason = _useless(scanned, why)
-        if reason or rank is None:
+        reason = _useless(scanned, "" if untold else why)
+        if reason:
             return FileResult(source.label, "rejected", reason, rank)
-        return _finish(stream, source, out, scanned, writer, rank)
+        result = _finish(stream, source, out, scanned, writer, rank or 0)
+        return replace(result, rank=rank, reason=untold)
     finally:
         writer.discard()
 
@@ -107,8 +125,25 @@ def _scan(batches: Iterator[pa.RecordBatch], scanned: _Scanned, writer: EventWri
                 scanned.first = min(scanned.first, int(ts.min()))
                 scanned.last = max(scanned.last, int(ts.max()))
                 scanned.steps |= _marked_steps(repaired)
+                _look_for_work(repaired, scanned)
                 writer.add(_events(repaired, scanned.codes, record.issues))
     pairing.close()
+
+
+def _look_for_work(batch: pa.RecordBatch, scanned: _Scanned) -> None:
+    """Note whether `batch` holds work, and communication; an event of unknown category is work."""
+    if not scanned.talks:
+        names = batch.column("name")
+        known = names.dictionary.to_pylist() if pa.types.is_dictionary(names.type) else []
+        scanned.talks = batch.column("collective").null_count < len(batch) or any(
+            TALK.search(name) for name in known if name
+        )
+    for at in range(0, 0 if scanned.works else len(batch), LOOKED_INTO):
+        part = batch.slice(at, LOOKED_INTO)
+        shown = zip(part.column("name").to_pylist(), part.column("cat").to_pylist(), strict=True)
+        if any((c or "").lower() not in OWN_CATEGORIES and not OWN_EVENT.match(n or "") for n, c in shown):
+            scanned.works = True
+            return
 
 
 def _marked_steps(batch: pa.RecordBatch) -> set[int]:
@@ -138,7 +173,12 @@ def _events(batch: pa.RecordBatch, codes: MembershipCodes, issues: Counter[str])
 def _rank_of(record: ScanRecord, source: Source) -> tuple[int | None, str]:
     """The rank by the file's content, else by its name; and where there is none, why."""
     rank = identify.rank_of_content(record.metadata)
-    return (rank, "") if rank is not None else identify.rank_of_name(source.name, source.parent)
+    return (rank, "") if rank is not None else identify.rank_of_name(source.name, source.folders)
+
+
+def _distributed(record: ScanRecord) -> bool:
+    """Whether the file says that its process is one of several."""
+    return isinstance(record.metadata.get("distributedInfo"), dict)
 
 
 def _not_scanned(stream: ByteStream, label: str, record: ScanRecord, rank: int | None) -> FileResult:
@@ -155,13 +195,11 @@ def _not_scanned(stream: ByteStream, label: str, record: ScanRecord, rank: int |
 def _useless(scanned: _Scanned, why: str) -> str:
     """Why the events yield no table, empty where they do; `why` says why there is no rank, empty where there is one."""
     record = scanned.record
-    if not record.phases and not record.truncated:
-        return "its `traceEvents` is empty"
-    if why:
-        return f"its rank is unknown: {why}; rename it to say rank_<n>"
     if scanned.first > scanned.last:
-        return "it is cut off before its first whole event" if record.truncated else "it holds no events"
-    return ""
+        return "it is cut off before its first whole event" if record.truncated else EMPTY
+    if not scanned.works and not record.truncated:
+        return MARKS_ONLY if scanned.steps else EMPTY
+    return UNKNOWN_RANK.format(why) if why else ""
 
 
 def _finish(

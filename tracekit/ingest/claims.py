@@ -1,0 +1,177 @@
+"""Which files count for each rank: copies are read once, windows are joined, of rivals the fullest one is kept.
+
+Windows follow in order of time. Where those that paths tell apart cover the same time, because each of them counts from
+its own begin, they are laid one behind the other in order of their names, all ranks alike.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Final
+
+from tracekit.files.rival_recordings import unpacked
+from tracekit.files.witness import WindowName
+from tracekit.findings import Quality, Rejected
+from tracekit.ingest.file_result import FileResult, RankTable
+from tracekit.ingest.window_names import window_name
+from tracekit.thresholds.ingest import MAX_OVERLAP, WINDOW_GAP_NS
+
+_SAME_TIME: Final = "covers the same time"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The events of a rank in one file; shift: by how much they are moved, ns, so that windows follow each other."""
+
+    result: FileResult
+    table: RankTable
+    shift: int = 0
+
+    @property
+    def begin(self) -> int:
+        """When the window begins, ns, once it is moved."""
+        return self.table.first + self.shift
+
+    @property
+    def window(self) -> WindowName | None:
+        """The window that the file's path tells."""
+        return window_name(self.result.label)
+
+
+@dataclass
+class Claims:
+    """The files that count, windows of a rank in order of time; those that do not; and what was assumed."""
+
+    rejected: list[Rejected] = field(default_factory=list)
+    quality: list[Quality] = field(default_factory=list)
+    chosen: dict[int, list[Claim]] = field(default_factory=dict)
+
+    def choose(self, results: Sequence[FileResult]) -> None:
+        """Decide which files count for each rank."""
+        claims: dict[int, list[Claim]] = defaultdict(list)
+        for result in results:
+            for table in result.tables:
+                claims[table.rank].append(Claim(result, table))
+        alone = {rank: self._without_copies(several) for rank, several in claims.items()}
+        named = {rank: found for rank, mine in alone.items() if (found := self._by_name(rank, mine))}
+        shifts = _shifts([claim for mine in named.values() for claim in mine])
+        if shifts:
+            told = "windows count time from their own begin: they are laid one behind the other in order of their names"
+            self.quality.append(Quality("windows_laid_out", None, len(shifts), told))
+        for rank, mine in alone.items():
+            if rank in named:
+                moved = [Claim(c.result, c.table, shifts.get(_numbers(c), 0)) for c in named[rank]]
+                self._join(rank, sorted(moved, key=lambda c: (c.begin, c.result.label)))
+            else:
+                self._join(rank, self._in_time(rank, mine))
+
+    def _without_copies(self, several: Sequence[Claim]) -> list[Claim]:
+        """The claims of a rank without files that hold the same as another one."""
+        kept: list[Claim] = []
+        for claim in sorted(several, key=lambda c: c.result.label):
+            twin = next((k for k in kept if _same(k, claim)), None)
+            if twin is None:
+                kept.append(claim)
+                continue
+            same = "bytes" if claim.result.sha256 == twin.result.sha256 else "events"
+            detail = f"the same {same} as {twin.result.label}, read once"
+            self.quality.append(Quality("duplicate_file", claim.result.label, 1, detail))
+        return kept
+
+    def _by_name(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
+        """One claim for each window that paths tell apart; none where they do not tell two or more."""
+        windows: dict[tuple[int, ...], list[Claim]] = defaultdict(list)
+        for claim in mine:
+            windows[_numbers(claim)].append(claim)
+        places = {c.window.place if c.window is not None else None for c in mine}
+        if len(windows) < 2 or len(places) > 1 or None in places:
+            return []
+        found = []
+        for several in windows.values():
+            found += self._in_time(rank, several)
+        return found if len(found) == len(windows) else []
+
+    def _in_time(self, rank: int, mine: Sequence[Claim]) -> list[Claim]:
+        """The claims in order of time where they are windows of one recording, else the fullest one."""
+        alone = sorted(mine, key=lambda c: (c.table.first, c.result.label))
+        if len(alone) < 2 or not (clash := _clash(alone)):
+            return alone
+        best = max(alone, key=lambda c: (c.table.events, c.result.label))
+        for claim in alone:
+            if claim is not best:
+                reason = f"rank {rank} is also claimed by {best.result.label}, which holds more and {clash}"
+                self.rejected.append(Rejected(claim.result.label, reason, rank))
+        return [best]
+
+    def _join(self, rank: int, windows: list[Claim]) -> None:
+        """Let `windows`, in order of time, be the events of a rank."""
+        if len(windows) > 1:
+            names = ", ".join(claim.result.label for claim in windows)
+            detail = f"windows of rank {rank} read as one: {names}"
+            self.quality.append(Quality("joined_windows", windows[0].result.label, len(windows), detail))
+        self.chosen[rank] = windows
+
+
+def names_of(claims: Sequence[Claim]) -> tuple[str, ...]:
+    """Return how the windows of a rank are called, in order; empty where there is one, or their paths do not tell."""
+    names = _without_common([c.window.told if c.window is not None else "" for c in claims])
+    if len(claims) < 2 or len({_numbers(c) for c in claims}) < len(claims):
+        return ()
+    if all(names):
+        return names
+    steps = [c.table.steps for c in claims]
+    anew = any(a and b and min(b) <= max(a) for a, b in pairwise(steps))
+    files = (PurePath(c.result.label).name for c in claims)
+    return tuple(n or file for n, file in zip(names, files, strict=True)) if anew else ()
+
+
+def _without_common(names: Sequence[str]) -> tuple[str, ...]:
+    """`names` without the parts that all of them have, as the epoch of all windows is."""
+    parts = [name.split("/") for name in names]
+    common = set.intersection(*map(set, parts))
+    return tuple("/".join(p for p in mine if p not in common) for mine in parts)
+
+
+def _numbers(claim: Claim) -> tuple[int, ...]:
+    return claim.window.numbers if claim.window is not None else ()
+
+
+def _same(one: Claim, other: Claim) -> bool:
+    """Whether two files hold the same events of a rank."""
+    if one.result.sha256 == other.result.sha256:
+        return True
+    mine, theirs = one.table, other.table
+    told = [(t.first, t.last, t.events, t.steps, t.world_size) for t in (mine, theirs)]
+    return told[0] == told[1] and unpacked(one.result.label) == unpacked(other.result.label)
+
+
+def _clash(windows: Sequence[Claim]) -> str:
+    """Why files of one rank are no windows of one recording; empty where they are."""
+    if len({claim.table.world_size for claim in windows}) > 1:
+        return "has another world size"
+    for before, after in pairwise(c.table for c in windows):
+        shorter = min(before.last - before.first, after.last - after.first)
+        if before.last - after.first > MAX_OVERLAP * shorter:
+            return _SAME_TIME
+    return ""
+
+
+def _shifts(named: Sequence[Claim]) -> dict[tuple[int, ...], int]:
+    """By how much each window is moved, ns, by its numbers; nothing where no rank's windows cover the same time."""
+    by_rank: dict[int, list[Claim]] = defaultdict(list)
+    spans: dict[tuple[int, ...], tuple[int, int]] = {}
+    for claim in named:
+        by_rank[claim.table.rank].append(claim)
+        first, last = spans.get(_numbers(claim), (claim.table.first, claim.table.last))
+        spans[_numbers(claim)] = min(first, claim.table.first), max(last, claim.table.last)
+    in_time = (sorted(mine, key=lambda c: c.table.first) for mine in by_rank.values())
+    if not any(_clash(mine) == _SAME_TIME for mine in in_time):
+        return {}
+    shifts: dict[tuple[int, ...], int] = {}
+    end: int | None = None
+    for numbers, (first, last) in sorted(spans.items()):
+        shifts[numbers] = 0 if end is None else end + WINDOW_GAP_NS - first
+        end = last + shifts[numbers]
+    return shifts
