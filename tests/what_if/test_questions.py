@@ -176,3 +176,14 @@ def test_what_rests_on_unmatched_waits_is_not_proven(tmp_path):
     assert one.lost_ms_low == pytest.approx(0, abs=0.01)
     assert one.lost_ms_high == pytest.approx(2 * (SLOW_MS - STEP_MS), rel=0.05)
     assert "not proven" in whatif_text(found)
+
+
+def test_no_fix_makes_the_step_longer(tmp_path):
+    """Stages of unlike work and a link of unlike transfers: what is quicker than typical keeps its time."""
+    mesh = grid(tp=2, pp=2, dp=2)
+    stage = {rank: mesh.coords(rank)["pp"] for rank in mesh.coordinates}
+    slow = {rank: 1.6 if stage[rank] else 1.0 for rank in stage} | {3: 0.7}
+    group = mesh.line(0, ["tp"])
+    found = tracekit.whatif(job(tmp_path, mesh, slow=slow, link={group: 0.2}, jitter=0.02))
+    assert len(found.answers) > 4
+    assert max(a.without_ms for a in found.answers) <= found.step_ms + 1e-9
