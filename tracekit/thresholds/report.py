@@ -65,3 +65,6 @@ CHANGES_SHOWN: Final = 0.005
 
 NAME_CHARACTERS: Final = 22
 """Characters of a name in a table of changes: 80 columns hold it beside three times."""
+
+RANKS_CONSIDERED: Final = 8
+"""Ranks that `slowrank --explain` lists one by one: those that exceed their peers most, and as many that are named."""
