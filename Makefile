@@ -1,4 +1,4 @@
-# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-hang-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make goldens · make bench-hang-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
-.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-hang-shapes sweep bench-numerics clean
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes sweep bench-numerics clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -109,6 +109,18 @@ bench-localise: $(HTA_STAMP)
 SHAPES ?= --jobs 2
 bench-shapes: $(STAMP)
 	@$(BIN)/python -m tests.shapes --json bench_shapes.json $(SHAPES)
+
+# Which answers of slowrank differ between two states of the code, job by job: OLD and NEW are revisions, folders or files
+# of answers; PAIRED="--suite localise --seeds 9999000:100" for jobs that no developer has looked at.
+OLD ?= tests/paired/goldens.jsonl
+NEW ?= .
+PAIRED ?=
+bench-paired: $(STAMP)
+	@$(BIN)/python -m tests.paired --old $(OLD) --new $(NEW) $(PAIRED)
+
+# The answers to all jobs that were looked at, written anew; half an hour.
+goldens: $(STAMP)
+	@$(BIN)/python -m tests.paired --save tests/paired/goldens.jsonl $(PAIRED)
 
 # Whom hang names on dumps of hung jobs in the shapes of Megatron, torchtitan, HSDP and DDP; HANG_SHAPES="--cases 42".
 HANG_SHAPES ?= --jobs 2

@@ -20,6 +20,11 @@ from .source import Source, source
 
 @click.command()
 @options.cut()
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Show the working: every hypothesis with its price, every gap of the evidence, the rule that chose.",
+)
 @options.failing(get_args(Verdict))
 @options.html()
 @options.prometheus()
@@ -29,6 +34,7 @@ from .source import Source, source
 def slowrank(
     source: Source,
     cut: options.Cut,
+    explain: bool,
     fail_on: frozenset[str],
     html_to: str | None,
     prometheus_to: str | None,
@@ -42,15 +48,16 @@ def slowrank(
 
     \b
     tracekit slowrank traces/
+    tracekit slowrank traces/ --explain
     tracekit slowrank traces/ --steps 3:8 --json answer.json --fail-on slow_rank,slow_link
     tracekit slowrank 'gs://bucket/run7/*.json.gz' --mesh tp=8,cp=1,pp=16,dp=128
     """
     page, trace = "", b""
     with source.analysed() as (run, progress):
         if html_to is None and perfetto_to is None:
-            finding = analyse(run, cut.mesh, cut.order, cut.steps, progress)
+            finding = analyse(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
         else:
-            finding, picture = illustrated(run, cut.mesh, cut.order, cut.steps, progress)
+            finding, picture = illustrated(run, cut.mesh, cut.order, cut.steps, progress, explain=explain)
             page = slowrank_html(finding, picture) if html_to else ""
             trace = slowrank_trace(finding, picture) if perfetto_to else b""
     lines = slowrank_lines(finding, verbose=answer.verbose)

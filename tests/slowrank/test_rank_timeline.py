@@ -100,25 +100,46 @@ def test_a_communicator_runs_in_order_across_streams(beside):
     assert ready == (began if beside else pytest.approx(began - 300 * US, abs=30 * US))
 
 
-@pytest.mark.parametrize(("launched", "until"), [(50, 480), (395, 480), (50, 390)])
-def test_a_collective_answers_one_of_another_group(launched, until):
-    """Replicas reduce what shards have scattered as soon as that ends, by a kernel that was launched long before.
-
-    A rank whose compute stands still for the first one needs it before it posts the second: so does each member.
-    """
+def shards_and_replicas(until, launched, begin=402):
+    """Ranks 0 and 1 scatter by pairs of shards (0 2, 1 3); then replicas (0 1) reduce, by kernels `launched` early."""
     work = [gemm(0, 100, correlation=1), gemm(110, until - 110, correlation=2), gemm(500, 300, correlation=5)]
-    calls = [comm(100, 300, 0, stream=84, correlation=3), comm(402, 60, 1, stream=88, correlation=4)]
+    calls = [comm(100, 300, 0, stream=84, correlation=3), comm(begin, 60, 2, stream=88, correlation=4)]
+    other = [comm(100, 300, 1, stream=84, correlation=3), comm(begin, 60, 2, stream=88, correlation=4)]
     launches = [launch(when, n) for when, n in ((-8, 1), (-6, 3), (launched, 4), (70, 2), (80, 5))]
-    mine = [step(0, 0, 900), *work, *calls, *launches]
-    late = [step(0, 0, 900), gemm(0, 390), comm(390, 10, 0)]
-    other = [step(0, 0, 900), gemm(0, 390), comm(390, 72, 1)]
-    ops = matched({0: mine, 1: late, 2: other}, group(0, 0, 1), group(1, 0, 2))
+    mine = [step(0, 0, 900), *work, *launches]
+    late = [[step(0, 0, 900), gemm(0, 390), comm(390, 10, n)] for n in range(2)]
+    ranks = {0: [*mine, *calls], 1: [*mine, *other], 2: late[0], 3: late[1]}
+    ops = matched(ranks, group(0, 0, 2), group(1, 1, 3), group(2, 0, 1))
+    return ops, queue_of(replace(measure_run(RUN, ops, grid(dp=4), None), steps=measure(ops)))
+
+
+@pytest.mark.parametrize("until", [480, 390])
+def test_a_collective_waits_for_all_its_shards(until):
+    """Whether compute stands still for the scatters or not, the reduction starts behind those of all its members."""
+    ops, queue = shards_and_replicas(until, 50)
+    scatters, reduce = [int(ops.instance[ops.of(r)][0]) for r in (0, 1)], int(ops.instance[ops.of(0)][1])
+    assert queue.caused.T.tolist() == [[reduce, scatter] for scatter in sorted(scatters)]
+    assert queue.ready[ops.of(0)][1] < ops.at_start[ops.of(0)][1]
+
+
+def test_a_late_launch_has_no_cause():
+    ops, queue = shards_and_replicas(480, 395)
+    assert not queue.caused.size
+    assert queue.ready[ops.of(0)][1] == ops.at_start[ops.of(0)][1]
+
+
+@pytest.mark.parametrize(("stream", "follows"), [(84, True), (88, False)])
+def test_a_stream_runs_in_order(stream, follows):
+    """On one stream the next group's collective starts a little behind the one before it, and waits for it."""
+    work = [gemm(0, 100, correlation=1), gemm(110, 370, correlation=2)]
+    calls = [comm(100, 300, 0, stream=84, correlation=3), comm(415, 60, 1, stream=stream, correlation=4)]
+    launches = [launch(when, n) for when, n in ((-8, 1), (-6, 3), (50, 4), (70, 2))]
+    ranks = {0: [step(0, 0, 900), *work, *calls, *launches]}
+    ranks |= {1: [step(0, 0, 900), gemm(0, 390), comm(390, 10, 0)]}
+    ranks |= {2: [step(0, 0, 900), gemm(0, 390), comm(400, 75, 1)]}
+    ops = matched(ranks, group(0, 0, 1), group(1, 0, 2))
     queue = queue_of(replace(measure_run(RUN, ops, grid(dp=3), None), steps=measure(ops)))
-    scatter, reduce = ops.instance[ops.of(0)].tolist()
-    early = launched < 100 and until > 400
-    assert queue.chained[reduce] == (scatter if early else -1)
-    assert queue.chained[scatter] == -1
-    assert (queue.ready[ops.of(0)][1] < ops.at_start[ops.of(0)][1]) == early
+    assert bool(queue.caused.size) == follows
 
 
 @pytest.mark.parametrize("launched", [-1.0, 350.0, 402.0])

@@ -56,6 +56,16 @@ def test_only_the_busiest_compute_stream_counts():
     assert told == [50]
 
 
+def test_compute_launched_ahead_of_the_window_counts():
+    """A host that runs ahead launched two kernels before the window began; a stream runs in order of launch."""
+    told, _ = ready(
+        launch(0, 3), launch(1, 4), launch(2, 6),
+        computed(0, 90, 1), computed(90, 60, 2), computed(150, 50, 3), reduced(400, 20, 4),
+        computed(200, 90, 5), reduced(500, 20, 6),
+    )  # fmt: skip
+    assert told == [200, 200]  # behind kernel 3; of kernel 5, launched behind both, nothing is recorded
+
+
 def test_without_launches_nothing_is_told():
     told, ops = ready(gemm(10, 40), comm(60, 20, 0))
     assert told == [UNKNOWN]

@@ -176,3 +176,11 @@ def test_what_rests_on_unmatched_waits_is_not_proven(tmp_path):
     assert one.lost_ms_low == pytest.approx(0, abs=0.01)
     assert one.lost_ms_high == pytest.approx(2 * (SLOW_MS - STEP_MS), rel=0.05)
     assert "not proven" in whatif_text(found)
+
+
+def test_no_fix_makes_the_step_longer(tmp_path):
+    """Transfers along dp of which half are quicker than the median: these keep their time."""
+    generate(5002, kind="healthy_slack").write(tmp_path)
+    found = tracekit.whatif(load([str(tmp_path)]))
+    assert len(found.answers) > 4
+    assert max(a.without_ms for a in found.answers) <= found.step_ms + 1e-9

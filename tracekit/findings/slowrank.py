@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tracekit.findings.explanation import Explanation
 from tracekit.findings.shared import MeshFinding, Quality, RankCoverage
 from tracekit.findings.tabular import Columns, Row, Tabular, placed, places
 
@@ -107,6 +108,7 @@ class SlowRankFinding(Tabular):
     coverage: Coverage = field(default_factory=Coverage)
     candidates: tuple[Suspect, ...] = ()  # of an inconclusive verdict: who may cost more than the threshold
     to_decide: str | None = None  # of an inconclusive verdict: a sentence that says what to record or add
+    explanation: Explanation | None = None  # the working, where it was asked for
 
     def columns(self) -> Columns:
         """A suspect or a candidate a row: its place, why it is named, and what it costs."""

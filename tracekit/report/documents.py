@@ -8,6 +8,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from msgspec import Meta
 
 from tracekit.findings import MeshSource, Verdict
+from tracekit.findings.explanation import Outcome
 from tracekit.findings.hang import CulpritKind, HangVerdict
 
 Ms = Annotated[float | None, Meta(description="milliseconds, rounded to 0.1 µs; null where it is not finite")]
@@ -104,8 +105,40 @@ class WithoutDocument(TypedDict):
     slowdown: Number
 
 
+class ConsideredDocument(TypedDict):
+    """A hypothesis of `slowrank --explain`: its significance in standard errors, its price, and what became of it."""
+
+    kind: str
+    subject: str
+    ranks: list[int]
+    longer_ms: Ms | None
+    significance: Number
+    limit: Number
+    low_ms: Ms
+    likely_ms: Ms
+    high_ms: Ms
+    outcome: Outcome
+
+
+class GapDocument(TypedDict):
+    """What the evidence does not show, how much that could hide, and the remedy."""
+
+    what: str
+    could_hide_ms: Ms
+    remedy: str
+
+
+class ExplanationDocument(TypedDict):
+    """The working of an answer: hypotheses, gaps, the threshold and the rule that chose."""
+
+    considered: list[ConsideredDocument]
+    gaps: list[GapDocument]
+    threshold_ms: Ms
+    rule: str
+
+
 class SlowRankDocument(TypedDict):
-    """The answer of `tracekit slowrank`."""
+    """The answer of `tracekit slowrank`; `explanation` is null unless `--explain` asked for it."""
 
     schema: Literal["tracekit.slowrank/1"]
     ranks: RanksDocument
@@ -122,6 +155,7 @@ class SlowRankDocument(TypedDict):
     coverage: CoverageDocument
     quality: list[QualityDocument]
     notes: list[str]
+    explanation: ExplanationDocument | None
 
 
 class QuestionDocument(TypedDict):

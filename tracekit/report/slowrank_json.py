@@ -15,9 +15,11 @@ from tracekit.findings import (
     StepsFinding,
     Suspect,
 )
+from tracekit.findings.explanation import Explanation
 from tracekit.report.documents import (
     CoverageDocument,
     EvidenceDocument,
+    ExplanationDocument,
     MeshDocument,
     QualityDocument,
     RanksDocument,
@@ -49,6 +51,33 @@ def slowrank_document(finding: SlowRankFinding) -> SlowRankDocument:
         "coverage": coverage_document(finding.coverage),
         "quality": [quality_document(q) for q in finding.quality],
         "notes": list(finding.notes),
+        "explanation": None if finding.explanation is None else _explanation(finding.explanation),
+    }
+
+
+def _explanation(found: Explanation) -> ExplanationDocument:
+    """The working of an answer; times in ms."""
+    return {
+        "considered": [
+            {
+                "kind": c.kind,
+                "subject": c.subject,
+                "ranks": list(c.ranks),
+                "longer_ms": None if c.longer_ms is None else number(c.longer_ms),
+                "significance": None if c.significance is None else number(c.significance),
+                "limit": None if c.limit is None else number(c.limit),
+                "low_ms": number(c.low_ms),
+                "likely_ms": number(c.likely_ms),
+                "high_ms": number(c.high_ms),
+                "outcome": c.outcome,
+            }
+            for c in found.considered
+        ],
+        "gaps": [
+            {"what": g.what, "could_hide_ms": number(g.could_hide_ms), "remedy": g.remedy} for g in found.gaps
+        ],
+        "threshold_ms": number(found.threshold_ms),
+        "rule": found.rule,
     }
 
 

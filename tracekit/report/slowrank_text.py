@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tracekit.causes import CAUSES
 from tracekit.findings import PathLevel, SlowRankFinding, Suspect
+from tracekit.findings.explanation import Considered, Explanation
 from tracekit.report.shared_text import (
     Line,
     coverage_lines,
@@ -61,9 +62,29 @@ def slowrank_lines(finding: SlowRankFinding, *, verbose: bool = False) -> list[L
     lines.extend(quality_lines(finding.quality, verbose=verbose))
     if verbose:
         lines.extend(("note", plain(n)) for n in finding.notes)
+    if finding.explanation is not None:
+        lines.extend(explanation_lines(finding.explanation))
     if finding.cause and finding.verdict not in ("healthy", "inconclusive"):
         lines.append(("next", CAUSES[finding.cause].next_step))
     return lines
+
+
+def explanation_lines(found: Explanation) -> list[Line]:
+    """Every hypothesis with its price and outcome, every gap with its remedy, and the rule, by label and text."""
+    lines: list[Line] = [("considered", _considered(c)) for c in found.considered]
+    lines += [
+        ("gap", f"{g.what}: could hide {g.could_hide_ms:.2f} ms a step; {g.remedy}") for g in found.gaps
+    ]
+    return [*lines, ("rule", found.rule)]
+
+
+def _considered(one: Considered) -> str:
+    """A hypothesis in one line; times in ms a step."""
+    longer = "" if one.longer_ms is None else f" by {one.longer_ms:.2f} ms"
+    sure = "" if one.significance is None else f", z {one.significance:.1f}"
+    sure += "" if one.limit is None or one.significance is None else f" (counts from {one.limit:.1f})"
+    price = f"costs {one.low_ms:.2f} to {one.high_ms:.2f} ms a step, most likely {one.likely_ms:.2f}"
+    return f"{one.subject}{longer}{sure}: {price} → {one.outcome}"
 
 
 def _headline(finding: SlowRankFinding) -> tuple[str, str]:

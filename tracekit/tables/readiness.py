@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tracekit.tables.event_columns import Mask, Values, ints
 from tracekit.tables.intervals import I64
-from tracekit.tables.step_marks import launch_times
+from tracekit.tables.step_marks import launch_rows
 
 UNKNOWN = -1
 """The trace does not tell when the kernel was launched."""
@@ -36,9 +36,21 @@ def ready_times(
     streams, kernels = np.unique(stream[compute], return_counts=True)
     main = compute[stream[compute] == streams[np.argmax(kernels)]]
     main = main[np.argsort(start[main], kind="stable")]
-    launched = np.maximum.accumulate(launch_times(events, cat, main, start, begins))
+    launched = _launched(start, launch_rows(events, cat, main, begins), start[main])
     before = np.searchsorted(launched, launch, side="left")
     ended = np.searchsorted(np.maximum.accumulate(end[main]), start[rows], side="right")
     last = np.minimum(before, ended) - 1
     computed = np.where(last >= 0, end[main][np.maximum(last, 0)], launch)
     return np.where(known, np.minimum(np.maximum(computed, launch), start[rows]), UNKNOWN)
+
+
+def _launched(start: I64, launch: I64, begin: I64) -> I64:
+    """When the host launched each kernel of one stream at the latest, ns, never earlier than the kernel before it.
+
+    `launch` is the event row of its launch, −1 where the trace does not tell it, `begin` the start of the kernel. A
+    stream runs in order of launch, so a kernel without a launch was launched before the next one that has one: where
+    the host runs ahead, long before it began.
+    """
+    latest = np.where(launch >= 0, start[launch], np.iinfo(np.int64).max)
+    following = np.minimum.accumulate(latest[::-1])[::-1]
+    return np.maximum.accumulate(np.where(launch >= 0, latest, np.minimum(following, begin)))

@@ -84,12 +84,6 @@ def launch_rows(events: pa.Table, cat: Values, rows: I64, begins: Sequence[int] 
     return np.where((launch >= 0) & own, launch, -1)
 
 
-def launch_times(events: pa.Table, cat: Values, rows: I64, start: I64, begins: Sequence[int] = ()) -> I64:
-    """When the host launched the kernel of each of `rows`, ns; the kernel's own start where the trace does not tell."""
-    launch = launch_rows(events, cat, rows, begins)
-    return np.where(launch >= 0, start[launch], start[rows])
-
-
 def captures(steps: dict[int, tuple[int, int]], start: I64, windows: Sequence[int] = ()) -> list[int]:
     """When each recording window began on the host, ns: the first with the first event, others with a step after a gap.
 

@@ -68,3 +68,6 @@ NAME_CHARACTERS: Final = 22
 
 MOSTLY_THEIRS: Final = 0.9
 """Share of a saving below which it is not the suspects' alone: a model's scale moves a price by a few per cent."""
+
+RANKS_CONSIDERED: Final = 8
+"""Ranks that `slowrank --explain` lists one by one: those that exceed their peers most, and as many that are named."""

@@ -1,7 +1,8 @@
 """Fixes priced by the step model of matched traces.
 
 A rank is typical where it works no longer than the median of its stage, a stage where its ranks work no longer than
-those of the other stages, a transfer where it takes the median of the same message.
+those of the other stages, a transfer where it takes no longer than the median of the same message. What is quicker
+keeps its time, so that no fix can cost anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +28,8 @@ I64 = npt.NDArray[np.int64]
 _MEANINGS: Final = {
     "rank": "rank {} works no longer than the median of its stage",
     "stage": "the ranks of stage {} work no longer than those of the other stages",
-    "axis": "every transfer along {} takes the median of the same message",
-    "op": "every {} takes the median of the same message",
+    "axis": "no transfer along {} takes longer than the median of the same message",
+    "op": "no {} takes longer than the median of the same message",
 }
 
 
@@ -100,10 +101,8 @@ class StepEngine:
         return self._priced(own, fixed, self.model.usual(self._peers(rows)), capped=only_work)
 
     def saved_by_all(self) -> Saved:
-        """What a step saves if every rank works the mean of the stages' medians, and all transfers are typical."""
-        own = np.where(
-            np.isfinite(self.case.steps.own), _over_known(np.nanmean, self._levels)[None, :], np.nan
-        )
+        """What a step saves if no rank works longer than the mean of the stages' medians, no transfer than usual."""
+        own = np.minimum(self.case.steps.own, _over_known(np.nanmean, self._levels)[None, :])
         return self._priced(own, np.ones(len(self._transfers.late), bool), None, capped=False)
 
     def worst(self) -> tuple[int, ...]:

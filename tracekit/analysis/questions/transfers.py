@@ -1,4 +1,4 @@
-"""Typical transfers: the median of the same message along the same axes."""
+"""Typical transfers: no longer than the median of the same message along the same axes."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ Mask = npt.NDArray[np.bool_]
 class Transfers:
     """The matched operations of a case as transfers; all arrays have one entry an instance.
 
-    late: by how much the transfer is longer than the median of the same message, ns; 0 where it is not measured.
+    late: by how much the transfer is longer than the median of the same message, ns; 0 where it is not or unknown.
     """
 
     late: F64
@@ -56,5 +56,5 @@ def transfers_of(case: Case) -> Transfers:
     order = order[np.argsort(message[order], kind="stable")]
     for same in np.split(order, np.flatnonzero(np.diff(message[order])) + 1):
         if len(same):
-            late[same] = delivery[same] - np.median(delivery[same])
+            late[same] = np.maximum(delivery[same] - np.median(delivery[same]), 0.0)
     return Transfers(late, tuple(frozenset(n) for n in named), channel, ops.op[waits.first_row])

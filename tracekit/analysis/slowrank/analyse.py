@@ -16,6 +16,7 @@ import numpy as np
 from tracekit.analysis.slowrank.case import Case, build
 from tracekit.analysis.slowrank.doubted_answer import doubted
 from tracekit.analysis.slowrank.evidence_gaps import coverage
+from tracekit.analysis.slowrank.explanation import explanation_of
 from tracekit.analysis.slowrank.joined import joined
 from tracekit.analysis.slowrank.lag_before import without_lag_before
 from tracekit.analysis.slowrank.late_posts import with_late_posts
@@ -59,15 +60,17 @@ def analyse(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    explain: bool = False,
 ) -> SlowRankFinding:
     """The slow-rank finding of `run`: verdict, suspects with causes and evidence, and what the step costs (ms).
 
     `mesh` (axis → size, inner to outer as written) and `order` override what the process groups say; `steps` are
-    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). Where nothing determines the
-    mesh, the answer is open. Raises UsageError where mesh, order or `run.job` contradict the input, MeshError where
-    process groups do, InputError where nothing can be compared.
+    half-open ranges of step numbers; `progress` is called with (ranks read, all ranks). With `explain` the finding
+    holds its working as well. Where nothing determines the mesh, the answer is open. Raises UsageError where mesh,
+    order or `run.job` contradict the input, MeshError where process groups do, InputError if nothing can be compared.
     """
-    return _finding(*_answered(run, mesh, order, steps, progress))
+    return _finding(*_answered(run, mesh, order, steps, progress), explain=explain)
 
 
 def illustrated(
@@ -76,10 +79,12 @@ def illustrated(
     order: Sequence[str] | None = None,
     steps: Sequence[StepRange] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    explain: bool = False,
 ) -> tuple[SlowRankFinding, SlowRankPicture]:
     """The finding of `analyse`, and what a page draws beside it. Arguments and errors as there."""
     case, choice, answer = _answered(run, mesh, order, steps, progress)
-    return _finding(case, choice, answer), picture_of(case, answer)
+    return _finding(case, choice, answer, explain=explain), picture_of(case, answer)
 
 
 def _answered(
@@ -244,7 +249,7 @@ def _matched(
 _EACH: Final = "the traces mark no steps: each repetition of the operations counts as one"
 
 
-def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
+def _finding(case: Case, choice: MeshChoice, answer: Answer, *, explain: bool) -> SlowRankFinding:
     """The finding of `case`: the answer with what it rests on, and the step with and without the suspects."""
     step, base = case.step_ns, case.base_ns
     cured = step * (1.0 - min(max(answer.gain / base, 0.0), MOST_GAIN)) if base > 0 else step
@@ -256,7 +261,7 @@ def _finding(case: Case, choice: MeshChoice, answer: Answer) -> SlowRankFinding:
         answer.verdict, answer.cause, answer.reason, answer.path, answer.suspects,
         WhatIf(ms(step), ms(cured), step / cured if cured > 0 else 1.0), quality_of(case, choice),
         tuple(filter(None, (*choice.notes, residual, clocks, sole_group_note(case), role_in_words(case)))),
-        coverage(case), answer.candidates, answer.to_decide,
+        coverage(case), answer.candidates, answer.to_decide, explanation_of(case, answer) if explain else None,
     )  # fmt: skip
 
 

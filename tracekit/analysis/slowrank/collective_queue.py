@@ -12,6 +12,7 @@ import numpy as np
 from tracekit.analysis.slowrank.measured import Measured
 from tracekit.tables.buffered_sends import members_of_kernel
 from tracekit.tables.intervals import I64
+from tracekit.tables.match import Operations
 from tracekit.tables.operations import RankOps
 from tracekit.tables.steps import F64
 from tracekit.thresholds.replay import ANSWERED_NS
@@ -25,9 +26,7 @@ class CollectiveQueue:
     ready: F64  # per operation: own time from which it could start, ns; before its recorded start where it queued
     wall: F64  # per operation: the same on the rank's clock where the trace tells it, else the recorded start; ns
     before: I64  # per instance: the one before it in its group, -1 where there is none
-    chained: (
-        I64  # per instance: the one of another group for whose end it waits as well, -1 where there is none
-    )
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another group, ends
 
 
 def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
@@ -49,31 +48,32 @@ def queue_of(run: Measured, *, free: bool = False) -> CollectiveQueue:
     wall, launched = ops.start.astype(np.float64), _per_rank(run, lambda r: r.ready)
     wall[this[told]] = np.minimum(launched[this[told]], wall[this[told]])
     _in_order(wall, this[told], behind[told])
-    answers, chained = _chained(run, launched, this[stood])
+    answers, caused = _caused(run, launched, this[stood])
     ready[answers] = np.minimum(ops.at_ready[answers], ready[answers])
     wall[answers] = np.minimum(launched[answers], wall[answers])
     guessed = stood & ~told & ~run.in_message[this]
     this, behind = this[guessed], behind[guessed]
     if free:
         ready[this] = _since_the_first(ops.at_start, this, behind)
-        return CollectiveQueue(ready, wall, before, chained)
+        return CollectiveQueue(ready, wall, before, caused)
     ready[this] = _evenly(ops.at_start, this, behind)
     late = this[waits.wait[behind] > QUEUED_NS]
     begin, own = _own(run, late)
     moment = begin + own * _share_of_last(run, ready)[ops.instance[late]]
     ready[late] = np.fmin(moment, ops.at_start[late])
     _in_order(ready, this, behind)
-    return CollectiveQueue(ready, wall, before, chained)
+    return CollectiveQueue(ready, wall, before, caused)
 
 
-def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
-    """(operations that answer the end of one of another group, by instance the one that the last of them answers).
+def _caused(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
+    """(operations that start when one of another group ends, the pairs of instances that this makes).
 
-    The all-reduce of replicas follows the reduce-scatter of shards on a stream of its own: it was `launched` long
-    before (by operation, ns; −1 unknown), is none of those that `stood` behind another one of their group, and begins
-    as soon as the other one has ended. Where compute stood still for that one, it is needed before this one is posted.
+    The all-reduce of replicas follows the reduce-scatter of shards, by an event between two streams or as the next on
+    one stream, and the next reduce-scatter follows it: each was `launched` long before (by operation, ns; −1 unknown),
+    did not queue in its own group (`stood`), and begins when the other one has ended. Each member waits for the
+    instance of its own shard, and the all-reduce for all of these.
     """
-    ops = run.ops
+    ops, stream = run.ops, _per_rank(run, lambda r: r.stream)
     mine = (ops.instance >= 0) & ~run.in_message & (members_of_kernel(ops) == 1)
     free = mine & np.isfinite(ops.at_ready) & (launched >= 0)
     free[stood] = False
@@ -81,22 +81,29 @@ def _chained(run: Measured, launched: I64, stood: I64) -> tuple[I64, I64]:
     for rank in ops.ranks:
         where = ops.of(rank)
         rows, asks = (np.flatnonzero(mask[where]) + where.start for mask in (mine, free))
-        if not len(asks):
-            continue
         rows = rows[np.argsort(ops.end[rows], kind="stable")]
-        place = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
-        asked = rows[np.maximum(place, 0)]
-        answers = np.abs(ops.start[asks] - ops.end[asked]) <= ANSWERED_NS
-        answers &= (launched[asks] < ops.end[asked] - QUEUED_NS) & (ops.channel[asks] != ops.channel[asked])
-        answers &= ops.exposed[asked] == 0
-        found.append(np.stack([asks, asked])[:, answers])
+        found.append(_ended_before(ops, rows, asks, ANSWERED_NS))
+        found += [
+            _ended_before(ops, rows[stream[rows] == one], asks[stream[asks] == one], QUEUED_NS)
+            for one in np.unique(stream[asks[stream[asks] >= 0]]).tolist()
+        ]
     late, asked = np.concatenate(found, axis=1)
-    order = np.argsort(
-        ops.end[asked] - ops.start[late], kind="stable"
-    )  # the last one it waited for comes last
-    chained = np.full(len(run.waits.first_row), -1, np.int64)
-    chained[ops.instance[late[order]]] = ops.instance[asked[order]]
-    return late, chained
+    waited = (launched[late] < ops.end[asked] - QUEUED_NS) & (ops.channel[late] != ops.channel[asked])
+    late, asked = late[waited], asked[waited]
+    return np.unique(late), np.unique(ops.instance[[late, asked]], axis=1)
+
+
+def _ended_before(ops: Operations, rows: I64, asks: I64, within: int) -> I64:
+    """Pairs (two rows) of an operation of `asks` and the last of `rows`, in order of end, that ended just before it.
+
+    The end lies up to `within` (ns) before the begin, or ANSWERED_NS behind it.
+    """
+    if not len(rows) or not len(asks):
+        return np.zeros((2, 0), np.int64)
+    place = np.searchsorted(ops.end[rows], ops.start[asks] + ANSWERED_NS, side="right") - 1
+    asked = rows[np.maximum(place, 0)]
+    near = (place >= 0) & (ops.start[asks] - ops.end[asked] <= within) & (asked != asks)
+    return np.stack([asks, asked])[:, near]
 
 
 def _evenly(at_start: I64, this: I64, behind: I64) -> F64:

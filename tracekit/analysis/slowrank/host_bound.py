@@ -79,6 +79,17 @@ def levelling_saves_ns(case: Case) -> float:
     return max(float(np.median(np.nanmean(left, axis=1))), 0.0)
 
 
+def unstalled_saves_ns(case: Case) -> float:
+    """The most that a step can save if no host stalls, ns: the host of the typical rank and step needs the rest of it.
+
+    Infinite where no host was recorded.
+    """
+    if not np.isfinite(case.host_needs).any():
+        return np.inf
+    wall = float(np.nanmean(np.nanmean(case.steps.wall, axis=0)))
+    return max(wall - float(np.nanmedian(case.host_needs)), 0.0)
+
+
 def hosts_known(case: Case, rows: npt.NDArray[np.int64]) -> bool:
     """Whether the host of any rank beside `rows` was recorded."""
     return bool(np.isfinite(np.delete(case.host_needs, rows, axis=0)).any())

@@ -26,6 +26,7 @@ from tracekit.analysis.slowrank.launch_bound import launch_bound_answer
 from tracekit.analysis.slowrank.lone_groups import lone_group_answer
 from tracekit.analysis.slowrank.long_stage import LongStage
 from tracekit.analysis.slowrank.lopsided import lopsided
+from tracekit.analysis.slowrank.moving_stalls import moving_stalls, moving_stalls_answer
 from tracekit.analysis.slowrank.open_answers import (
     candidates_of,
     contradicted_answer,
@@ -66,6 +67,9 @@ def nobody(case: Case, unseen: Unseen, stage: LongStage | None, link: SlowLink |
     """The job is healthy, the data is uneven, or the evidence leaves it open; `stage` and `link` are not proven."""
     if unseen.undecided >= MIN_LOST_SHARE * case.step_ns:
         return unseen_answer(case, unseen)
+    moving = moving_stalls(case)
+    if moving is not None:
+        return moving_stalls_answer(case, moving)
     once = in_one_step(case)
     chance = once is not None and not others_prove_health(case, once)
     alone, dealt = in_the_only_step(case), uneven_tokens(case)

@@ -97,15 +97,15 @@ def order_is_told(events: Events, before: I64) -> bool:
     return bool(((key[last] == asked) & (rows[last] > rows[one])).all())
 
 
-def depths_of(events: Events, before: I64, chained: I64) -> tuple[I64, I64] | None:
+def depths_of(events: Events, before: I64, caused: I64) -> tuple[I64, I64] | None:
     """(level of each event, level at which each instance starts, -1 for none); None where ranks wait for each other.
 
-    For each instance `chained` names the one of another channel that it waits for, -1 for none: that starts before it,
-    and then so must the one `before` it on its own channel, which may wait as well.
+    `caused` holds pairs of instances (two rows): the second, on another channel, starts before the first, and then so
+    must the one `before` that on its own channel, which may wait as well.
     """
     begun = np.append(np.zeros(len(events.expected), bool), True)  # what awaits nothing may go on
     left, here, end = events.expected.copy(), events.first[:-1].copy(), events.first[1:]
-    pairs = _started_before(events, [before, chained] if (chained >= 0).any() else [])
+    pairs = _started_before(events, before, caused) if caused.size else np.zeros((2, 0), np.int64)
     np.add.at(left, pairs[1], 1)
     depth, started = np.zeros(len(events.kind), np.int64), np.full(len(left), -1)
     active, level, fresh = np.flatnonzero(here < end), 0, np.zeros(0, np.int64)
@@ -126,10 +126,8 @@ def depths_of(events: Events, before: I64, chained: I64) -> tuple[I64, I64] | No
     return depth, started
 
 
-def _started_before(events: Events, earlier: Sequence[I64]) -> I64:
-    """Pairs of instances (two rows): the first starts before the second. `earlier` names one for each, or -1."""
-    found = [np.zeros((2, 0), np.int64)]
-    for first in earlier:
-        second = np.flatnonzero((events.expected > 0) & (first >= 0) & (events.expected[first] > 0))
-        found.append(np.stack([first[second], second]))
-    return np.concatenate(found, axis=1)
+def _started_before(events: Events, before: I64, caused: I64) -> I64:
+    """Pairs of instances (two rows): the first starts before the second. Arguments as in `depths_of`."""
+    queued = np.flatnonzero(before >= 0)
+    found = np.concatenate([np.stack([before[queued], queued]), caused[::-1]], axis=1)
+    return np.asarray(found[:, (events.expected[found] > 0).all(axis=0)], np.int64)

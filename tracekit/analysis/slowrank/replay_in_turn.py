@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracekit.analysis.slowrank.rank_timeline import POST, RankTimeline
+from tracekit.tables.intervals import I64
 
 
 @dataclass
@@ -21,7 +22,7 @@ class InTurn:
     fixed: list[float]
     before: list[int]
     later: list[float]
-    chained: list[int]
+    causes: dict[int, list[int]]  # by instance: those of other channels for whose end it waits as well
     kinds: list[list[int]] = field(init=False)  # by timeline: of each of its events
     events: list[list[int]] = field(init=False)  # by timeline: their operations
     place: list[int] = field(init=False)  # by timeline: its next event
@@ -108,14 +109,14 @@ class InTurn:
 
     def _start(self, number: int) -> None:
         """Starts an instance that all members have posted, unless it waits for one that has not started."""
-        earlier, other = self.before[number], self.chained[number]
-        late = self.expected.get(other, 0) > 0 and other not in self.started
+        earlier, others = self.before[number], self.causes.get(number, [])
+        late = [one for one in others if self.expected.get(one, 0) > 0 and one not in self.started]
         if late or earlier in self.held:
             self.held.add(number)
             self.posted[number] -= 1  # as if its last member had not come
-            self.following.setdefault(other if late else earlier, []).append(number)
+            self.following.setdefault(late[0] if late else earlier, []).append(number)
             return
-        for one in (earlier, other):
+        for one in (earlier, *others):
             if 0 < self.expected.get(one, 0) <= self.posted.get(one, 0):
                 self.latest[number] = max(self.latest[number], self.latest[one] + self.transfer[one])
         self.started.add(number)
@@ -124,6 +125,14 @@ class InTurn:
         for behind in self.following.pop(number, ()):
             self.posted[behind] += 1
             self._start(behind)
+
+
+def causes_of(caused: I64) -> dict[int, list[int]]:
+    """The second instances of the pairs `caused` (two rows) by their first."""
+    found: dict[int, list[int]] = {}
+    for number, cause in caused.T.tolist():
+        found.setdefault(number, []).append(cause)
+    return found
 
 
 _ENOUGH_POSTS = 1 << 40  # more than any instance has members

@@ -41,8 +41,11 @@ class Levels:
     first_post: I32  # by instance: its first post in `posts`
     queued: I32  # by instance: the place of the one before it on its channel, -1 (the last place) for none
     queued_lasts: I32  # by instance: that one's transfer
-    chained: I32  # by instance: the place of the one of another channel that it waits for, -1 for none
-    chained_lasts: I32  # by instance: that one's transfer
+    causes: (
+        I32  # by instance, those of other channels that it waits for: their places, -1 where there is none
+    )
+    causes_lasts: I32  # by cause: its transfer
+    first_cause: I32  # by instance: its first cause in `causes`, and the number of all behind the last
     told: I32  # the needs in order of ranks
     operations: I32  # of these
     final: I32  # by rank: the place at which it ends
@@ -56,7 +59,7 @@ class Levels:
         wall[: len(begins)] = begins
         wall[-1] = -np.inf  # the place of what nobody waits for
         gap, wait = gaps[self.gap], lasts[self.lasts]
-        queue, chain = lasts[self.queued_lasts], lasts[self.chained_lasts]
+        queue, cause = lasts[self.queued_lasts], lasts[self.causes_lasts]
         events, needs, instances = 0, 0, 0
         for first, need, instance, end, post, last in self.bounds:
             now = wall[self.earlier[events : events + instance - first]]
@@ -73,7 +76,10 @@ class Levels:
                 mine = slice(instances, instances + count)
                 latest = np.maximum.reduceat(wall[self.posts[post:last]], self.first_post[mine] - post)
                 np.maximum(latest, wall[self.queued[mine]] + queue[mine], out=latest)
-                np.maximum(latest, wall[self.chained[mine]] + chain[mine], out=wall[instance:end])
+                of, upto = self.first_cause[instances], self.first_cause[instances + count]
+                until = wall[self.causes[of:upto]] + cause[of:upto]
+                until = np.maximum.reduceat(until, self.first_cause[mine] - of)
+                np.maximum(latest, until, out=wall[instance:end])
                 instances += count
         return wall
 
@@ -85,7 +91,7 @@ class Levels:
 
 
 def levels_of(
-    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64, chained: I64
+    timelines: Sequence[RankTimeline], instance: I64, fixed: F64, before: I64, later: F64, caused: I64
 ) -> Levels | None:
     """The levels of one run; arguments as in StepModel. None where the order of events depends on times."""
     if not any(len(line.kinds) for line in timelines):
@@ -93,12 +99,12 @@ def levels_of(
     events = events_of(timelines, instance, fixed, before)
     if events is None or not order_is_told(events, before):
         return None
-    depths = depths_of(events, before, chained)
-    return None if depths is None else _laid_out(timelines, events, before, later, chained, *depths)
+    depths = depths_of(events, before, caused)
+    return None if depths is None else _laid_out(timelines, events, before, later, caused, *depths)
 
 
 def _laid_out(
-    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, chained: I64, depth: I64,
+    timelines: Sequence[RankTimeline], events: Events, before: I64, later: F64, caused: I64, depth: I64,
     started: I64,
 ) -> Levels:  # fmt: skip
     """Every event and instance at its place, by level; `depth` is the level of each event, `started` of instances."""
@@ -117,6 +123,7 @@ def _laid_out(
     rows, first_post = _posts(events, of_instances)
     needs = np.flatnonzero(events.kind[of_events] == NEED)
     mine = of_events[needs]
+    causes, first_cause = _causes(caused, of_instances, len(before))
     return Levels(
         bounds=_bounds(key[order], ranks, np.append(first_post, len(rows))),
         earlier=_small(earlier[of_events]),
@@ -129,8 +136,9 @@ def _laid_out(
         first_post=_small(first_post),
         queued=_small(np.where(before >= 0, at[before], -1)[of_instances]),
         queued_lasts=_small(before[of_instances]),
-        chained=_small(np.where(chained >= 0, at[chained], -1)[of_instances]),
-        chained_lasts=_small(chained[of_instances]),
+        causes=_small(np.where(causes >= 0, at[causes], -1)),
+        causes_lasts=_small(causes),
+        first_cause=_small(first_cause),
         told=_small(np.argsort(mine)),
         operations=_small(events.event[np.sort(mine)]),
         final=_small(np.where(first < stop, place[stop - 1], np.arange(ranks))),
@@ -149,6 +157,17 @@ def _posts(events: Events, numbers: I64) -> tuple[I64, I64]:
     rows = np.flatnonzero(events.posts >= 0)
     count = events.expected[numbers]
     return rows[np.argsort(turn[events.posts[rows]], kind="stable")], np.cumsum(count) - count
+
+
+def _causes(caused: I64, numbers: I64, count: int) -> tuple[I64, I64]:
+    """(causes of each of the instances `numbers`, -1 for one that has none; where those of each begin, and the end)."""
+    turn = np.full(count, -1)
+    turn[numbers] = np.arange(len(numbers))
+    known = caused[:, turn[caused[0]] >= 0]
+    without = np.flatnonzero(np.bincount(turn[known[0]], minlength=len(numbers)) == 0)
+    of = np.concatenate([turn[known[0]], without])
+    cause = np.concatenate([known[1], np.full(len(without), -1)])[np.argsort(of, kind="stable")]
+    return cause, np.append(0, np.cumsum(np.bincount(of, minlength=len(numbers))))
 
 
 def _bounds(key: I64, ranks: int, first_post: I64) -> list[tuple[int, ...]]:

@@ -38,10 +38,10 @@ def model_of(
         with_mates(run, fixed, transfer) if joined else (ops.instance, fixed, transfer)
     )
     more = np.full(len(transfer) - len(queue.before), -1)
-    before, chained = np.append(queue.before, more), np.append(queue.chained, more)
+    before = np.append(queue.before, more)
     runs = _runs(run, queue, like)
     later = _ends_later(run) if like is None else like.later
-    made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, chained)
+    made = StepModel(run.steps.own, runs, instance, fixed, transfer, before, later, queue.caused)
     return made if like is None else made.in_order_of(like)
 
 

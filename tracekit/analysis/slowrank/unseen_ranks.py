@@ -155,7 +155,7 @@ class _Draft:
         return replace(
             self.base, runs=runs, instance=np.array(self.instance, np.int64), fixed=np.array(self.fixed, np.float64),
             transfer=np.array(self.transfer, np.float64), before=np.append(self.base.before, more),
-            later=np.array(self.later, np.float64), chained=np.append(self.base.chained, more),
+            later=np.array(self.later, np.float64), caused=self.base.caused,
         )  # fmt: skip
 
 

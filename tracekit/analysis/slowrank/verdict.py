@@ -27,6 +27,7 @@ from tracekit.analysis.slowrank.evidence_gaps import (
 )
 from tracekit.analysis.slowrank.lone_rank import lone_fault
 from tracekit.analysis.slowrank.long_stage import LongStage, long_stage
+from tracekit.analysis.slowrank.moving_stalls import moving_stalls, moving_stalls_answer
 from tracekit.analysis.slowrank.nobody import nobody, uneven_answer
 from tracekit.analysis.slowrank.open_answers import (
     disagreeing_answer,
@@ -208,6 +209,9 @@ def _proven(case: Case, found: Hypothesis) -> Answer:
     uneven = uneven_data(case)
     if data_explains(case, uneven, found.rows, found.gain) and not in_gaps(case, found.rows):
         return uneven_answer(case, uneven)
+    moving = moving_stalls(case)
+    if moving is not None and moving.explains(case, found.rows):
+        return moving_stalls_answer(case, moving)
     kept = [row for row in found.rows if not tokens_may_explain(case, row)]
     if len(kept) < len(found.rows):
         rest = those_that_cost(case, np.array(kept)) if kept[:1] == [found.rows[0]] else None

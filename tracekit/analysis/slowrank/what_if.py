@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.slowrank.rank_timeline import RankTimeline
-from tracekit.analysis.slowrank.replay_in_turn import InTurn
+from tracekit.analysis.slowrank.replay_in_turn import InTurn, causes_of
 from tracekit.analysis.slowrank.replay_levels import Levels, levels_of
 from tracekit.analysis.slowrank.waiting_parts import WaitingParts, cut_there
 from tracekit.tables.intervals import I64
@@ -44,7 +44,7 @@ class StepModel:
     transfer: F64  # per instance; those of unknown groups stand behind the matched ones
     before: I64  # per instance: the one before it on its channel, -1 where it starts when posted
     later: F64  # by how much each operation ends after the one of the member that came last
-    chained: I64  # per instance: the one of another channel for whose end it waits as well, -1 for none
+    caused: I64  # pairs of instances (two rows): the first starts no sooner than the second, of another channel, ends
 
     @cached_property
     def recorded_ns(self) -> float:
@@ -115,7 +115,7 @@ class StepModel:
             and np.array_equal(self.instance, other.instance)
             and np.array_equal(self.before, other.before)
             and np.array_equal(self.later, other.later)
-            and np.array_equal(self.chained, other.chained)
+            and np.array_equal(self.caused, other.caused)
             and np.array_equal(self.fixed >= 0, other.fixed >= 0)
         )
         if alike:
@@ -199,7 +199,7 @@ class StepModel:
     @cached_property
     def levels(self) -> tuple[Levels | None, ...]:
         """Of each run; None where it can be replayed in turn only."""
-        told = self.instance, self.fixed, self.before, self.later, self.chained
+        told = self.instance, self.fixed, self.before, self.later, self.caused
         return tuple(levels_of(lines, *told) for _, lines in self.runs)
 
     def _run(self, n: int, gaps: Sequence[F64], transfer: F64, begins: F64) -> tuple[F64, I64, F64]:
@@ -210,11 +210,11 @@ class StepModel:
         """
         levels = self.levels[n]
         if levels is None:
-            told = self.instance, self.fixed, self.before, self.later, self.chained
+            told = self.instance, self.fixed, self.before, self.later
             lines = self.runs[n][1]
             done = InTurn(
                 lines, begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
-                *(t.tolist() for t in told),
+                *(t.tolist() for t in told), causes_of(self.caused),
             )  # fmt: skip
             ends = np.array(done.ends())
             return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))

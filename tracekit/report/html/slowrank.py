@@ -1,5 +1,6 @@
 """The page of `tracekit slowrank`: what the text says, and the pictures behind it."""
 
+from dataclasses import replace
 from typing import Any
 
 from tracekit.findings import SlowRankFinding, Suspect
@@ -12,7 +13,7 @@ from tracekit.text import plain
 
 def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture) -> str:
     """The page as text; the same finding and picture give the same bytes."""
-    (title, headline), *lines = slowrank_lines(finding, verbose=True)
+    (title, headline), *lines = slowrank_lines(replace(finding, explanation=None), verbose=True)
     return render(
         "slowrank.html.j2",
         _data(finding, picture),
@@ -24,6 +25,7 @@ def slowrank_html(finding: SlowRankFinding, picture: SlowRankPicture) -> str:
         prices=[_price(s) for s in (*finding.suspects, *finding.candidates)],
         path=finding.path,
         picture=picture,
+        explanation=finding.explanation,
     )
 
 

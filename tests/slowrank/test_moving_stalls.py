@@ -1,0 +1,65 @@
+"""Stalls that strike now this host and now that one: no rank is slow, and the job is not healthy."""
+
+import pytest
+
+from tests.slowrank.hosts import host_bound
+from tests.slowrank.jobs import grid, job
+from tracekit.analysis.slowrank.analyse import analyse
+
+STALL_US = 1500.0
+MESH = grid(tp=2, dp=4)
+
+
+def stalls(struck):
+    """Idle µs by rank and step where `struck` (step → ranks) says so."""
+    return lambda rank, step: STALL_US if rank in struck.get(step, ()) else 0.0
+
+
+def answers(folder, struck, steps=6):
+    for name in ("stalls", "calm"):
+        (folder / name).mkdir()
+    with_stalls = analyse(job(folder / "stalls", MESH, steps=steps, idle=stalls(struck)))
+    without = analyse(job(folder / "calm", MESH, steps=steps))
+    return with_stalls, with_stalls.what_if.step_ms / without.what_if.step_ms
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+def test_a_stall_of_another_rank_each_step(tmp_path, shift):
+    found, slowdown = answers(tmp_path, {step: ((5 * step + shift) % 8,) for step in range(6)})
+    assert (found.verdict, found.cause, found.suspects) == (
+        "imbalance",
+        "unknown",
+        (),
+    )  # no host was recorded
+    assert found.what_if.slowdown == pytest.approx(slowdown, rel=0.01)
+
+
+def test_all_ranks_stall_in_turn(tmp_path):
+    found, slowdown = answers(tmp_path, {step: (step, (step + 4) % 8) for step in range(6)})
+    assert (found.verdict, found.suspects) == ("imbalance", ())
+    assert found.what_if.slowdown == pytest.approx(slowdown, rel=0.01)
+
+
+def test_a_rank_that_always_stalls_is_named(tmp_path):
+    found, _ = answers(tmp_path, dict.fromkeys(range(6), (3,)) | {2: (3, 5), 4: (3, 1)})
+    assert (found.verdict, [s.rank for s in found.suspects]) == ("slow_rank", [3])
+
+
+def test_a_stall_in_few_steps_is_no_imbalance(tmp_path):
+    found, _ = answers(tmp_path, {2: (1,), 7: (6,)}, steps=10)
+    assert found.verdict in {"healthy", "inconclusive"}
+    assert not found.suspects
+
+
+def test_recorded_hosts_tell_the_cause(tmp_path):
+    """Hosts that set the pace, of which another one pauses in each step."""
+    paused = {step: (5 * step) % 8 for step in range(6)}
+    run, _ = host_bound(tmp_path, steps=6, loading=lambda rank, step: 5.0, also=("", "", 0.0))
+    calm = analyse(run).what_if.step_ms
+    (tmp_path / "stalls").mkdir()
+    run, _ = host_bound(
+        tmp_path / "stalls", steps=6, loading=lambda rank, step: 5.0 + STALL_US * (paused[step] == rank)
+    )
+    found = analyse(run)
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", "dataloader", ())
+    assert found.what_if.slowdown == pytest.approx(found.what_if.step_ms / calm, rel=0.02)

@@ -1,0 +1,179 @@
+"""The working of an answer: every hypothesis with its interval, every gap with what it could hide, the rule that chose.
+
+Everything is measured by the functions that decide, so that the table and the verdict cannot differ.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tracekit.analysis.slowrank.candidates import saved_ns, slow_ranks, typical_without
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.data_imbalance import uneven_data, uneven_tokens
+from tracekit.analysis.slowrank.evidence_gaps import (
+    bounds_of,
+    coverage,
+    least_ns,
+    most_ns,
+    unmeasured,
+    what_would_decide,
+)
+from tracekit.analysis.slowrank.long_stage import long_stage
+from tracekit.analysis.slowrank.moving_stalls import moving_stalls
+from tracekit.analysis.slowrank.slow_link import slow_link
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.unseen_replay import waited_for_unseen
+from tracekit.analysis.slowrank.wording import add_traces, listed, ranks_in_words
+from tracekit.findings.explanation import Considered, EvidenceGap, Explanation, Outcome
+from tracekit.thresholds.report import RANKS_CONSIDERED
+from tracekit.thresholds.slowrank import MIN_LOST_SHARE
+from tracekit.units import ms
+
+_RULES: Final = {
+    "slow_rank": "the dearest significant hypothesis is named if its least price reaches the threshold",
+    "slow_link": "the dearest significant hypothesis is named if its least price reaches the threshold",
+    "imbalance": "a stage, the data or stalls in turn cost more than any single rank, and no rank is slow by itself",
+    "healthy": "no hypothesis is significant and costs as much as the threshold",
+    "inconclusive": "a hypothesis or a gap may cost as much as the threshold, and its least price does not prove it",
+}
+
+
+def explanation_of(case: Case, answer: Answer) -> Explanation:
+    """Return the working of `answer` about `case`; the same case and answer give the same table."""
+    least = MIN_LOST_SHARE * case.step_ns
+    found = [*_ranks(case, answer), *_others(case, answer)]
+    found.sort(key=lambda c: (-c.high_ms, c.kind, c.ranks))
+    gaps = sorted(_gaps(case), key=lambda g: (-g.could_hide_ms, g.what))
+    rule = f"{_RULES[answer.verdict]} ({MIN_LOST_SHARE:.0%} of the step, {ms(least):.2f} ms); here: {answer.reason}"
+    return Explanation(tuple(found), tuple(gaps), ms(least), rule)
+
+
+def _ranks(case: Case, answer: Answer) -> Iterator[Considered]:
+    """The ranks that exceed their peers most or are named, each alone, and those that are slow together."""
+    excess = np.nan_to_num(case.found.mean, nan=-np.inf)
+    mentioned = [
+        case.steps.row(s.rank) for s in (*answer.suspects, *answer.candidates) if s.rank in case.steps.ranks
+    ]
+    longest = [int(r) for r in np.argsort(-excess, kind="stable") if excess[r] > 0][:RANKS_CONSIDERED]
+    for row in dict.fromkeys([*longest, *mentioned[:RANKS_CONSIDERED]]):
+        rows = np.array([row])
+        bounds = bounds_of(case, rows)
+        likely = saved_ns(case, rows, typical_without(case, rows))
+        rank, z = case.steps.ranks[row], float(np.nan_to_num(case.found.z[row]))
+        low, high = min(bounds.low[0], likely), max(bounds.high[0], likely)
+        outcome = _outcome(case, answer, (rank,), low, high, significant=z > case.found.limit)
+        yield Considered(
+            "rank", f"rank {rank} works longer than its peers", (rank,), ms(float(excess[row])), z, case.found.limit,
+            ms(low), ms(likely), ms(high), outcome,
+        )  # fmt: skip
+    together = slow_ranks(case)
+    if together is not None and len(together.rows) > 1:
+        rows = np.array(together.rows)
+        ranks = tuple(case.steps.ranks[row] for row in together.rows)
+        low, high = min(least_ns(case, rows), together.gain), max(most_ns(case, rows), together.gain)
+        outcome = _outcome(case, answer, ranks, low, high, significant=True)
+        yield Considered(
+            "ranks", f"{ranks_in_words(ranks)} work longer than their peers", ranks, None, max(together.z),
+            case.found.limit, ms(low), ms(together.gain), ms(high), outcome,
+        )  # fmt: skip
+
+
+def _others(case: Case, answer: Answer) -> Iterator[Considered]:
+    """What is no single rank: a stage, a link, stalls in turn, uneven data, ranks without a trace."""
+    stage = long_stage(case)
+    if stage is not None:
+        ranks = tuple(case.steps.ranks[row] for row in stage.rows)
+        named = answer.cause == "stage_imbalance"
+        subject = f"the stage of {ranks_in_words(ranks)} {'stands still' if stage.idle else 'works'} longer"
+        yield _of(
+            case, answer, "stage", subject, ranks, stage.z, (stage.low, stage.gain, stage.high), named=named
+        )
+    link = slow_link(case)
+    if link is not None:
+        subject = (
+            f"transfers at {ranks_in_words(link.ranks)} take {link.ratio:.1f} times as long as their peers'"
+        )
+        named = answer.verdict == "slow_link"
+        prices = (link.low, link.gain, link.high)
+        yield _of(case, answer, "link", subject, link.ranks, link.z, prices, named=named)
+    stalls = moving_stalls(case)
+    if stalls is not None:
+        ranks = tuple(case.steps.ranks[row] for row in stalls.rows)
+        subject = f"hosts of {ranks_in_words(ranks)} stall in turn"
+        named = answer.verdict == "imbalance" and answer.gain == stalls.gain
+        prices = (max(stalls.gain - case.residual_ns, 0.0), stalls.gain, stalls.gain + case.residual_ns)
+        yield _of(case, answer, "stalls in turn", subject, ranks, None, prices, named=named)
+    data = max(uneven_data(case), uneven_tokens(case))
+    if data > 0:
+        named = answer.cause == "data_imbalance"
+        subject = "work follows the data, and the longest rank changes"
+        yield _of(case, answer, "uneven data", subject, (), None, (data, data, data), named=named)
+    unseen = waited_for_unseen(case)
+    if max(unseen.known, unseen.undecided) > 0:
+        high = max(unseen.known, unseen.undecided)
+        subject = f"the ranks read wait for {ranks_in_words(unseen.ranks)}, of which there is no trace"
+        prices = (unseen.known, unseen.known, high)
+        yield _of(case, answer, "ranks without a trace", subject, unseen.ranks, None, prices, named=False)
+
+
+def _of(
+    case: Case, answer: Answer, kind: str, subject: str, ranks: tuple[int, ...], z: float | None,
+    prices: tuple[float, float, float], *, named: bool,
+) -> Considered:  # fmt: skip
+    """A hypothesis that is no single rank; `prices` are its least, likely and highest price, ns a step."""
+    low, likely, high = prices
+    low, high = min(low, likely), max(high, likely)
+    outcome = "named" if named else _outcome(case, answer, ranks, low, high, significant=True, alone=False)
+    return Considered(kind, subject, ranks, None, z, None, ms(low), ms(likely), ms(high), outcome)
+
+
+def _outcome(
+    case: Case, answer: Answer, ranks: tuple[int, ...], low: float, high: float, *, significant: bool,
+    alone: bool = True,
+) -> Outcome:  # fmt: skip
+    """What became of a hypothesis whose price lies between `low` and `high` ns a step."""
+    least = MIN_LOST_SHARE * case.step_ns
+    if alone and answer.verdict == "slow_rank" and set(ranks) <= {s.rank for s in answer.suspects}:
+        return "named"
+    if ranks and set(ranks) <= {s.rank for s in answer.candidates}:
+        return "candidate"
+    if high < least:
+        return "below the threshold"
+    if not significant:
+        return "not significant"
+    return "not proven" if low < least else "not first"
+
+
+def _gaps(case: Case) -> Iterator[EvidenceGap]:
+    """What the evidence does not show, and how much of the step that could hide."""
+    steps = len(case.steps.numbers)
+    matched = coverage(case).matched
+    if matched is not None and matched < 1:
+        shrunk = case.model.recorded_ns - case.free_model.recorded_ns  # waits as short as their transfers
+        what = (
+            f"{1 - matched:.1%} of the exposed communication has no match on all members: waits or transfers"
+        )
+        yield EvidenceGap(what, ms(max(shrunk, 0.0)), what_would_decide(case))
+    if case.residual_ns > 0:
+        what = "the model of the step with nothing changed misses the recording"
+        yield EvidenceGap(
+            what, ms(case.residual_ns), "record more steps, with the host (ProfilerActivity.CPU)"
+        )
+    unseen = waited_for_unseen(case)
+    if case.missing and unseen.undecided > 0:
+        what = f"{ranks_in_words(case.missing)} left no trace: others may wait for them"
+        yield EvidenceGap(what, ms(unseen.undecided), add_traces(unseen.ranks or case.missing))
+    without = unmeasured(case)
+    if without:
+        what = f"{ranks_in_words(without)} recorded no compared step whole"
+        yield EvidenceGap(what, ms(case.step_ns), "record the same steps on every rank")
+    if case.steps.partial:
+        what = f"step {listed(case.steps.partial)} was not recorded whole on enough ranks, and is left out"
+        yield EvidenceGap(
+            what, ms(case.step_ns), "start and stop the profiler on all ranks at the same steps"
+        )
+    if steps == 1:
+        most = float(np.nan_to_num(case.found.mean).max(initial=0.0))
+        what = "one step was compared: it cannot tell a slow rank from an accident"
+        yield EvidenceGap(what, ms(most), "record three whole steps or more")

@@ -1,0 +1,136 @@
+"""Hosts that stall in turn: each stall is significant by itself, but the ranks that stall change.
+
+Garbage collection out of phase, logging, or any pause that strikes now this process and now that one makes every step
+wait for another rank. No rank exceeds its peers over the recording by more than chance deals it, and the job is not
+healthy: what counts is the step without all these stalls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.analysis.slowrank.case import Case
+from tracekit.analysis.slowrank.gap_cure import without_gaps
+from tracekit.analysis.slowrank.host_bound import unstalled_saves_ns
+from tracekit.analysis.slowrank.statistics import median_of_others, spread
+from tracekit.analysis.slowrank.suspect_work import features_of
+from tracekit.analysis.slowrank.suspects import Answer
+from tracekit.analysis.slowrank.what_if import StepModel
+from tracekit.analysis.slowrank.wording import listed
+from tracekit.findings import Cause
+from tracekit.tables.compute_time import compute_in_steps, inside_each, windows_of
+from tracekit.tables.device_gaps import gaps_of
+from tracekit.tables.steps import F64
+from tracekit.thresholds.slowrank import MAJORITY, MIN_LOST_SHARE, Z_LIMIT
+from tracekit.thresholds.stalls import (
+    CHANCE_OF_ONE_RANK,
+    EXPLAINED,
+    FEWEST_STALLS,
+    RANKS_EXPLAINED,
+    STALL_SHARE,
+    STEPS_STRUCK,
+)
+from tracekit.units import ms
+
+
+@dataclass(frozen=True)
+class MovingStalls:
+    """Stalls of several ranks: `over` is their length beyond the peers' gaps (ranks × steps, ns), 0 where none is.
+
+    `gain` is what the mean step would save without all of them, ns.
+    """
+
+    over: F64
+    gain: float
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of Steps that stall, the one that stalls longest first."""
+        total = self.over.sum(axis=1)
+        return sorted(np.flatnonzero(total > 0).tolist(), key=lambda row: (-total[row], row))
+
+    def explains(self, case: Case, rows: Sequence[int]) -> bool:
+        """Whether stalls are most of what each of `rows` works beyond its peers: without them it is as quick."""
+        return all(self.over[row].mean() >= EXPLAINED * case.found.mean[row] for row in rows)
+
+
+def moving_stalls(case: Case) -> MovingStalls | None:
+    """Return stalls that strike most steps, on ranks that chance may draw, and cost 2 % of the step; else None."""
+    if not isinstance(case.model, StepModel) or len(case.steps.numbers) < 2:
+        return None
+    over = stalls(case)
+    most = float(over.max(axis=0).sum()) / len(
+        case.steps.numbers
+    )  # no cure saves more than the longest of each step
+    if most < MIN_LOST_SHARE * case.step_ns or not _in_turn(over):
+        return None
+    cuts = {}
+    for row in np.flatnonzero(over.any(axis=1)).tolist():
+        cuts |= without_gaps(case, case.model, [row], over[row])
+    gain = min(case.model.recorded_ns - case.model.rescaled_ns(cuts), unstalled_saves_ns(case))
+    return MovingStalls(over, gain) if gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+
+
+def stalls(case: Case) -> F64:
+    """Own time without compute beyond the median of the peers, ranks × steps, ns; 0 where it is no outlier.
+
+    A stall exceeds the spread of all ranks and steps by Z_LIMIT times, and lasts a fair share of the step.
+    """
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    over = gaps - median_of_others(gaps, case.stages)
+    least = max(Z_LIMIT * spread(over), STALL_SHARE * case.step_ns)
+    return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+
+
+def _in_turn(over: F64) -> bool:
+    """Whether stalls strike most steps and several ranks, none of them more often than chance may deal.
+
+    Of n stalls that strike R ranks at random, one rank has k or more with a probability of at most R times the
+    binomial tail of n, 1/R from k on.
+    """
+    struck = over > 0
+    by_rank, ranks = struck.sum(axis=1), int((struck.any(axis=1)).sum())
+    if int(struck.sum()) < FEWEST_STALLS or ranks < 2 or float(struck.any(axis=0).mean()) < STEPS_STRUCK:
+        return False
+    from scipy.special import bdtrc  # only jobs with stalls pay a third of a second for the import
+
+    chance = len(over) * float(bdtrc(int(by_rank.max()) - 1, int(struck.sum()), 1.0 / len(over)))
+    return chance >= CHANCE_OF_ONE_RANK
+
+
+def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
+    """The answer that hosts stall in turn, with the price of all stalls and the ranks that stall longest."""
+    cause = _cause(case, found)
+    rows = found.rows
+    first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
+    others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""
+    struck = int((found.over > 0).any(axis=0).sum())
+    reason = (
+        f"the hosts of rank {listed(first)}{others} stall in turn, in {struck} of {len(case.steps.numbers)} steps, and "
+        f"the other ranks wait: {ms(found.gain):.1f} ms of {ms(case.step_ns):.1f} ms a step; the stalls move from rank "
+        "to rank, so that no single rank is slow"
+    )
+    return Answer("imbalance", cause, reason, gain=found.gain)
+
+
+def _cause(case: Case, found: MovingStalls) -> Cause:
+    """The cause of the longest stalls: the loader, else the host if devices wait for launches; else `unknown`."""
+    rows = found.rows[:RANKS_EXPLAINED]
+    stalled, steps = found.over[rows], len(case.steps.numbers)
+    loader = [0.0 if (mine := features_of(case, row)) is None else mine.loader * steps for row in rows]
+    if np.minimum(loader, stalled.sum(axis=1)).sum() >= MAJORITY * stalled.sum():
+        return "dataloader"
+    host = np.array([_host_gaps(case, row) for row in rows])
+    return "host_stall" if np.minimum(host, stalled).sum() >= EXPLAINED * stalled.sum() else "unknown"
+
+
+def _host_gaps(case: Case, row: int) -> F64:
+    """Time of each step in which the device of the rank in `row` waits for a launch, or its CPU runs nothing, ns."""
+    columns = list(range(len(case.steps.numbers)))
+    rank, known = case.steps.ranks[row], np.isfinite(case.steps.own[row])
+    found = np.zeros(len(columns))
+    chosen = [c for c in columns if known[c]]
+    windows = windows_of(case.ops, case.steps, rank, chosen)
+    found[chosen] = inside_each(gaps_of(case.run, case.ops, rank).host, windows)
+    return found

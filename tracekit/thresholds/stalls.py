@@ -1,0 +1,21 @@
+"""Thresholds of stalls that move from rank to rank."""
+
+from typing import Final
+
+STALL_SHARE: Final = 0.005
+"""Share of the step below which a gap is no stall: many short ones are the pace of a host, not a pause."""
+
+FEWEST_STALLS: Final = 3
+"""Stalls from which they recur: one or two in a recording are accidents."""
+
+STEPS_STRUCK: Final = 0.5
+"""Share of the steps in which a rank must stall: in fewer the typical step is healthy."""
+
+CHANCE_OF_ONE_RANK: Final = 0.01
+"""Probability below which a rank has too many of the stalls for chance: then it is slow itself."""
+
+EXPLAINED: Final = 0.8
+"""Share of an excess, or of the time stalled, that a cause must account for to be named."""
+
+RANKS_EXPLAINED: Final = 6
+"""Ranks whose events are read for the cause of moving stalls, and that the answer lists: those that stall longest."""
