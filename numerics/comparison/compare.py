@@ -28,7 +28,8 @@ from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
-from numerics.comparison.random_numbers import random_notes
+from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
+from numerics.comparison.random_numbers import drawn_alike, random_notes
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -114,7 +115,8 @@ def _compared(
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
-        return _proved_locally(replace(case, decide=after), options.prove(run), notes)
+        return _proved_locally(replace(case, decide=after), options.prove, notes)
+    case = replace(case, apart=perhaps_by_chance(case))
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -127,12 +129,19 @@ def _compared(
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
-    return finding_of(case, decide(case), found, notes)
+    alike = drawn_alike(run)
+    decision = decide(case)
+    decision = replace(decision, reason=f"{decision.reason}; {alike}") if alike else decision
+    return finding_of(case, decision, found, notes)
 
 
-def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> CompareFinding:
-    """Decide a case by its local proof, and return the finding."""
-    decision = decide_locally(case, proof)
+def _proved_locally(
+    case: Case, prove: Callable[[Columns], LocalProof], notes: tuple[str, ...]
+) -> CompareFinding:
+    """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
+    proof = prove(case.run)
+    case = replace(case, apart=parted_by_chance(case, proof))
+    decision = decide_locally(case, proof, _proof_of_baseline(case, prove))
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)
@@ -143,6 +152,16 @@ def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> Co
         first_divergence=divergence_of(case.run, wrong, proof),
         explanation=explanation_of(case.run, wrong),
     )
+
+
+def _proof_of_baseline(case: Case, prove: Callable[[Columns], LocalProof]) -> LocalProof | None:
+    """Return the local proof of a baseline that drew other random numbers; None for others, or where there is none."""
+    if case.apart is None or case.baseline is None:
+        return None
+    try:
+        return prove(case.baseline)
+    except InputError:
+        return None
 
 
 def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Case:

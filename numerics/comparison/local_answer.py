@@ -1,14 +1,23 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
-from numerics.comparison.loss_scale import other_loss
+from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
-from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
+from numerics.comparison.verdict import (
+    Apart,
+    Case,
+    Decision,
+    baseline_kinds,
+    computed_in_common,
+    equal_runs,
+)
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -30,8 +39,11 @@ _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": 
 """What is proved, by the phases of its checks."""
 
 
-def decide_locally(case: Case, proof: LocalProof) -> Decision:
-    """Return the decision on a comparable case by its local proof."""
+def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = None) -> Decision:
+    """Return the decision on a comparable case by its local proof.
+
+    `baseline` is the proof of a baseline that drew other random numbers (`case.apart`), where it can be proved.
+    """
     wrong = first_wrong(proof)
     if wrong is not None and not _broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
@@ -42,10 +54,32 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
-    if other is not None:
+    other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
+    other = other or (other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline))
+    if other:
         return Decision("bug", "local", other)
-    return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
+    found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
+    return found if case.apart is None else _parted(case, case.apart, found, proof, baseline)
+
+
+def _parted(
+    case: Case, apart: Apart, found: Decision, proof: LocalProof, baseline: LocalProof | None
+) -> Decision:
+    """Return a decision on the run alone with how it parts from its baseline, and how that one is proved."""
+    wrong = None if baseline is None else first_wrong(baseline)
+    if wrong is not None:
+        return Decision(
+            "undecided",
+            "none",
+            f"{apart.sentence}; the run by itself is sound, and of the baseline {_reason(wrong)}",
+            f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline and case.baseline.capture.folder}",
+        )
+    proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
+    counts = ", and positions count alike in both losses" if other_weights(proof, baseline) == "" else ""
+    reason = f"{apart.sentence}; {proved}{counts}: {found.reason}"
+    if found.verdict == "undecided" or apart.certain:
+        return replace(found, reason=reason)
+    return Decision("undecided", "none", reason, case.decide)
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -106,7 +140,7 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     """Decide a case in which all that was checked is right, and say what was not."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
-    scope = scope_of(not_checked(case.run, proof))
+    scope = (f"; {proof.alike}" if proof.alike else "") + scope_of(not_checked(case.run, proof))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
         use = max(j.use or 0.0 for j in checked)
@@ -119,24 +153,30 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given + scope)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
+    why = "" if case.apart is not None else ": only the order of sums can make the runs differ"
+    return Decision("drift", "local", f"{given}{why}{scope}")
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:
     """Return the check to blame: the first beyond its bound, or the sum that its inputs were left without."""
     phases = list(_RIGHT)
     wrong = min(proof.wrong, key=lambda c: (c.step, phases.index(c.check.phase)), default=None)
-    if wrong is None:
-        return None
+    if wrong is None or wrong.check.judged.apart:
+        return wrong
     before = proof.checks[: proof.checks.index(wrong)]
     here = (wrong.step, wrong.place, wrong.check.phase)
     chain: LocalCheck | None = None
     for check in reversed([c for c in before if (c.step, c.place, c.check.phase) == here]):
-        if check.check.judged.how == ADDENDS:
+        if _summed(check):
             chain = check
         elif chain is not None:
             break
     return chain or wrong
+
+
+def _summed(one: LocalCheck) -> bool:
+    """Return whether what the ranks hold of a tensor adds up to the right value."""
+    return one.check.judged.how == ADDENDS and one.check.judged.standing <= Standing.WITHIN
 
 
 def _reason(wrong: LocalCheck) -> str:
@@ -149,7 +189,9 @@ def _reason(wrong: LocalCheck) -> str:
         )
     if not judged.elements and judged.relation:
         return f"{check.tensor}: {judged.relation}"
-    if judged.how == ADDENDS:
+    if judged.apart:
+        return f"{judged.relation}: {check.tensor} is then no copy of one tensor"
+    if _summed(wrong):
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
     if judged.lone:
         return f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.lone}, which no rounding does"
@@ -190,7 +232,7 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the axis that the relation names: that of the addends, or one whose size is the factor."""
     sizes = axis_sizes(run)
     judged = wrong.check.judged
-    if judged.how == ADDENDS:
+    if judged.how == ADDENDS or judged.apart:
         return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
     if wrong.check.phase == "reduce" and judged.how:
         return "dp"
@@ -209,7 +251,7 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     misplaced = judged.relation or _stale(run, wrong)
     if misplaced:
         return misplaced
-    if judged.how == ADDENDS:
+    if _summed(wrong):
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
         return judged.how

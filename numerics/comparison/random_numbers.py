@@ -21,6 +21,32 @@ def random_notes(run: Columns) -> tuple[str, ...]:
     return tuple(found)
 
 
+def drawn_alike(run: Columns) -> str:
+    """Return in words that data-parallel ranks begin a forward with the same random numbers; "" where none do.
+
+    Whether forwards draw any is not asked: a generator that never moves on says nothing.
+    """
+    if not generator_moves(run):
+        return ""
+    rows = np.flatnonzero(run.named("tensor", f"{RANDOM}cpu") & run.named("kind", "input"))
+    for place in np.unique(np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1), axis=0):
+        here = rows[(np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1) == place).all(1)]
+        pair = _first(run, here, ("dp",), alike=False)
+        if pair is not None:
+            return (
+                f"data-parallel ranks {pair[0]} and {pair[1]} begin forwards with the same random numbers (step "
+                f"{place[0]}, micro-batch {place[1]}): whatever these draw (dropout, noise) is the same on both"
+            )
+    return ""
+
+
+def generator_moves(run: Columns) -> bool:
+    """Return whether a rank's generator moves on from one forward to another."""
+    rows = np.flatnonzero(run.named("kind", "input") & run.named("tensor", f"{RANDOM}cpu"))
+    ranks = run["rank"][rows]
+    return any(len(np.unique(run.digest[rows][ranks == rank])) > 1 for rank in np.unique(ranks))
+
+
 def _draws(run: Columns, rows: np.ndarray) -> bool:
     """Return whether a rank's generator moves on between two forwards of a step."""
     by = rows[np.lexsort((run["order"][rows], run["rank"][rows]))]

@@ -28,7 +28,8 @@ class Judged:
     the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
     recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
     it was computed in. `lone` says in words that one element of many differs alone, or one rank, `relation` where
-    right values stand in the wrong place. `pair` holds the recorded and the computed tensor until that is known.
+    right values stand in the wrong place or, where `apart`, that ranks drew other random numbers for their copies.
+    `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -42,6 +43,7 @@ class Judged:
     format: str = ""
     lone: str = ""
     relation: str = ""
+    apart: bool = False
     pair: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, compare=False, repr=False)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from numerics.local.bounded import Bounded, carrying, known
+from numerics.local.drawn_apart import named_apart
 from numerics.local.dropout_masks import DropoutMasks, Dropped
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
@@ -32,6 +33,7 @@ class PlacePass:
 
     `unseen` is what could not be judged, in words. `dropped` are the masks of dropout layers. `draws` says that the
     forward drew, in code beside these, the numbers that the recorded state of the generator gives, where asked.
+    `random` names the outputs that random numbers change directly, those of dropout layers and, where asked, others.
     """
 
     checks: list[Check]
@@ -40,6 +42,7 @@ class PlacePass:
     unseen: set[str] = field(default_factory=set)
     dropped: list[Dropped] = field(default_factory=list)
     draws: bool = False
+    random: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class _Walk:
     chance: float
 
 
-def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: bool) -> PlacePass:
-    """Return what is judged of a place with the weights `held`; `repeated` asks what it drew, though nothing is wrong.
+def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: bool) -> PlacePass:
+    """Return what is judged of a place with the weights `held`; `asked` looks at what it drew even where all is right.
 
     What changes with the random numbers of code beside dropout layers is left open where none of it shows that the run
     drew what the recorded generator gives.
@@ -65,13 +68,18 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: 
     drawn = state.random_state(place)
     exact = _plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
+    found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
     wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
-    if drawn is None or not exact.drawing or not (repeated or wrong):
+    if not exact.drawing or not (asked or wrong):
         return found
     other = _plainly(state, place, held, _other_state(), counts=True)
     touched = _computed(exact).keys() - {
         key for key, value in _computed(other).items() if _same(_computed(exact).get(key), value)
     }
+    random = found.random | {tensor for tensor, phase, _ in touched if phase == "forward"}
+    found = replace(found, random=random, checks=named_apart(state, place, found.checks, random))
+    if drawn is None:
+        return found
     if other.chance < REPEATED_BY_CHANCE and _mostly_right(found.checks, touched):
         return replace(found, draws=True)
     others = [one for one in state.recorded.places(state.step) if one != place]
@@ -111,9 +119,9 @@ def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
 
 def _left_open(check: Check) -> Check:
     """Return a check that is wrong only if the run drew from the recorded generator, as one that is open."""
-    if check.judged.standing != Standing.BEYOND:
+    if check.judged.standing != Standing.BEYOND or check.judged.relation:
         return check
-    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, relation="", lone="")
+    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, lone="")
     return replace(check, judged=judged)
 
 

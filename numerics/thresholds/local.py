@@ -132,3 +132,7 @@ ALSO_WORDS: Final = 0.5
 
 DRAWN_NUMBER: Final = -6.0
 """Decimal logarithm of the chance that a uniform or normal number is drawn again: FP32 has 24 bits, BF16 fewer."""
+
+ELEMENT_ROUNDOFFS: Final = 64
+"""Roundings of its own size and of its tensor's by which an element of a gradient may miss a multiple of another run's:
+order moves it by a few for each layer that it came through."""
