@@ -29,7 +29,7 @@ from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
-from numerics.comparison.random_numbers import drawn_alike, random_notes
+from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -112,7 +112,7 @@ def _compared(
     """Collect the evidence on comparable runs, decide, and return the finding."""
     notes = (*notes, *random_notes(run))
     command = what_decides(run.capture)
-    case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
+    case = Case(run, baseline, tensors, with_draws(run, broken_invariants(run)), decide=command)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
         return _proved_locally(replace(case, decide=after), options.prove, notes)

@@ -1,17 +1,15 @@
 """Decides a case by its local proof: each recorded piece against its own recorded inputs."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
+from numerics.comparison.baseline_beside import other_baseline, parted
 from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.verdict import (
-    Apart,
     Case,
     Decision,
     baseline_kinds,
@@ -25,7 +23,6 @@ from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
 from numerics.schema import LEARNING_RATE, PHASES
 from numerics.thresholds.comparison import LEAST_FITTED
-from numerics.thresholds.local import NEARLY_WHOLE
 
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",
@@ -57,29 +54,10 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
     other = other or (other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline))
     if other:
-        return Decision("bug", "local", other)
+        return other_baseline(case, other) or Decision("bug", "local", other)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
-    return found if case.apart is None else _parted(case, case.apart, found, proof, baseline)
-
-
-def _parted(
-    case: Case, apart: Apart, found: Decision, proof: LocalProof, baseline: LocalProof | None
-) -> Decision:
-    """Return a decision on the run alone with how it parts from its baseline, and how that one is proved."""
     wrong = None if baseline is None else first_wrong(baseline)
-    if wrong is not None:
-        return Decision(
-            "undecided",
-            "none",
-            f"{apart.sentence}; the run by itself is sound, and of the baseline {_reason(wrong)}",
-            f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline and case.baseline.capture.folder}",
-        )
-    proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
-    counts = ", and positions count alike in both losses" if other_weights(proof, baseline) == "" else ""
-    reason = f"{apart.sentence}; {proved}{counts}: {found.reason}"
-    if found.verdict == "undecided" or apart.certain:
-        return replace(found, reason=reason)
-    return Decision("undecided", "none", reason, case.decide)
+    return parted(case, found, proof, baseline, "" if wrong is None else _reason(wrong))
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -98,9 +76,14 @@ def _broken_before(case: Case, wrong: LocalCheck) -> bool:
     """Return whether the run contradicts itself before the first check that is beyond its bound."""
     if not case.broken:
         return False
-    row, phases = case.broken[0].row, list(PHASES)
-    phase = phases.index(case.run.name("phase", row))
-    return (int(case.run["step"][row]), phase) < (wrong.step, phases.index(wrong.check.phase))
+    run, row, phases = case.run, case.broken[0].row, list(PHASES)
+    phase = run.name("phase", row)
+    if (int(run["step"][row]), phase) != (wrong.step, wrong.check.phase):
+        here, there = phases.index(phase), phases.index(wrong.check.phase)
+        return (int(run["step"][row]), here) < (wrong.step, there)
+    same = run.named("tensor", wrong.check.tensor) & (run["rank"] == run["rank"][row])
+    same &= (run["step"] == wrong.step) & run.named("phase", phase)
+    return bool(same.any()) and int(run["order"][row]) < int(run["order"][same].min())
 
 
 def _sound(case: Case, proof: LocalProof) -> Decision:
@@ -190,7 +173,7 @@ def _reason(wrong: LocalCheck) -> str:
     if not judged.elements and judged.relation:
         return f"{check.tensor}: {judged.relation}"
     if judged.apart:
-        return f"{judged.relation}: {check.tensor} is then no copy of one tensor"
+        return f"{check.tensor} differs between its copies: {judged.relation}"
     if _summed(wrong):
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
     if judged.lone:
@@ -236,9 +219,10 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
         return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
     if wrong.check.phase == "reduce" and judged.how:
         return "dp"
-    if judged.scaled and judged.ratio:
+    if judged.factors is not None:
+        low, high = judged.factors
         for axis, size in sizes.items():
-            if size > 1 and any(abs(judged.ratio / f - 1) < NEARLY_WHOLE for f in (size, 1 / size)):
+            if size > 1 and any(low <= f <= high for f in (size, 1 / size)):
                 return axis
     return None
 
@@ -255,10 +239,12 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
         return judged.how
-    if judged.scaled and judged.ratio and judged.elements >= LEAST_FITTED:
-        axis = _axis(run, wrong)
-        size = f" (= {'1/' if judged.ratio < 1 else ''}{axis})" if axis else ""
-        return f"{judged.ratio:.6g}{size} times the right value, within rounding"
+    if judged.factors is not None and judged.elements >= LEAST_FITTED:
+        axis, size = _axis(run, wrong), axis_sizes(run)
+        middle = sum(judged.factors) / 2
+        exact = 0.0 if axis is None else float(size[axis]) if middle > 1 else 1 / size[axis]
+        named = f" (= {'1/' if middle < 1 else ''}{axis})" if axis else ""
+        return f"{exact or middle:.6g}{named} times the right value, within rounding"
     return None
 
 

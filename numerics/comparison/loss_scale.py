@@ -9,7 +9,7 @@ from numerics.columns import Columns
 from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import RecordedRun
-from numerics.thresholds.comparison import FACTOR_MARGIN
+from numerics.thresholds.comparison import FACTOR_MARGIN, NO_DIVISOR
 from numerics.thresholds.local import ELEMENT_ROUNDOFFS, LOSS_SCALE, WEIGHT_TOLERANCE
 
 _SCALED: Final = "the loss is scaled or weighted otherwise, or a reduction averages otherwise"
@@ -23,6 +23,11 @@ class _Pair:
     mine: torch.Tensor
     other: torch.Tensor
     unit: float
+
+    @property
+    def apart(self) -> float:
+        """The norm of the difference over that of the run's gradient."""
+        return float((self.mine - self.other).norm() / self.mine.norm().clamp_min(NO_DIVISOR))
 
 
 def other_loss(proof: LocalProof, baseline: Columns | None) -> str | None:
@@ -45,14 +50,10 @@ def other_loss(proof: LocalProof, baseline: Columns | None) -> str | None:
         )
     if abs(ratio - 1) <= LOSS_SCALE:
         return None
-    worst = max(
-        pairs, key=lambda one: float((one.mine - one.other).norm() / one.mine.norm().clamp_min(1e-300))
-    )
-    apart = float((worst.mine - worst.other).norm() / worst.mine.norm().clamp_min(1e-300))
+    worst = max(pairs, key=lambda one: one.apart)
     return (
         f"the gradients of step {step} are not the baseline's, and no multiple of them ({worst.name} differs most, by "
-        f"{apart:.2g} of itself), though each follows from the recorded gradient of the loss: the loss weighs positions "
-        "otherwise than the baseline's"
+        f"{worst.apart:.2g} of its size), though each follows from the recorded gradient of the loss"
     )
 
 

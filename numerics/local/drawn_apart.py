@@ -26,10 +26,14 @@ def named_apart(
 
 def _named(state: RecordedStep, place: Place, check: Check) -> Check:
     judged = check.judged
-    if check.phase != "forward" or judged.standing != Standing.BEYOND or judged.how != ADDENDS:
+    if check.phase != "forward" or judged.standing <= Standing.WITHIN or judged.how != ADDENDS:
         return check
     words = _drawn_apart(state, place, check.tensor)
-    return replace(check, judged=replace(judged, relation=words, apart=True)) if words else check
+    return (
+        replace(check, judged=replace(judged, standing=Standing.BEYOND, relation=words, apart=True))
+        if words
+        else check
+    )
 
 
 def _drawn_apart(state: RecordedStep, place: Place, tensor: str) -> str:
@@ -42,17 +46,17 @@ def _drawn_apart(state: RecordedStep, place: Place, tensor: str) -> str:
     }
     for a, b in combinations(rows, 2):
         ranks = [int(recorded.run["rank"][row]) for row in (a, b)]
-        pair = f"ranks {ranks[0]} and {ranks[1]} share these activations and draw other random numbers"
+        pair = f"ranks {ranks[0]} and {ranks[1]} share these activations and draw random numbers apart"
         one, other = recorded.local(a), recorded.local(b)
-        if one is not None and other is not None and _dropped_apart(one, other):
-            return f"{pair}: each drops other elements of its copy"
+        if one is not None and other is not None and dropped_apart(one, other):
+            return f"{pair} (each drops other elements of its copy)"
         first, second = (states.get(rank) for rank in ranks)
         if None not in (first, second) and first != second:
-            return f"{pair}: their generators were in unlike states before the forward"
+            return f"{pair} (their generators begin the forward in unlike states)"
     return ""
 
 
-def _dropped_apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+def dropped_apart(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two copies are equal in every bit but where one of them is zero, and differ there."""
     if one.shape != other.shape:
         return False
