@@ -1,4 +1,4 @@
-"""What a decision on a run alone says of its baseline, where that computes something else or drew other random numbers."""
+"""What a decision on a run says of its baseline, where that computes something else or drew other random numbers."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ def other_baseline(case: Case, other: str) -> Decision | None:
     return Decision(
         "undecided",
         "none",
-        f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: the run is what the "
-        "model gives, and the baseline computes something else",
+        f"{other}, and the model's outputs differ from the baseline's by {apart:.2g} of their size: the run is what "
+        "the model gives, and the baseline computes something else",
         f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
     )
 
@@ -36,8 +36,8 @@ def parted(
 ) -> Decision:
     """Return a decision on the run alone with how it parts from its baseline by chance, and how that one is proved.
 
-    `baseline` is the baseline's own proof, `wrong` what that finds wrong, in words. A run that does not part so keeps its
-    decision.
+    `baseline` is the baseline's own proof, `wrong` what that finds wrong, in words. A run that does not part so keeps
+    its decision.
     """
     apart = case.apart
     if apart is None or case.baseline is None:

@@ -30,6 +30,7 @@ from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
+from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -75,12 +76,17 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     reason = why_incomparable(run.capture, base.capture)
     if reason is not None:
         return incomparable(run, base, reason)
+    after = resumed_after(run, base)
+    run = run if after is None else counted_from(run, after)
     tensors = by_tensor(run, base)
     reason = _other_model(run, base, tensors, proved=options is not None and options.prove is not None)
     if reason is not None:
         return incomparable(run, base, reason)
     note = thread_note(run.capture, base.capture)
-    return _compared(run, base, tensors, options or Options(), (note,) if note else ())
+    lost = [] if after is None else lost_state(run, base, after)
+    goes_on = "" if after is None else generators_note(run, base, after)
+    notes = tuple(text for text in (note, goes_on) if text)
+    return _compared(run, base, tensors, options or Options(), notes, lost, goes_on)
 
 
 def _other_model(run: Columns, baseline: Columns, tensors: TensorTable, *, proved: bool) -> str | None:
@@ -108,11 +114,17 @@ def _compared(
     tensors: TensorTable | None,
     options: Options,
     notes: tuple[str, ...],
+    lost: Sequence[Broken] = (),
+    goes_on: str = "",
 ) -> CompareFinding:
-    """Collect the evidence on comparable runs, decide, and return the finding."""
+    """Collect the evidence on comparable runs, decide, and return the finding.
+
+    `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
+    """
     notes = (*notes, *random_notes(run))
     command = what_decides(run.capture)
-    case = Case(run, baseline, tensors, with_draws(run, broken_invariants(run)), decide=command)
+    broken = [*lost, *with_draws(run, broken_invariants(run))]
+    case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
         return _proved_locally(replace(case, decide=after), options.prove, notes)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.baseline_beside import other_baseline, parted
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
-from numerics.comparison.baseline_beside import other_baseline, parted
 from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs

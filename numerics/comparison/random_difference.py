@@ -4,6 +4,8 @@ What follows from such numbers cannot agree, in whatever order sums are made. Ea
 much each position counts, which does not depend on them, is compared.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from numerics.columns import Columns
@@ -25,7 +27,8 @@ def parted_by_chance(case: Case, proof: LocalProof) -> Apart | None:
     inputs = drawn_inputs(case.run, case.baseline, draws=bool(proof.random))
     if inputs is not None:
         return Apart(*inputs, inputs=True)
-    return _in_forward(case.run, case.tensors, proof.random) if proof.random else None
+    found = _in_forward(case.run, case.tensors, proof.random) if proof.random else None
+    return replace(found, sentence=f"{found.sentence} ({case.goes_on})") if found and case.goes_on else found
 
 
 def perhaps_by_chance(case: Case) -> Apart | None:

@@ -59,7 +59,7 @@ class Case:
     why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
     baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
     leaves nothing but rounding, `beyond` what it does leave. `decide` is the command that would decide. `apart` says
-    that run and baseline drew other random numbers.
+    that run and baseline drew other random numbers, `goes_on` from which step of the baseline the run goes on.
     """
 
     run: Columns
@@ -76,6 +76,7 @@ class Case:
     no_replay: str = "there is no matched replay"
     decide: str = ""
     apart: Apart | None = None
+    goes_on: str = ""
 
 
 def decide(case: Case) -> Decision:

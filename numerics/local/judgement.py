@@ -24,12 +24,12 @@ class Judged:
     """A recorded tensor beside the one computed anew.
 
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
-    are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the least and the largest factor
-    by which the computed tensor is the recorded one in every element, within its bound; None where no factor is. `why` says why nothing was checked, `how` in which way the
-    recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
-    it was computed in. `lone` says in words that one element of many differs alone, or one rank, `relation` where
-    right values stand in the wrong place or, where `apart`, that ranks drew other random numbers for their copies.
-    `pair` holds the recorded and the computed tensor until that is known.
+    are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the ends of the factors by
+    which the computed tensor is the recorded one in every element, within its bound; None where no factor is. `why` says
+    why nothing was checked, `how` in which way the recorded parts were put together, or what would make the recorded
+    value right. `format` names a narrower format that it was computed in. `lone` says in words that one element of many
+    differs alone, or one rank, `relation` where right values stand in the wrong place or, where `apart`, that ranks
+    drew other random numbers for their copies. `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -130,7 +130,7 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
 def factors_between(
     recorded: torch.Tensor, value: torch.Tensor, allowed: torch.Tensor
 ) -> tuple[float, float] | None:
-    """Return the least and the largest f with |recorded - f·value| <= |f|·allowed in every element; None without one."""
+    """Return the ends of all f with |recorded - f·value| <= |f|·allowed in every element; None where there is none."""
     wide, sign = recorded.double().reshape(-1), 1.0
     right, error = value.reshape(-1), allowed.reshape(-1)
     if not bool(wide.isfinite().all() & right.isfinite().all()):
