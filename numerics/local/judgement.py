@@ -25,7 +25,7 @@ class Judged:
 
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
     are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the ends of the factors by
-    which the computed tensor is the recorded one in every element, within its bound; None where no factor is. `why` says
+    which the computed tensor is the recorded one in every element, within its bound; None where none is. `why` says
     why nothing was checked, `how` in which way the recorded parts were put together, or what would make the recorded
     value right. `format` names a narrower format that it was computed in. `lone` says in words that one element of many
     differs alone, or one rank, `relation` where right values stand in the wrong place or, where `apart`, that ranks
