@@ -50,8 +50,13 @@ def parted(
             f"numerics compare --model FILE.py:FUNCTION --parallel {case.baseline.capture.folder}",
         )
     proved = "each run is proved by itself" if baseline is not None else "the run is proved by itself"
-    counts = ", and positions count alike in both losses" if other_weights(proof, baseline) == "" else ""
-    reason = f"{apart.sentence}; {proved}{counts}: {found.reason}"
+    alike = other_weights(proof, baseline) == ""
+    counts = (
+        "positions count alike in both losses"
+        if alike
+        else "whether the losses are scaled alike was not seen"
+    )
+    reason = f"{apart.sentence}; {proved}, and {counts}: {found.reason}"
     if found.verdict == "undecided" or apart.certain:
         return replace(found, reason=reason)
     return Decision("undecided", "none", reason, case.decide)
