@@ -28,7 +28,9 @@ from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
-from numerics.comparison.random_numbers import random_notes
+from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
+from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
+from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -74,12 +76,17 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     reason = why_incomparable(run.capture, base.capture)
     if reason is not None:
         return incomparable(run, base, reason)
+    after = resumed_after(run, base)
+    run = run if after is None else counted_from(run, after)
     tensors = by_tensor(run, base)
     reason = _other_model(run, base, tensors, proved=options is not None and options.prove is not None)
     if reason is not None:
         return incomparable(run, base, reason)
     note = thread_note(run.capture, base.capture)
-    return _compared(run, base, tensors, options or Options(), (note,) if note else ())
+    lost = [] if after is None else lost_state(run, base, after)
+    goes_on = "" if after is None else generators_note(run, base, after)
+    notes = tuple(text for text in (note, goes_on) if text)
+    return _compared(run, base, tensors, options or Options(), notes, lost, goes_on)
 
 
 def _other_model(run: Columns, baseline: Columns, tensors: TensorTable, *, proved: bool) -> str | None:
@@ -107,14 +114,21 @@ def _compared(
     tensors: TensorTable | None,
     options: Options,
     notes: tuple[str, ...],
+    lost: Sequence[Broken] = (),
+    goes_on: str = "",
 ) -> CompareFinding:
-    """Collect the evidence on comparable runs, decide, and return the finding."""
+    """Collect the evidence on comparable runs, decide, and return the finding.
+
+    `lost` is what a run that goes on from a step of its baseline lost, `goes_on` says so of it; see `resumed`.
+    """
     notes = (*notes, *random_notes(run))
     command = what_decides(run.capture)
-    case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
+    broken = [*lost, *with_draws(run, broken_invariants(run))]
+    case = Case(run, baseline, tensors, broken, decide=command, goes_on=goes_on)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
-        return _proved_locally(replace(case, decide=after), options.prove(run), notes)
+        return _proved_locally(replace(case, decide=after), options.prove, notes)
+    case = replace(case, apart=perhaps_by_chance(case))
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -127,12 +141,19 @@ def _compared(
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
-    return finding_of(case, decide(case), found, notes)
+    alike = drawn_alike(run)
+    decision = decide(case)
+    decision = replace(decision, reason=f"{decision.reason}; {alike}") if alike else decision
+    return finding_of(case, decision, found, notes)
 
 
-def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> CompareFinding:
-    """Decide a case by its local proof, and return the finding."""
-    decision = decide_locally(case, proof)
+def _proved_locally(
+    case: Case, prove: Callable[[Columns], LocalProof], notes: tuple[str, ...]
+) -> CompareFinding:
+    """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
+    proof = prove(case.run)
+    case = replace(case, apart=parted_by_chance(case, proof))
+    decision = decide_locally(case, proof, _proof_of_baseline(case, prove))
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)
@@ -143,6 +164,16 @@ def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> Co
         first_divergence=divergence_of(case.run, wrong, proof),
         explanation=explanation_of(case.run, wrong),
     )
+
+
+def _proof_of_baseline(case: Case, prove: Callable[[Columns], LocalProof]) -> LocalProof | None:
+    """Return the local proof of a baseline that drew other random numbers; None for others, or where there is none."""
+    if case.apart is None or case.baseline is None:
+        return None
+    try:
+        return prove(case.baseline)
+    except InputError:
+        return None
 
 
 def _with_replay(case: Case, given: Path | None, make: MakeReplay | None) -> Case:

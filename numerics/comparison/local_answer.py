@@ -3,12 +3,19 @@
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.baseline_beside import other_baseline, parted
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
-from numerics.comparison.loss_scale import other_loss
+from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
-from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
+from numerics.comparison.verdict import (
+    Case,
+    Decision,
+    baseline_kinds,
+    computed_in_common,
+    equal_runs,
+)
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -16,7 +23,6 @@ from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
 from numerics.schema import LEARNING_RATE, PHASES
 from numerics.thresholds.comparison import LEAST_FITTED
-from numerics.thresholds.local import NEARLY_WHOLE
 
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",
@@ -30,8 +36,11 @@ _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": 
 """What is proved, by the phases of its checks."""
 
 
-def decide_locally(case: Case, proof: LocalProof) -> Decision:
-    """Return the decision on a comparable case by its local proof."""
+def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = None) -> Decision:
+    """Return the decision on a comparable case by its local proof.
+
+    `baseline` is the proof of a baseline that drew other random numbers (`case.apart`), where it can be proved.
+    """
     wrong = first_wrong(proof)
     if wrong is not None and not _broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
@@ -42,10 +51,13 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
-    if other is not None:
-        return Decision("bug", "local", other)
-    return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
+    other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
+    other = other or (other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline))
+    if other:
+        return other_baseline(case, other) or Decision("bug", "local", other)
+    found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
+    wrong = None if baseline is None else first_wrong(baseline)
+    return parted(case, found, proof, baseline, "" if wrong is None else _reason(wrong))
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -64,9 +76,14 @@ def _broken_before(case: Case, wrong: LocalCheck) -> bool:
     """Return whether the run contradicts itself before the first check that is beyond its bound."""
     if not case.broken:
         return False
-    row, phases = case.broken[0].row, list(PHASES)
-    phase = phases.index(case.run.name("phase", row))
-    return (int(case.run["step"][row]), phase) < (wrong.step, phases.index(wrong.check.phase))
+    run, row, phases = case.run, case.broken[0].row, list(PHASES)
+    phase = run.name("phase", row)
+    if (int(run["step"][row]), phase) != (wrong.step, wrong.check.phase):
+        here, there = phases.index(phase), phases.index(wrong.check.phase)
+        return (int(run["step"][row]), here) < (wrong.step, there)
+    same = run.named("tensor", wrong.check.tensor) & (run["rank"] == run["rank"][row])
+    same &= (run["step"] == wrong.step) & run.named("phase", phase)
+    return bool(same.any()) and int(run["order"][row]) < int(run["order"][same].min())
 
 
 def _sound(case: Case, proof: LocalProof) -> Decision:
@@ -106,7 +123,7 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     """Decide a case in which all that was checked is right, and say what was not."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
     every = "every " + (", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0])
-    scope = scope_of(not_checked(case.run, proof))
+    scope = (f"; {proof.alike}" if proof.alike else "") + scope_of(not_checked(case.run, proof))
     equal = sum(j.standing == Standing.EQUAL for j in checked)
     if equal < len(checked):
         use = max(j.use or 0.0 for j in checked)
@@ -119,24 +136,30 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given + scope)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
+    why = "" if case.apart is not None else ": only the order of sums can make the runs differ"
+    return Decision("drift", "local", f"{given}{why}{scope}")
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:
     """Return the check to blame: the first beyond its bound, or the sum that its inputs were left without."""
     phases = list(_RIGHT)
     wrong = min(proof.wrong, key=lambda c: (c.step, phases.index(c.check.phase)), default=None)
-    if wrong is None:
-        return None
+    if wrong is None or wrong.check.judged.apart:
+        return wrong
     before = proof.checks[: proof.checks.index(wrong)]
     here = (wrong.step, wrong.place, wrong.check.phase)
     chain: LocalCheck | None = None
     for check in reversed([c for c in before if (c.step, c.place, c.check.phase) == here]):
-        if check.check.judged.how == ADDENDS:
+        if _summed(check):
             chain = check
         elif chain is not None:
             break
     return chain or wrong
+
+
+def _summed(one: LocalCheck) -> bool:
+    """Return whether what the ranks hold of a tensor adds up to the right value."""
+    return one.check.judged.how == ADDENDS and one.check.judged.standing <= Standing.WITHIN
 
 
 def _reason(wrong: LocalCheck) -> str:
@@ -149,7 +172,9 @@ def _reason(wrong: LocalCheck) -> str:
         )
     if not judged.elements and judged.relation:
         return f"{check.tensor}: {judged.relation}"
-    if judged.how == ADDENDS:
+    if judged.apart:
+        return f"{check.tensor} differs between its copies: {judged.relation}"
+    if _summed(wrong):
         return f"the ranks hold addends of {check.tensor}, and it is used as if it had been summed"
     if judged.lone:
         return f"{check.tensor} is not {_RIGHT[check.phase]}: {judged.lone}, which no rounding does"
@@ -190,13 +215,14 @@ def _axis(run: Columns, wrong: LocalCheck) -> str | None:
     """Return the axis that the relation names: that of the addends, or one whose size is the factor."""
     sizes = axis_sizes(run)
     judged = wrong.check.judged
-    if judged.how == ADDENDS:
+    if judged.how == ADDENDS or judged.apart:
         return next((axis for axis in ("tp", "cp") if sizes[axis] > 1), "tp")
     if wrong.check.phase == "reduce" and judged.how:
         return "dp"
-    if judged.scaled and judged.ratio:
+    if judged.factors is not None:
+        low, high = judged.factors
         for axis, size in sizes.items():
-            if size > 1 and any(abs(judged.ratio / f - 1) < NEARLY_WHOLE for f in (size, 1 / size)):
+            if size > 1 and any(low <= f <= high for f in (size, 1 / size)):
                 return axis
     return None
 
@@ -209,14 +235,16 @@ def explanation_of(run: Columns, wrong: LocalCheck) -> str | None:
     misplaced = judged.relation or _stale(run, wrong)
     if misplaced:
         return misplaced
-    if judged.how == ADDENDS:
+    if _summed(wrong):
         return "missing all-reduce: the sum over these ranks is right, each holds its own addend"
     if wrong.check.phase == "reduce" and judged.how:
         return judged.how
-    if judged.scaled and judged.ratio and judged.elements >= LEAST_FITTED:
-        axis = _axis(run, wrong)
-        size = f" (= {'1/' if judged.ratio < 1 else ''}{axis})" if axis else ""
-        return f"{judged.ratio:.6g}{size} times the right value, within rounding"
+    if judged.factors is not None and judged.elements >= LEAST_FITTED:
+        axis, size = _axis(run, wrong), axis_sizes(run)
+        middle = sum(judged.factors) / 2
+        exact = 0.0 if axis is None else float(size[axis]) if middle > 1 else 1 / size[axis]
+        named = f" (= {'1/' if middle < 1 else ''}{axis})" if axis else ""
+        return f"{exact or middle:.6g}{named} times the right value, within rounding"
     return None
 
 

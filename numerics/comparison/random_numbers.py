@@ -1,10 +1,15 @@
 """What recorded states of random-number generators say: ranks that ought to draw alike, or apart; steps that repeat."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.broken import Broken
+from numerics.local.drawn_apart import dropped_apart
+from numerics.local.recorded import RecordedRun
 from numerics.schema import RANDOM
 
 _MODEL: Final = ("tp", "cp")
@@ -19,6 +24,56 @@ def random_notes(run: Columns) -> tuple[str, ...]:
         if len(rows) and _draws(run, rows):
             found += [*_pairs(run, rows, device), *_set_back(run, rows, device)]
     return tuple(found)
+
+
+def with_draws(run: Columns, broken: Sequence[Broken]) -> list[Broken]:
+    """Return broken invariants; the first says so where its ranks drew random numbers apart for their copies."""
+    first = broken[0] if broken else None
+    if first is None or first.name != "copies" or not run.named("kind", "activation")[first.row]:
+        return list(broken)
+    other = next(row for row in first.rows if run.digest[row] != run.digest[first.row])
+    cause = _drawn_apart(run, first.row, other)
+    return [replace(first, sentence=f"{first.sentence}: {cause}") if cause else first, *broken[1:]]
+
+
+def _drawn_apart(run: Columns, row: int, other: int) -> str:
+    """Return in words that the ranks of two unequal copies draw apart; "" where neither values nor states tell."""
+    recorded = RecordedRun(run)
+    one, two = recorded.local(row), recorded.local(other)
+    if one is not None and two is not None and dropped_apart(one, two):
+        return "each drops other elements of its copy, for they draw random numbers apart"
+    states = run.named("tensor", f"{RANDOM}cpu") & run.named("kind", "input")
+    states &= (run["step"] == run["step"][row]) & (run["micro_batch"] == run["micro_batch"][row])
+    held = [set(run.digest[states & (run["rank"] == run["rank"][r])].tolist()) for r in (row, other)]
+    if not all(held) or held[0] == held[1] or not generator_moves(run):
+        return ""
+    return "their generators begin the forward in unlike states, so that what it draws (dropout, noise) is unlike"
+
+
+def drawn_alike(run: Columns) -> str:
+    """Return in words that data-parallel ranks begin a forward with the same random numbers; "" where none do.
+
+    Whether forwards draw any is not asked: a generator that never moves on says nothing.
+    """
+    if not generator_moves(run):
+        return ""
+    rows = np.flatnonzero(run.named("tensor", f"{RANDOM}cpu") & run.named("kind", "input"))
+    for place in np.unique(np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1), axis=0):
+        here = rows[(np.stack([run[c][rows] for c in ("step", "micro_batch", "pp")], 1) == place).all(1)]
+        pair = _first(run, here, ("dp",), alike=False)
+        if pair is not None:
+            return (
+                f"data-parallel ranks {pair[0]} and {pair[1]} begin forwards with the same random numbers (step "
+                f"{place[0]}, micro-batch {place[1]}): whatever these draw (dropout, noise) is the same on both"
+            )
+    return ""
+
+
+def generator_moves(run: Columns) -> bool:
+    """Return whether a rank's generator moves on from one forward to another."""
+    rows = np.flatnonzero(run.named("kind", "input") & run.named("tensor", f"{RANDOM}cpu"))
+    ranks = run["rank"][rows]
+    return any(len(np.unique(run.digest[rows][ranks == rank])) > 1 for rank in np.unique(ranks))
 
 
 def _draws(run: Columns, rows: np.ndarray) -> bool:

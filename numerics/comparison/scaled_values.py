@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from numerics.comparison.explanation import Explanation, Question
-from numerics.comparison.linear_relations import factor, named_factor, named_logarithm
+from numerics.comparison.linear_relations import Factor, factor, named_factor, named_logarithm
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.row_pairs import RowPairs
 from numerics.record.sketch import project
@@ -41,12 +41,13 @@ def one_factor(question: Question) -> Explanation | None:
     values = pairs.has_values(rows)
     tolerance = pairs.tolerance(rows, values=values)
     fit = factor(*pairs.both(rows, values=values))
-    if fit is not None and fit.residual <= tolerance and abs(fit.value - 1) > FACTOR_MARGIN * tolerance:
+    apart = fit is not None and abs(fit.value - 1) > FACTOR_MARGIN * tolerance
+    if apart and fit is not None and _exact(pairs, rows, fit, tolerance, values=values):
         return _factor_words(question, fit.value, max(tolerance, NAMED_FACTOR_TOLERANCE))
     each = []
     for row in rows:
         fit = factor(*pairs.both([row], values=values))
-        if fit is None or fit.residual > tolerance:
+        if fit is None or not _exact(pairs, [row], fit, tolerance, values=values):
             return None
         each.append(fit.value)
     if any(int(pairs.run["numel"][r]) < LEAST_FITTED for r in rows):
@@ -54,6 +55,31 @@ def one_factor(question: Question) -> Explanation | None:
     if max(abs(v - 1) for v in each) <= FACTOR_MARGIN * tolerance:
         return None
     return _by_axis(pairs, rows, each, tolerance)
+
+
+def _exact(pairs: RowPairs, rows: Sequence[int], fit: Factor, tolerance: float, *, values: bool) -> bool:
+    """Return whether rows are the right ones times a fitted factor: in every element within roundings of its tensor.
+
+    Without values, in their sketches and in their least and largest elements.
+    """
+    if fit.residual > tolerance:
+        return False
+    if values:
+        a, b = pairs.both(rows, values=True)
+        right = fit.value * b
+        size = np.sqrt(np.mean(right * right))
+        return bool((np.abs(a - right) <= tolerance * (np.abs(right) + size)).all())
+    return all(_same_ends(pairs, row, fit.value, tolerance) for row in rows)
+
+
+def _same_ends(pairs: RowPairs, row: int, value: float, tolerance: float) -> bool:
+    """Return whether a row's least and largest elements are the right ones times a factor."""
+    mine, right, other = pairs.run.reals, pairs.replay.reals, pairs.match(row)
+    ends = sorted((value * float(right["min"][other]), value * float(right["max"][other])))
+    allowed = tolerance * max(abs(ends[0]), abs(ends[1]))
+    return all(
+        abs(float(mine[name][row]) - end) <= allowed for name, end in zip(("min", "max"), ends, strict=True)
+    )
 
 
 def _carried_on(question: Question) -> Explanation | None:
@@ -145,10 +171,19 @@ def plus_constant(question: Question) -> Explanation | None:
         residual, size = float(np.linalg.norm(difference - shift * ones)), float(np.linalg.norm(difference))
     if not size or not residual / size <= CONSTANT_TOLERANCE:
         return None
+    if pairs.has_values(rows) and not _shifted(pairs, rows, shift):
+        return None
     named = named_logarithm(shift, question.sizes, CONSTANT_TOLERANCE, question.likely)
     if named is not None and pairs.elements(rows) > 1:
         return Explanation(f"plus a constant: {named[0]}", named[1] if named[1] in axis_sizes(run) else None)
     return None if pairs.elements(rows) < LEAST_FITTED else Explanation(f"plus a constant: {shift:.6g}")
+
+
+def _shifted(pairs: RowPairs, rows: Sequence[int], shift: float) -> bool:
+    """Return whether every element is the right one plus a constant, within roundings of both."""
+    a, b = pairs.both(rows, values=True)
+    allowed = pairs.tolerance(rows, values=True) * (np.abs(a) + np.abs(b)) + CONSTANT_TOLERANCE * abs(shift)
+    return bool((np.abs(a - b - shift) <= allowed).all())
 
 
 def _sketch_of_ones(pairs: RowPairs, row: int) -> np.ndarray:

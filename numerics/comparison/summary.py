@@ -40,7 +40,7 @@ def finding_of(case: Case, decision: Decision, found: Found | None, notes: tuple
     if case.tensors is not None and case.baseline is not None:
         cells = module_map(case.run, case.baseline, case.tensors, unexplained)
         largest = largest_differences(case.run, case.baseline, case.tensors, WORST_TENSORS)
-        if decision.verdict == "drift":
+        if decision.verdict == "drift" and case.apart is None:
             explanation = growth_sentence(case.tensors)
     place = _divergence(case, decision, found)
     unexplained_next = None

@@ -40,13 +40,26 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """How two runs part by random numbers, in words; `certain` says that the records show these to be the cause.
+
+    `inputs` says that already the model's inputs differ so.
+    """
+
+    sentence: str
+    certain: bool = True
+    inputs: bool = False
+
+
+@dataclass(frozen=True)
 class Case:
     """All evidence about a run.
 
     `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
     why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
     baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
-    leaves nothing but rounding, `beyond` what it does leave. `decide` is the command that would decide.
+    leaves nothing but rounding, `beyond` what it does leave. `decide` is the command that would decide. `apart` says
+    that run and baseline drew other random numbers, `goes_on` from which step of the baseline the run goes on.
     """
 
     run: Columns
@@ -62,6 +75,8 @@ class Case:
     beyond: str = ""
     no_replay: str = "there is no matched replay"
     decide: str = ""
+    apart: Apart | None = None
+    goes_on: str = ""
 
 
 def decide(case: Case) -> Decision:
@@ -81,6 +96,7 @@ def decide(case: Case) -> Decision:
             f"{tensor} differs from the baseline, and no difference of order reaches it",
         )
     state = "run and baseline differ" if kinds is not None else "there is no baseline"
+    state += f" ({case.apart.sentence})" if case.apart is not None else ""
     return Decision("undecided", "none", f"{state}, and {case.no_replay}", case.decide)
 
 

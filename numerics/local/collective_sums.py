@@ -154,4 +154,4 @@ def _summed(
     if judged.standing != Standing.BEYOND:
         return judged
     found = repair(parts, out, [f"rank {rank}" for rank in call.group], 1 / divisor)
-    return judged if found is None else replace(judged, how=found.words, scaled=False, format=found.format)
+    return judged if found is None else replace(judged, how=found.words, factors=None, format=found.format)

@@ -27,7 +27,7 @@ def judge_copies(
         return max(judged, key=lambda one: one.standing), ()
     ranks = tuple(sorted(rank for n in wrong for rank in copies[n][0]))
     return replace(
-        judged[wrong[0]], how=_in_words(copies, judged, total, scale), lone="", scaled=False
+        judged[wrong[0]], how=_in_words(copies, judged, total, scale), lone="", factors=None
     ), ranks
 
 
@@ -42,7 +42,7 @@ def _in_words(copies: Copies, judged: Sequence[Judged], total: Sum, scale: Scale
     for (ranks, _), one in zip(copies, judged, strict=True):
         if one.standing != Standing.BEYOND:
             continue
-        if not one.scaled or one.ratio is None:
+        if one.factors is None or one.ratio is None:
             return ""
         whose = ", ".join(str(rank) for rank in ranks)
         said.append(f"rank {whose} {one.ratio:.6g} times")

@@ -24,11 +24,12 @@ class Judged:
     """A recorded tensor beside the one computed anew.
 
     `use` is the largest share of its bound that an element takes (None without a bound); `differ` of `elements`
-    are not equal; `ratio` is <recorded, computed> / <computed, computed>, and `scaled` says that the recorded tensor is
-    the computed one times that ratio, within the bound. `why` says why nothing was checked, `how` in which way the
-    recorded parts were put together, or what would make the recorded value right. `format` names a narrower format that
-    it was computed in. `lone` says in words that one element of many differs alone, or one rank, `relation` where
-    right values stand in the wrong place. `pair` holds the recorded and the computed tensor until that is known.
+    are not equal; `ratio` is <recorded, computed> / <computed, computed>. `factors` are the ends of the factors by
+    which the computed tensor is the recorded one in every element, within its bound; None where none is. `why` says
+    why nothing was checked, `how` in which way the recorded parts were put together, or what would make the recorded
+    value right. `format` names a narrower format that it was computed in. `lone` says in words that one element of many
+    differs alone, or one rank, `relation` where right values stand in the wrong place or, where `apart`, that ranks
+    drew other random numbers for their copies. `pair` holds the recorded and the computed tensor until that is known.
     """
 
     standing: Standing
@@ -38,10 +39,11 @@ class Judged:
     ratio: float | None = None
     why: str = ""
     how: str = ""
-    scaled: bool = False
+    factors: tuple[float, float] | None = None
     format: str = ""
     lone: str = ""
     relation: str = ""
+    apart: bool = False
     pair: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, compare=False, repr=False)
 
 
@@ -121,10 +123,29 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
     use = largest_share(apart, allowed)
     if use <= 1:
         return Judged(Standing.WITHIN if differ else Standing.EQUAL, use, differ, recorded.numel(), factor)
-    scaled = (
-        factor is not None and largest_share(distance(recorded, factor * value), abs(factor) * allowed) <= 1
-    )
-    return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, scaled=scaled)
+    found = factors_between(recorded, value, allowed)
+    return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, factors=found)
+
+
+def factors_between(
+    recorded: torch.Tensor, value: torch.Tensor, allowed: torch.Tensor
+) -> tuple[float, float] | None:
+    """Return the ends of all f with |recorded - f·value| <= |f|·allowed in every element; None where there is none."""
+    wide, sign = recorded.double().reshape(-1), 1.0
+    right, error = value.reshape(-1), allowed.reshape(-1)
+    if not bool(wide.isfinite().all() & right.isfinite().all()):
+        return None
+    if float((wide * right).sum()) < 0:
+        wide, sign = -wide, -1.0
+    wide, right = torch.where(right < 0, -wide, wide), right.abs()
+    # f·(right + error) >= wide and f·(right - error) <= wide, for f > 0
+    firm, vague = right > error, right < error
+    if bool((firm & (wide < 0)).any() | ((right == error) & (wide < 0)).any()):
+        return None
+    low = torch.where(vague & (wide < 0), wide / (right - error), wide / (right + error)).max()
+    high = torch.where(firm, wide / (right - error), torch.inf).min()
+    ends = sorted((sign * float(low), sign * float(high)))
+    return (ends[0], ends[1]) if 0 < low <= high < torch.inf else None
 
 
 def distance(recorded: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,10 @@ LOSS = "loss"
 
 @dataclass
 class LossChecks:
-    """What was checked of the loss, what was not, factors by step, else weights; a factor of all gradients; padding."""
+    """What was checked of the loss, what was not, factors by step, else weights; a factor of all gradients; padding.
+
+    `positions` is what each position of the first step counts in the gradients, sorted, float64; None where unknown.
+    """
 
     checks: list[LocalCheck] = field(default_factory=list)
     unseen: set[str] = field(default_factory=set)
@@ -37,6 +40,7 @@ class LossChecks:
     weights: LossWeights = field(default_factory=LossWeights)
     common: CommonFactor = field(default_factory=CommonFactor)
     padding: PaddingChecks = field(default_factory=PaddingChecks)
+    positions: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

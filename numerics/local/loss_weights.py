@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+import torch
+
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.local_check import Doubt
 from numerics.local.padding import Inputs, several_sequences
@@ -55,6 +57,21 @@ def read_weights(
         into.told.append(_in_words(state.step, read, alike=alike))
     if not into.doubts:
         into.doubts += [Doubt(f"in step {state.step}, {text}", SETTLED) for text in doubts if text]
+
+
+def weights_of_positions(
+    state: RecordedStep, scale: Scale | None, read: dict[Place, Weights]
+) -> torch.Tensor | None:
+    """Return how much each position that counts does so in the gradients that the optimiser saw, sorted, float64.
+
+    `scale` is the factor from the sums of gradients to these. None where it may be that of clipping, or where some
+    weights are not known.
+    """
+    if scale is None or scale.fitted or len(read) < len(state.recorded.places(state.step)):
+        return None
+    counted = [one.rows[one.rows != 0] for one in read.values()]
+    found = torch.cat(counted) * scale.factor
+    return found.sort().values if bool(found.isfinite().all()) else None
 
 
 def _of_place(state: RecordedStep, place: Place) -> Weights | None:

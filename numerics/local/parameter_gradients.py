@@ -90,7 +90,7 @@ def judge_gradient(recorded: torch.Tensor, total: Sum, scale: Scale, learned: Le
     alone = _alone(recorded, total, scale, learned)
     if alone:
         return replace(judged, standing=Standing.BEYOND, lone=alone)
-    if judged.standing == Standing.BEYOND and not judged.scaled:
+    if judged.standing == Standing.BEYOND and judged.factors is None:
         judged = replace(judged, how=_addends(recorded, total, scale))
     return judged
 
@@ -104,7 +104,7 @@ def in_format(judged: Judged, recorded: torch.Tensor, total: Sum, scale: Scale, 
         return judged
     name = str(dtype).removeprefix("torch.")
     told = f"the gradients were reduced in {name}"
-    return replace(judged, how=told, scaled=False, format=name)
+    return replace(judged, how=told, factors=None, format=name)
 
 
 def _in_some_order(recorded: torch.Tensor, total: Sum, scale: Scale, learned: LearnedOrders) -> bool:

@@ -8,10 +8,12 @@ from functools import partial
 import torch
 
 from numerics.local.bounded import Bounded, carrying, known
+from numerics.local.drawn_apart import named_apart
 from numerics.local.dropout_masks import DropoutMasks, Dropped
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
+from numerics.local.recomputation import without_recomputation
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
@@ -32,6 +34,7 @@ class PlacePass:
 
     `unseen` is what could not be judged, in words. `dropped` are the masks of dropout layers. `draws` says that the
     forward drew, in code beside these, the numbers that the recorded state of the generator gives, where asked.
+    `random` names the outputs that random numbers change directly, those of dropout layers and, where asked, others.
     """
 
     checks: list[Check]
@@ -40,6 +43,7 @@ class PlacePass:
     unseen: set[str] = field(default_factory=set)
     dropped: list[Dropped] = field(default_factory=list)
     draws: bool = False
+    random: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class _Walk:
     chance: float
 
 
-def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: bool) -> PlacePass:
-    """Return what is judged of a place with the weights `held`; `repeated` asks what it drew, though nothing is wrong.
+def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: bool) -> PlacePass:
+    """Return what is judged of a place with the weights `held`; `asked` looks at what it drew even where all is right.
 
     What changes with the random numbers of code beside dropout layers is left open where none of it shows that the run
     drew what the recorded generator gives.
@@ -65,13 +69,18 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: 
     drawn = state.random_state(place)
     exact = _plainly(state, place, held, drawn)
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
+    found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
     wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
-    if drawn is None or not exact.drawing or not (repeated or wrong):
+    if not exact.drawing or not (asked or wrong):
         return found
     other = _plainly(state, place, held, _other_state(), counts=True)
     touched = _computed(exact).keys() - {
         key for key, value in _computed(other).items() if _same(_computed(exact).get(key), value)
     }
+    random = found.random | {tensor for tensor, phase, _ in touched if phase == "forward"}
+    found = replace(found, random=random, checks=named_apart(state, place, found.checks, random))
+    if drawn is None:
+        return found
     if other.chance < REPEATED_BY_CHANCE and _mostly_right(found.checks, touched):
         return replace(found, draws=True)
     others = [one for one in state.recorded.places(state.step) if one != place]
@@ -111,9 +120,9 @@ def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
 
 def _left_open(check: Check) -> Check:
     """Return a check that is wrong only if the run drew from the recorded generator, as one that is open."""
-    if check.judged.standing != Standing.BEYOND:
+    if check.judged.standing != Standing.BEYOND or check.judged.relation:
         return check
-    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, relation="", lone="")
+    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, lone="")
     return replace(check, judged=judged)
 
 
@@ -134,8 +143,12 @@ def _draws_as_recorded(state: RecordedStep, place: Place, held: Tensors, touched
 
 
 def _mostly_right(checks: list[Check], touched: set[_Key]) -> bool:
-    """Return whether most of the recorded tensors that change with random numbers are what was computed."""
-    asked = [c.judged.standing for key, c in _numbered(checks) if key in touched]
+    """Return whether most of the recorded outputs that change with random numbers are what was computed.
+
+    Gradients may be wrong though these are right: where the backward computed a forward again, and drew anew.
+    """
+    drawn = {key for key in touched if key[1] == "forward"} or touched
+    asked = [c.judged.standing for key, c in _numbered(checks) if key in drawn]
     return 2 * sum(one <= Standing.WITHIN for one in asked) > len(asked)
 
 
@@ -219,6 +232,7 @@ def _walked(
     with ExitStack() as around:
         around.enter_context(torch.random.fork_rng(devices=[]))
         around.enter_context(state.casting(place))
+        around.enter_context(without_recomputation())
         if drawn is not None:
             torch.set_rng_state(drawn)
         if not bounds:

@@ -21,7 +21,7 @@ from numerics.local.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
 from numerics.local.loss_check import Loss, LossChecks, check_loss
-from numerics.local.loss_weights import read_weights, weights_by_place
+from numerics.local.loss_weights import read_weights, weights_by_place, weights_of_positions
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.place_pass import judged_place
 from numerics.local.recorded import RecordedRun
@@ -40,7 +40,10 @@ class LocalProof:
     of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input of
     which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
     gradients are checked, for their pieces cannot be told from copies and addends. `doubts` are what is meant or a bug,
-    and no record tells which; `told` says in words what was read from the run that the proof did not need.
+    and no record tells which; `told` says in words what was read from the run that the proof did not need. `random`
+    names the outputs that random numbers change directly, and `alike` says in words that data-parallel ranks draw the
+    same ones. `weights` is how much each position of the first step counts in the gradients that the optimiser saw,
+    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -53,6 +56,9 @@ class LocalProof:
     spread: str = ""
     doubts: tuple[Doubt, ...] = ()
     told: tuple[str, ...] = ()
+    random: frozenset[str] = frozenset()
+    alike: str = ""
+    weights: torch.Tensor | None = None
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -119,6 +125,9 @@ def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: 
             *draws.told(),
             *(f"learning rates: {text}" for text in rates.told),
         ),
+        random=frozenset(draws.random),
+        alike=draws.alike(),
+        weights=losses.positions,
     )
 
 
@@ -139,6 +148,8 @@ def _computed(
     scale, weights = scales.get(state.step), weights_by_place(state)
     losses.common.add(state, scale, weights)
     losses.padding.add(state, weights, declared=state.step in losses.factors)
+    if state.step == state.recorded.steps[0]:
+        losses.positions = weights_of_positions(state, scale, weights)
     if state.step not in losses.factors:
         read_weights(state, scale, weights, losses.weights)
     return found
@@ -161,9 +172,9 @@ def _modules(
         )
     sums: dict[str, Sum] = {}
     for place in state.recorded.places(state.step):
-        found = judged_place(state, place, held, repeated=draws.begins_again(state, place))
+        found = judged_place(state, place, held, asked=draws.asks(state, place))
         unseen |= found.unseen
-        draws.add(state, place, found.dropped, draws=found.draws)
+        draws.add(state, place, found)
         checks += [LocalCheck(state.step, place, c) for c in found.checks]
         checks += check_added(state, place, found.plain, found.grads, sums)
     return checks, sums

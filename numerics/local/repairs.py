@@ -9,7 +9,7 @@ from numerics.local.bounded import unit
 from numerics.local.judgement import Standing, ratio, within
 from numerics.local.recorded import same_bits
 from numerics.thresholds.comparison import LEAST_FITTED
-from numerics.thresholds.local import NEARLY_WHOLE, SUM_ROUNDINGS
+from numerics.thresholds.local import SUM_ROUNDINGS
 
 NARROW = (torch.bfloat16, torch.float16)
 
@@ -119,10 +119,9 @@ def _weight(
 def _factor(parts: Sequence[torch.Tensor], out: torch.Tensor, scale: float) -> Repair | None:
     """Return the factor by which the whole sum is off."""
     ones = [1.0] * len(parts)
-    found = ratio(out, sum_of(parts, ones) * scale)
-    if found is None or not fits(parts, out, ones, scale * found):
-        return None
-    count = len(parts)
+    found, count = ratio(out, sum_of(parts, ones) * scale), len(parts)
     named = {1 / count: f"1/{count}, one over the ranks", float(count): f"{count}, the number of ranks"}
-    size = next((words for f, words in named.items() if abs(found / f - 1) < NEARLY_WHOLE), f"{found:.6g}")
-    return Repair(f"it is the right sum times {size}")
+    if found is not None:
+        named.setdefault(found, f"{found:.6g}")
+    words = next((words for f, words in named.items() if fits(parts, out, ones, scale * f)), None)
+    return None if words is None else Repair(f"it is the right sum times {words}")

@@ -15,9 +15,10 @@ from numerics.local.dropout_parts import alike_parts
 from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import Doubt, LocalCheck
+from numerics.local.place_pass import PlacePass
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.restored_steps import Digest
-from numerics.local.step_digests import inputs_digest, random_digest, weights_digest
+from numerics.local.step_digests import inputs_digest, random_digest, random_states, weights_digest
 from numerics.schema import RANDOM
 from numerics.thresholds.local import CHANCE_SHOWN
 from numerics.thresholds.report import STEPS_IN_SENTENCE
@@ -53,14 +54,24 @@ class RepeatedDraws:
     weights: dict[int, Digest] = field(default_factory=dict)
     inputs: dict[tuple[int, Place], Digest] = field(default_factory=dict)
     parts: str = ""
+    random: set[str] = field(default_factory=set)
+    shared: str = ""
 
-    def begins_again(self, state: RecordedStep, place: Place) -> bool:
-        """Return whether a place's forward begins with the generator's state of a step that was added."""
-        return random_digest(state, place) in self.states.get(place, {}).values()
+    def asks(self, state: RecordedStep, place: Place) -> bool:
+        """Return whether it matters what a place draws: at first, and where it begins with another forward's state."""
+        again = random_digest(state, place) in self.states.get(place, {}).values()
+        return again or not self.inputs or (not self.shared and _same_state(state, place) is not None)
 
-    def add(self, state: RecordedStep, place: Place, dropped: list[Dropped], *, draws: bool) -> None:
-        """Add what a place dropped; `draws` says that code beside layers drew from the generator's recorded state."""
-        step = state.step
+    def add(self, state: RecordedStep, place: Place, found: PlacePass) -> None:
+        """Add what a place dropped and drew."""
+        step, dropped = state.step, found.dropped
+        self.random |= found.random
+        other = _same_state(state, place) if found.draws and not self.shared else None
+        if other is not None:
+            self.shared = (
+                f"data-parallel ranks {other[0]} and {place[0]} draw the same random numbers (step {step}, micro-batch "
+                f"{place[1]}), each for its own sequences, where one process would draw others for each"
+            )
         if step not in self.weights:
             self.weights[step] = weights_digest(state)
         self.inputs[step, place] = inputs_digest(state, place)
@@ -70,7 +81,7 @@ class RepeatedDraws:
         generators = random_digest(state, place)
         if generators:
             self.states.setdefault(place, {})[step] = generators
-        if draws:
+        if found.draws:
             self.drew.add((place, step))
 
     def checks(self) -> list[LocalCheck]:
@@ -156,8 +167,19 @@ class RepeatedDraws:
                 return [Doubt(f"{what} drop the same elements of {one.tensor}, from unlike inputs", _SETTLED)]
         return []
 
+    def alike(self) -> str:
+        """Return in words that data-parallel ranks drop or draw alike, for sequences of their own; "" where none do."""
+        pairs = (p for p in self._pairs_of_places() if p[1][0] != p[2][0])
+        one, a, b, step = next(pairs, (None, (0, 0), (0, 0), 0))
+        if one is None:
+            return self.shared
+        return (
+            f"data-parallel ranks {a[0]} and {b[0]} drop the same elements of {one.tensor} (step {step}, micro-batch "
+            f"{a[1]}), where one process would drop others for each"
+        )
+
     def told(self) -> list[str]:
-        """Return in words where masks are not the recorded generator's, and where data-parallel ranks share them."""
+        """Return in words where masks are not the recorded generator's, and where ranks share those of their parts."""
         every = [one for held in self.masks.values() for one in held.values()]
         other = sum(not one.replayed for one in every)
         said = []
@@ -168,13 +190,6 @@ class RepeatedDraws:
             )
         if self.parts:
             said.append(f"{self.parts}: one process would drop other elements of each")
-        shared = next((p for p in self._pairs_of_places() if p[1][0] != p[2][0] and not p[0].replayed), None)
-        if shared is not None:
-            one, a, b, step = shared
-            said.append(
-                f"data-parallel indices {a[0]} and {b[0]} drop the same elements of {one.tensor} (step {step}, "
-                f"micro-batch {a[1]}): a bug where each is to draw its own"
-            )
         return said
 
     def _pairs_of_places(self) -> Iterator[tuple[Dropped, Place, Place, int]]:
@@ -189,6 +204,13 @@ class RepeatedDraws:
                 near = a[0] == b[0] or a[1] == b[1]
                 if near and same_elements(places[a], places[b], pairs):
                     yield places[a], a, b, step
+
+
+def _same_state(state: RecordedStep, place: Place) -> Place | None:
+    """Return an earlier data-parallel rank's place whose forward of this micro-batch begins with the same state."""
+    own = random_states(state, place)
+    others = (p for p in state.recorded.places(state.step) if p < place and p[1] == place[1])
+    return next((p for p in others if own and random_states(state, p) == own), None)
 
 
 def same_elements(one: Dropped, other: Dropped, pairs: int) -> bool:

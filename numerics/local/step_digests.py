@@ -36,3 +36,8 @@ def random_digest(state: RecordedStep, place: Place) -> Digest:
     recorded = state.recorded
     rows = recorded.of_place(recorded.rows(state.step, "forward", "input", f"{RANDOM}cpu"), place)
     return digests(recorded.run, rows, "rank")
+
+
+def random_states(state: RecordedStep, place: Place) -> frozenset[int]:
+    """Return what stands for the states of the CPU's generators before a place's forward, whichever rank holds them."""
+    return frozenset(digest for *_, digest in random_digest(state, place))

@@ -108,3 +108,14 @@ CHAOTIC_GROWTH: Final = 10.0
 
 THREADED_SUM: Final = 32768
 """Elements from which ATen splits a sum over threads, so that their number changes its order."""
+
+DRAWN_APART: Final = 16
+"""Roundoffs of its format from which an output that random numbers change may differ by these: order moves the first
+outputs of a forward by a few."""
+
+DRAWN_BEFORE: Final = 8
+"""How many times as far an output must differ as all before it, so that what was drawn there is the cause."""
+
+SAME_EXAMPLE: Final = 0.5
+"""Share of its ids from which a sequence is one of the baseline's: masking and noise change a sixth of them or so, and
+other documents share few."""

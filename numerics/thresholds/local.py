@@ -44,11 +44,9 @@ SCALE_TOLERANCE: Final = 1e-3
 ADDEND_MISFIT: Final = 0.02
 """Relative misfit of a gradient by its ranks' gradients at which the fit explains it: BF16 sums err by a percent."""
 
-NEARLY_WHOLE: Final = 0.01
-"""Relative distance at which a factor counts as the size of an axis: the bound lets ratios err by less."""
-
 LOSS_SCALE: Final = 0.02
-"""Distance from 1 of the ratio of all gradients to the baseline's that order cannot explain: BF16 moves it by 0.1 %."""
+"""Distance from 1 of the ratio of all gradients to the baseline's that order cannot explain: BF16 moves it by 0.1 %. It
+says that gradients are others, and never that they are a multiple."""
 
 LONE_RANK_CHANCE: Final = 1e-3
 """Chance, with rows alike, that all rows that differ fall on one rank by accident: below it the rank differs alone."""
@@ -132,3 +130,7 @@ ALSO_WORDS: Final = 0.5
 
 DRAWN_NUMBER: Final = -6.0
 """Decimal logarithm of the chance that a uniform or normal number is drawn again: FP32 has 24 bits, BF16 fewer."""
+
+ELEMENT_ROUNDOFFS: Final = 64
+"""Roundings of its own size and of its tensor's by which an element of a gradient may miss a multiple of another run's:
+order moves it by a few for each layer that it came through."""

@@ -107,9 +107,9 @@ def test_a_factor_is_told_from_other_differences():
     value, error = torch.linspace(1, 2, 8).double(), torch.full((8,), 1e-6).double()
     twice = within(value, error, (2 * value).float())
     assert twice.standing == Standing.BEYOND
-    assert twice.scaled
+    assert twice.factors[0] <= 2 <= twice.factors[1]
     assert twice.ratio == pytest.approx(2)
-    assert not within(value, error, (value + torch.arange(8)).float()).scaled
+    assert within(value, error, (value + torch.arange(8)).float()).factors is None
     assert within(value, error, (value + 5e-7).float()).standing == Standing.WITHIN
 
 
