@@ -66,6 +66,8 @@ def judge_broken(case: Case, verdict: str, answer: Answer) -> Judgement:
     """A broken trainer must be blamed at a sensible place, or left open with a reason."""
     if verdict in BLAME:
         return "right" if _says(case.where, _head(answer)) else "misplaced"
+    if verdict == "drift":
+        return "false all-clear"  # it says that nothing but the order of sums differs
     if verdict in CLEAR:
         return "open" if case.word and _says(case.word, answer.text) else "false all-clear"
     return "right" if case.reason and _says(case.reason, _head(answer)) else "open"

@@ -51,6 +51,7 @@ def test_patterns_compile_and_blame_has_a_place():
         (BROKEN, "undecided", 4, "one factor", "right"),
         (BROKEN, "undecided", 4, "", "open"),
         (BROKEN, "identical", 0, "", "false all-clear"),
+        (BROKEN, "drift", 0, "not checked: learning rates", "false all-clear"),
         (BROKEN, "identical", 0, "not checked: learning rates", "open"),
         (BROKEN, "-", 2, "", "crash"),
     ],
