@@ -1,6 +1,7 @@
 """The benchmark of trainers: its declarations, its judgements, and one trainer from start to end."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ BROKEN = Case(
 )
 
 
-def test_thirty_healthy_and_thirty_broken():
+def test_thirty_healthy_and_thirty_broken() -> None:
     names = [case.name for case in CASES]
     broken = [case for case in CASES if case.planted]
     assert len(set(names)) == len(names)
@@ -31,7 +32,7 @@ def test_thirty_healthy_and_thirty_broken():
     assert len(CASES) - len(broken) >= 30
 
 
-def test_patterns_compile_and_blame_has_a_place():
+def test_patterns_compile_and_blame_has_a_place() -> None:
     for case in CASES:
         for pattern in (case.where, case.reason, case.word, case.never):
             re.compile(pattern)
@@ -56,12 +57,12 @@ def test_patterns_compile_and_blame_has_a_place():
         (BROKEN, "-", 2, "", "crash"),
     ],
 )
-def test_judges_by_verdict_and_words(case, verdict, code, text, judgement):
+def test_judges_by_verdict_and_words(case: Case, verdict: str, code: int, text: str, judgement: str) -> None:
     assert judge(case, verdict, Answer(code, text, "", {"verdict": verdict}, 0.0)) == judgement
 
 
 @pytest.mark.slow
-def test_a_trainer_runs_and_is_asked(tmp_path):
+def test_a_trainer_runs_and_is_asked(tmp_path: Path) -> None:
     (case,) = (case for case in CASES if case.name == "ddp_again")
     rows = run_bench([case], 2, tmp_path)
     assert [row.verdict for row in rows] == ["identical", "identical"]

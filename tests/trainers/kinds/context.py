@@ -43,7 +43,7 @@ class SplitAttention(Attention):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, S / cp, D) to (B, S / cp, D)."""
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        k, v = GatherSequence.apply(k), GatherSequence.apply(v)
+        k, v = (GatherSequence.apply(part) for part in (k, v))  # type: ignore[no-untyped-call]
         y = functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
         return out

@@ -1,6 +1,7 @@
 """DistributedDataParallel around a decoder: accumulation, clipping, schedules, groups, samplers."""
 
 import contextlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,7 +31,7 @@ def warm_up(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.Lambda
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 4)
 
 
-def reduce_in_bf16(state: object, bucket: dist.GradBucket) -> Future[Tensor]:
+def reduce_in_bf16(state: object, bucket: Any) -> Future[Tensor]:
     """A communication hook that averages in BF16; torch's own refuses Gloo."""
     narrow = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
     work = dist.all_reduce(narrow, async_op=True)
@@ -98,7 +99,9 @@ def train_sampler(rank: int, world: int, bug: str = "") -> None:
     """Two epochs of two batches from a shuffling DistributedSampler."""
     drawn = torch.randint(1, WORDS, (24, LENGTH + 1), generator=torch.Generator().manual_seed(5))
     data = TensorDataset(drawn)
-    sampler = DistributedSampler(data, num_replicas=world, rank=rank, shuffle=True, seed=3)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        data, num_replicas=world, rank=rank, shuffle=True, seed=3
+    )
     loader = DataLoader(data, batch_size=12 // world, sampler=sampler)
     model, optimizer = build()
     wrapped = DistributedDataParallel(model)

@@ -30,7 +30,8 @@ class Experts(nn.Module):
         out = torch.zeros_like(x)
         for index, expert in enumerate(self.experts):
             out = out + expert(x) * (chosen == index).unsqueeze(-1)
-        return x + out * best.unsqueeze(-1)
+        mixed: Tensor = x + out * best.unsqueeze(-1)
+        return mixed
 
 
 class Mixture(nn.Module):

@@ -46,7 +46,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, D) to (B, S, D)."""
-        branch = self.down(functional.gelu(self.up(self.norm(x))))
+        branch: Tensor = self.down(functional.gelu(self.up(self.norm(x))))
         if not self.training:
             return x + branch
         kept = (torch.rand(len(x), 1, 1) >= DROPPED).to(x.dtype)

@@ -59,7 +59,8 @@ class SyncedNorm(nn.BatchNorm2d):
         if not self.training or not dist.is_initialized():
             return super().forward(x)
         count = x.numel() / x.shape[1] * dist.get_world_size()
-        sums = SumOverRanks.apply(torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))]))
+        stacked = torch.stack([x.sum((0, 2, 3)), (x * x).sum((0, 2, 3))])
+        sums = SumOverRanks.apply(stacked)  # type: ignore[no-untyped-call]
         mean, square = sums[0] / count, sums[1] / count
         variance = square - mean * mean
         assert self.running_mean is not None
@@ -69,7 +70,8 @@ class SyncedNorm(nn.BatchNorm2d):
             self.running_var.lerp_(variance * count / (count - 1), 0.1)
         shape = (1, -1, 1, 1)
         normal = (x - mean.view(shape)) * (variance.view(shape) + self.eps).rsqrt()
-        return normal * self.weight.view(shape) + self.bias.view(shape)
+        out: Tensor = normal * self.weight.view(shape) + self.bias.view(shape)
+        return out
 
 
 def build() -> tuple[Net, torch.optim.Optimizer]:

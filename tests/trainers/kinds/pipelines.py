@@ -1,5 +1,7 @@
 """torch.distributed.pipelining on three stages, tied embeddings, accumulation over several schedules' steps."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,9 +20,11 @@ class Stage(nn.Module):
     def __init__(self, whole: Model, rank: int) -> None:
         super().__init__()
         first, last = rank == 0, rank == STAGES - 1
-        self.words, self.places = (whole.words, whole.places) if first else (None, None)
+        self.words: nn.Module | None = whole.words if first else None
+        self.places: nn.Module | None = whole.places if first else None
         self.layers = nn.ModuleDict({str(rank): whole.layers[rank]})
-        self.norm, self.head = (whole.norm, whole.head) if last else (None, None)
+        self.norm: nn.Module | None = whole.norm if last else None
+        self.head: nn.Module | None = whole.head if last else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Words or activations to activations or logits."""
@@ -75,7 +79,7 @@ def train(
     for step in range(STEPS):
         for words in sequences(step, 0, 1).chunk(rounds):
             inputs = [words[:, :-1]] if rank == 0 else []
-            target = {"target": words[:, 1:]} if rank == STAGES - 1 else {}
+            target: dict[str, Any] = {"target": words[:, 1:]} if rank == STAGES - 1 else {}
             schedule.step(*inputs, **target)
         if tied and bug != "embeddings apart" and rank in {0, STAGES - 1}:
             shared = model.words.weight if rank == 0 else model.head.weight

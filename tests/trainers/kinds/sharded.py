@@ -1,9 +1,11 @@
 """FSDP2, alone and over DTensor tensor parallelism; weight decay groups by name; compiled blocks."""
 
+from typing import cast
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -54,7 +56,7 @@ def train(
     share = mesh.get_local_rank("dp")
     for step in range(STEPS):
         for index, words in enumerate(sequences(step, share, world // tensor).chunk(accumulate)):
-            model.set_requires_gradient_sync(index == accumulate - 1)
+            cast(FSDPModule, model).set_requires_gradient_sync(index == accumulate - 1)
             backward(mean_loss(model(words[:, :-1]).float(), words[:, 1:]) / accumulate)
         if clip:
             clip_gradients(model, clip, local=bug == "local norm")
@@ -82,7 +84,7 @@ def train_named(rank: int, world: int, compiled: bool = False, bug: str = "") ->
     model = new_model()
     if compiled:
         for index, layer in enumerate(model.layers):
-            model.layers[index] = torch.compile(layer, backend="aot_eager")
+            model.layers[index] = cast(nn.Module, torch.compile(layer, backend="aot_eager"))
     pattern = "module.norm" if bug == "names do not match" else "norm"
     optimizer = optimizer_of(model, pattern)
     wrapped = DistributedDataParallel(model)
