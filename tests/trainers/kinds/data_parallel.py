@@ -31,7 +31,7 @@ def warm_up(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.Lambda
     return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 4)
 
 
-def reduce_in_bf16(state: object, bucket: Any) -> Future[Tensor]:
+def reduce_in_bf16(state: object, bucket: dist.GradBucket) -> Future[Tensor]:  # type: ignore[name-defined]
     """A communication hook that averages in BF16; torch's own refuses Gloo."""
     narrow = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
     work = dist.all_reduce(narrow, async_op=True)
