@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 # make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-paired · make goldens · make bench-hang-shapes · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+=======
+# make demo · make test · make test-all · make test-cluster · make wheel-check · make gpu · make lint · make docs · make bench · make bench-localise · make bench-shapes · make bench-hang-shapes · make bench-trainers · make sweep · make fuzz — each creates .venv itself; nothing else to set up.
+>>>>>>> blind
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +15,11 @@ FUZZ_STAMP := $(VENV)/.installed-fuzz
 DOCS_STAMP := $(VENV)/.installed-docs
 CLUSTER_STAMP := $(VENV)/.installed-cluster
 
+<<<<<<< HEAD
 .PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-paired goldens bench-hang-shapes sweep bench-numerics clean
+=======
+.PHONY: demo test test-1 test-2 test-3 test-all test-cluster wheel-check gpu lint docs fuzz bench bench-localise bench-shapes bench-hang-shapes bench-trainers sweep bench-numerics clean
+>>>>>>> blind
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -127,8 +135,13 @@ HANG_SHAPES ?= --jobs 2
 bench-hang-shapes: $(STAMP)
 	@$(BIN)/python -m tests.hang_shapes --json bench_hang_shapes.json $(HANG_SHAPES)
 
+# What `numerics compare` says of sixty trainers as users bring them, healthy and broken; TRAINERS="--only dropout".
+TRAINERS ?= --jobs 2
+bench-trainers: $(STAMP)
+	@$(BIN)/python -m tests.trainers --json bench_trainers.json $(TRAINERS)
+
 bench-numerics: $(STAMP)
 	@$(BIN)/python -m tests.numerics.benchmark --out bench_numerics --docs docs/numerics_benchmark.md
 
 clean:
-	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json bench_shapes.json bench_hang_shapes.json fuzz_found build dist *.egg-info
+	rm -rf $(VENV) demo_run docs_site bench_numerics bench_localise.json bench_shapes.json bench_hang_shapes.json bench_trainers.json fuzz_found build dist *.egg-info

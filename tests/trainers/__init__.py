@@ -1,0 +1,1 @@
+"""Trainers as users bring them, healthy and broken, and what `numerics compare` answers about each."""
