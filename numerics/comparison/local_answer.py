@@ -8,16 +8,15 @@ from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
-from numerics.comparison.tensor_table import Status
+from numerics.comparison.other_weights import other_formats, other_weights
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
-from numerics.formats import least_roundoff
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import ADDENDS
 from numerics.schema import LEARNING_RATE, PHASES
-from numerics.thresholds.comparison import LEAST_FITTED, ROUNDED_WEIGHTS
+from numerics.thresholds.comparison import LEAST_FITTED
 from numerics.thresholds.local import NEARLY_WHOLE
 
 _RIGHT = {
@@ -44,29 +43,10 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_inputs(case.run, case.baseline) or _other_weights(case) or other_loss(proof, case.baseline)
+    other = other_inputs(case.run, case.baseline) or other_weights(case) or other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", other)
     return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
-
-
-def _other_weights(case: Case) -> str | None:
-    """Return a sentence where the run begins with other weights than the baseline, not the same in another format."""
-    if case.tensors is None or case.baseline is None:
-        return None
-    table, own = case.tensors, case.run.names.number
-    before = (table.phase == own("init")) & (table.kind == own("param")) & (table.step < 0)
-    for at in np.flatnonzero(before & (table.status == Status.DIFFERENT)):
-        left, right = int(table.left[at]), int(table.right[at])
-        formats = [case.run.name("dtype", left), case.baseline.name("dtype", right)]
-        rounded = formats[0] != formats[1] and table.relative[at] <= ROUNDED_WEIGHTS * max(
-            map(least_roundoff, formats)
-        )
-        if not rounded:
-            return (
-                f"{case.run.name('tensor', left)} is not the baseline's before the first step: other weights"
-            )
-    return None
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -141,31 +121,16 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
             "bound",
             f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
             f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)"
-            + (f"; {formats}" if (formats := _other_formats(case)) else "")
+            + (f"; {formats}" if (formats := other_formats(case)) else "")
             + scope,
         )
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given + scope)
-    formats = _other_formats(case)
+    formats = other_formats(case)
     if formats:
         return Decision("rounding", "local", f"{given}: {formats}{scope}")
     return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
-
-
-def _other_formats(case: Case) -> str:
-    """Return in words that the runs hold a weight in two formats, which makes them differ beside the order of sums."""
-    if case.tensors is None or case.baseline is None:
-        return ""
-    table = case.tensors
-    held = (table.kind == case.run.names.number("param")) & (table.status == Status.DIFFERENT)
-    for at in np.flatnonzero(held):
-        left, right = int(table.left[at]), int(table.right[at])
-        mine, other = case.run.name("dtype", left), case.baseline.name("dtype", right)
-        if mine != other:
-            name = case.run.name("tensor", left)
-            return f"it holds {name} in {mine} where the baseline holds it in {other}, and differs by their rounding"
-    return ""
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:

@@ -11,7 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
-from numerics.schema import Box, parse_boxes, parse_shape
+from numerics.schema import COMPLEX, Box, parse_boxes, parse_shape
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
 
@@ -143,6 +143,10 @@ class RecordedRun:
         if flat.numel() != int(self.run["numel"][row]):
             raise InputError(f"{self.run.capture.folder}: values and rows do not fit; capture the run again")
         return flat.to(getattr(torch, self.run.name("dtype", row)))
+
+    def as_given(self, row: int, value: torch.Tensor) -> torch.Tensor:
+        """Return an input read from a row as the model got it: complex, where pairs of numbers stand for that."""
+        return torch.view_as_complex(value.contiguous()) if self.run.name("label", row) == COMPLEX else value
 
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""

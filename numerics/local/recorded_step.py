@@ -10,7 +10,7 @@ from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
-from numerics.schema import AUTOCAST, COMPLEX, RANDOM, parse_boxes
+from numerics.schema import AUTOCAST, RANDOM, parse_boxes
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -258,11 +258,7 @@ class RecordedStep:
                 rows[:1], None, batch=True
             )
             if found and name.startswith("in."):
-                value = found[0].tensor
-                pairs = self.recorded.run.name("label", rows[0]) == COMPLEX
-                by_name[name.removeprefix("in.")] = (
-                    torch.view_as_complex(value.contiguous()) if pairs else value
-                )
+                by_name[name.removeprefix("in.")] = self.recorded.as_given(rows[0], found[0].tensor)
         if not by_name:
             raise InputError(
                 f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "
