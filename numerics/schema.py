@@ -70,6 +70,9 @@ RANDOM: Final = "rng."
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
 
+COMPLEX: Final = "complex"
+"""Label of an input that was complex: real and imaginary parts stand in its last dimension."""
+
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 

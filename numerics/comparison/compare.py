@@ -210,6 +210,9 @@ def _judged(
         rounding = None if forced is None or case.broken else forced.rounding(case.run)
         if rounding is not None:
             return replace(case, rounding=rounding), found
+        unsure = None if forced is None or case.broken else forced.open(case.run)
+        if unsure is not None:
+            return replace(case, unsure=unsure), found
         if forced is not None and forced.wrong:
             return _beyond_rounding(case, replay, rows, found, forced, make)
     return replace(case, explanation=_explained(case, replay, rows, found, make)), found

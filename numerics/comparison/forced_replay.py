@@ -18,10 +18,11 @@ from numerics.comparison.lone_difference import lone_element, lone_ranks
 from numerics.comparison.matched_replay import MakeReplay
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.tensor_table import Status
-from numerics.formats import UNIT_ROUNDOFF
+from numerics.formats import UNIT_ROUNDOFF, unit_roundoff
 from numerics.keys import Ints
 from numerics.schema import FOLDER
 from numerics.store import Capture, open_capture
+from numerics.thresholds.local import REWRITTEN_ROUNDINGS
 from tracekit.errors import InputError
 
 EXACT, ERROR = "exact", "error"
@@ -35,23 +36,36 @@ class ForcedReplay:
     """A forced replay and its judgement.
 
     `wrong` gives by row of the run why rounding does not explain it; `uses` the largest share of its bound that each
-    other differing row takes.
+    other differing row takes, and `unsure` that of rows of a 16-bit format that only a formula written otherwise could
+    miss by so much.
     """
 
     columns: Columns
     rows: RowTable
     wrong: Mapping[int, str]
     uses: Mapping[int, float]
+    unsure: Mapping[int, float]
 
     def rounding(self, run: Columns) -> str | None:
         """Return the sentence that every difference is rounding; None where one is not, or nothing differs."""
-        if self.wrong or not self.uses or len(self.rows.missing) or len(self.rows.extra):
+        if self.wrong or self.unsure or not self.uses or len(self.rows.missing) or len(self.rows.extra):
             return None
         worst = max(self.uses, key=lambda row: (self.uses[row], -row))
         return (
             f"every value is what the recorded ones before it give: {self.rows.compared - len(self.uses)} of "
             f"{self.rows.compared} rows in every bit, the others within the bound of their rounding (they take up to "
             f"{self.uses[worst]:.2g} of it: {run.name('tensor', worst)} at step {int(run['step'][worst])})"
+        )
+
+    def open(self, run: Columns) -> str | None:
+        """Return the sentence that rounding of a formula written otherwise may explain what its bound does not."""
+        if self.wrong or not self.unsure:
+            return None
+        worst = max(self.unsure, key=lambda row: (self.unsure[row], -row))
+        return (
+            f"{run.name('tensor', worst)} at step {int(run['step'][worst])} misses what the recorded values before it "
+            f"give by {self.unsure[worst]:.3g} times the bound of its rounding: a bug, or the same formula written "
+            f"otherwise, whose steps {run.name('dtype', worst)} rounds"
         )
 
     def blamed(self) -> RowTable:
@@ -87,10 +101,13 @@ def _judged(run: Columns, made: Path) -> ForcedReplay | None:
     different = different[~run.named("kind", "metric")[different]]
     if any(run.values_key(row) is None for row in different.tolist()):
         return None
-    uses, wrong = _Bounds(run, forced, rows, made).of_rows(different)
+    bounds = _Bounds(run, forced, rows, made)
+    uses, wrong = bounds.of_rows(different)
     for row in lone_ranks(run, rows, different):
         wrong.setdefault(row, "differs on one rank alone")
-    return ForcedReplay(forced, rows, wrong, {row: use for row, use in uses.items() if row not in wrong})
+    within = {row: use for row, use in uses.items() if row not in wrong and use <= 1}
+    unsure = {row: use for row, use in uses.items() if row not in wrong and use > 1}
+    return ForcedReplay(forced, rows, wrong, within, unsure)
 
 
 class _Bounds:
@@ -114,13 +131,39 @@ class _Bounds:
                 wrong[row] = IN_BITS
             elif use == math.inf:
                 wrong[row] = "has no bound of its rounding, or is no number where one is due"
-            elif use > 1:
+            elif use > 1 and not self._rewritten(row):
                 wrong[row] = f"differs by {use:.3g} times what rounding can do"
             elif lone_element(self.run, self.forced, row, int(self.rows.match[row])):
                 wrong[row] = "one element alone differs, by more than a rounding"
             else:
                 uses[row] = use
         return uses, wrong
+
+    def _rewritten(self, row: int) -> bool:
+        """Return whether a formula written otherwise may miss by so much: by roundings of the usual size."""
+        if self.exact is None:
+            return False
+        recorded, right, _ = self._read(self.exact, row)
+        with np.errstate(all="ignore"):
+            return bool(np.nanmax(np.abs(recorded - right), initial=0.0) <= self._usual(row, right))
+
+    def _usual(self, row: int, right: np.ndarray) -> float:
+        """Return the miss that a formula written otherwise may make, at the tensor's usual size."""
+        finite = right[np.isfinite(right)].astype(np.float64)
+        with np.errstate(over="ignore"):
+            size = float(np.sqrt(np.mean(finite * finite))) if len(finite) else 0.0
+        return REWRITTEN_ROUNDINGS * unit_roundoff(self.run.name("dtype", row)) * size
+
+    def _read(self, exact: Columns, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the recorded values of a row, the exact ones, and the bound of their rounding."""
+        run, at = self.run, int(self.match[row])
+        rank, bound = int(run["rank"][row]), str(self.errors.table.column("values")[at].as_py())
+        recorded = run.capture.read_values(rank, str(run.values_key(row))).astype(np.float64)
+        right = exact.capture.read_values(rank, str(exact.values_key(at)))
+        allowed = self.errors.read_values(rank, bound)
+        if not len(recorded) == len(right) == len(allowed):
+            raise InputError(f"{exact.capture.folder}: values and rows do not fit")
+        return recorded, right, allowed
 
     def _use(self, row: int) -> float | None:
         """Return the largest share of its bound that an element takes; None where the row may not differ at all."""
@@ -131,12 +174,9 @@ class _Bounds:
         at = -1 if exact is None else int(self.match[row])
         if exact is None or at < 0 or not (same and computed and dtype in UNIT_ROUNDOFF):
             return None
-        rank, bound = int(run["rank"][row]), str(self.errors.table.column("values")[at].as_py())
-        recorded = run.capture.read_values(rank, str(run.values_key(row))).astype(np.float64)
-        right = exact.capture.read_values(rank, str(exact.values_key(at)))
-        allowed = self.errors.read_values(rank, bound)
-        if not len(recorded) == len(right) == len(allowed):
-            raise InputError(f"{exact.capture.folder}: values and rows do not fit")
+        recorded, right, allowed = self._read(exact, row)
+        if unit_roundoff(dtype) <= UNIT_ROUNDOFF["float32"]:
+            allowed = np.where(allowed > 0, np.maximum(allowed, self._usual(row, right)), allowed)
         with np.errstate(all="ignore"):
             apart = np.where(
                 (recorded == right) | (np.isnan(recorded) & np.isnan(right)), 0.0, np.abs(recorded - right)

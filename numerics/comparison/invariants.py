@@ -47,7 +47,7 @@ def _with_bit(run: Columns, one: Broken) -> Broken:
     if other is None or run["boxes"][other] != run["boxes"][one.row]:
         return one
     bit = flipped_bit(run, one.row, int(run.digest[one.row]), int(run.digest[other]))
-    return one if bit is None else replace(one, sentence=f"{one.sentence}: {bit}")
+    return one if bit is None else replace(one, sentence=f"{one.sentence}: {bit.words}")
 
 
 def _copies(run: Columns, left: Mask) -> list[Broken]:

@@ -9,13 +9,8 @@ from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_
 from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
-from numerics.comparison.verdict import (
-    Case,
-    Decision,
-    baseline_kinds,
-    computed_in_common,
-    equal_runs,
-)
+from numerics.comparison.other_weights import other_formats, other_initial_weights
+from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -52,6 +47,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
+    other = other or other_initial_weights(case)
     other = other or (other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline))
     if other:
         return other_baseline(case, other) or Decision("bug", "local", other)
@@ -103,7 +99,7 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
         and c.check.judged.standing != Standing.UNCHECKED
     }
     kinds = [word for word, phases in _KINDS.items() if seen & set(phases)]
-    if "gradient" not in kinds and "update" not in kinds:
+    if "gradient" not in kinds and "update" not in kinds and not _only_forward(case.run):
         return Decision(
             "undecided",
             "none",
@@ -119,6 +115,11 @@ def _sound(case: Case, proof: LocalProof) -> Decision:
     return _proved(case, proof, kinds)
 
 
+def _only_forward(run: Columns) -> bool:
+    """Return whether nothing was trained: a capture of forwards, as of an inference engine."""
+    return not bool(run.named("phase", "backward", "reduce", "step").any())
+
+
 def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     """Decide a case in which all that was checked is right, and say what was not."""
     checked = [j for c in proof.checks if (j := c.check.judged).standing != Standing.UNCHECKED]
@@ -131,11 +132,16 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
             "rounding",
             "bound",
             f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
-            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it){scope}",
+            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)"
+            + (f"; {formats}" if (formats := other_formats(case)) else "")
+            + scope,
         )
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given + scope)
+    formats = other_formats(case)
+    if formats:
+        return Decision("rounding", "local", f"{given}: {formats}{scope}")
     why = "" if case.apart is not None else ": only the order of sums can make the runs differ"
     return Decision("drift", "local", f"{given}{why}{scope}")
 

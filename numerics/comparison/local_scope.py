@@ -19,12 +19,17 @@ _AVERAGE = (
     "recorded (counts of tokens that differ by micro-batch or rank)"
 )
 
+_OF_TRAINING = ("gradients of parameters", "learning rates", "the optimiser's step")
+"""Starts of what a proof did not see where there was nothing to see: nothing was trained."""
+
 
 def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
     """Return what the proof did not see or took as recorded, "what: why"."""
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     places = {c.place for c in proof.checks if c.place is not None}
     within = (_AVERAGE,) if len(places) > 1 else ()
+    if not bool(run.named("phase", "backward", "reduce", "step").any()):
+        return tuple(text for text in proof.unseen if not text.startswith(_OF_TRAINING))
     loss = () if proof.loss_factors else within if any(ends) else (_LOSS,)
     return (*loss, *_unsent(run), *proof.unseen)
 

@@ -1,14 +1,13 @@
 """Differences that no change of kernel makes: on one rank alone among equals, or in one element of many."""
 
-from math import comb
-
 import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.row_table import RowTable
 from numerics.formats import unit_roundoff
 from numerics.keys import Ints
-from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, LONE_RANK_CHANCE
+from numerics.local.lone import no_accident
+from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
 
 
 def lone_ranks(run: Columns, rows: RowTable, different: Ints) -> list[int]:
@@ -29,7 +28,7 @@ def lone_ranks(run: Columns, rows: RowTable, different: Ints) -> list[int]:
             continue
         bad = np.flatnonzero(here & wrong)
         own = int((here & (run["rank"] == ranks[0])).sum())
-        if comb(own, len(bad)) < LONE_RANK_CHANCE * comb(int(here.sum()), len(bad)):
+        if no_accident(own, int(here.sum()), len(bad)):
             found += bad.tolist()
     return found
 

@@ -12,6 +12,7 @@ from numerics.columns import Columns
 from numerics.comparison.broken import Broken
 from numerics.comparison.explanation import Explanation, Question
 from numerics.comparison.first_divergence import Found
+from numerics.comparison.flipped_bits import one_flipped_bit
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.misplaced_values import few_indices, from_elsewhere, rearranged
 from numerics.comparison.missing_addends import missing_addends
@@ -64,6 +65,7 @@ def _not_finite(question: Question) -> Explanation | None:
 
 
 RULES: Final[tuple[Callable[[Question], Explanation | None], ...]] = (
+    one_flipped_bit,
     _not_finite,
     from_elsewhere,  # another step's or tensor's value, or the rank's own partial
     rounded,

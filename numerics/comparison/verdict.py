@@ -58,8 +58,9 @@ class Case:
     `tensors` is None without a baseline; `replay` and `rows` are None without a usable replay, and `no_replay` says
     why. `plan` lists how the recorded plan differs from the declared one. `beyond_plan` are rows that differ from the
     baseline though no difference between the two runs' plans affects them. `rounding` says that the forced replay
-    leaves nothing but rounding, `beyond` what it does leave. `decide` is the command that would decide. `apart` says
-    that run and baseline drew other random numbers, `goes_on` from which step of the baseline the run goes on.
+    leaves nothing but rounding, `beyond` what it does leave, `unsure` what may be either. `decide` is the command that
+    would decide. `apart` says that run and baseline drew other random numbers, `goes_on` from which step of the
+    baseline the run goes on.
     """
 
     run: Columns
@@ -73,6 +74,7 @@ class Case:
     explanation: Explanation | None = None
     rounding: str | None = None
     beyond: str = ""
+    unsure: str | None = None
     no_replay: str = "there is no matched replay"
     decide: str = ""
     apart: Apart | None = None
@@ -187,6 +189,8 @@ def _differs(case: Case, rows: RowTable) -> Decision:
     count = len(rows.different)
     if case.rounding is not None:
         return Decision("rounding", "bound", case.rounding)
+    if case.unsure is not None:
+        return Decision("undecided", "none", case.unsure, "capture the run in FP32, and compare again")
     if case.explanation is not None and case.explanation.dtype is not None:
         return Decision(
             "precision_policy",

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from numerics.local.bounded import known
-from numerics.local.judgement import Judged, judge
+from numerics.local.judgement import Judged, Standing, judge
 from numerics.local.recorded import Reading
+from numerics.local.side_outputs import depends_on, losses_beside, tensors_beside
 from numerics.record.wrapped_models import clean_name, first_tensor
 
 Ask = Callable[[str, int, int, tuple[int, ...]], list[Reading]]
@@ -64,6 +66,8 @@ class ForcedPass:
     def __init__(self, activation: Ask, gradient: Ask, *, bounds: bool) -> None:
         self._activation, self._gradient, self._bounds = activation, gradient, bounds
         self._calls: Counter[str] = Counter()
+        self._beside: dict[str, str] = {}
+        self._nodes: dict[Any, str] = {}
         self.checks: list[Check] = []
 
     @contextmanager
@@ -103,12 +107,16 @@ class ForcedPass:
                 found, wanted = judge(
                     grad, self._gradient(f"{tensor}.grad", call, self._calls[tensor], tuple(grad.shape))
                 )
+                if tensor in self._beside and found.standing == Standing.BEYOND:
+                    found = _open(found, self._beside[tensor])
                 self.checks.append(Check(f"{tensor}.grad", name, "backward", found))
                 return (
                     grad if wanted is None or wanted.shape != grad.shape else self._as(wanted.to(grad.dtype))
                 )
 
-            return replaced(output, computed, replace(computed, value, back))
+            value = replace(computed, value, back)
+            self._nodes[value.grad_fn] = tensor
+            return replaced(output, computed, value)
 
         return hook
 
@@ -123,13 +131,27 @@ class ForcedPass:
         An output of one element (a loss) without such a record starts from 1; no other output starts a backward.
         """
         with self.on(model):
-            out = first_tensor(torch.func.functional_call(model, dict(state), tuple(args), kwargs))
+            output = torch.func.functional_call(model, dict(state), tuple(args), kwargs)
+        out = first_tensor(output)
         if out is None or not out.requires_grad:
             return
+        beside = tensors_beside(model, output)
+        self._beside = depends_on(beside, self._nodes)
         recorded = self._gradient(ROOT_GRADIENT, 0, 1, tuple(out.shape))
         start = recorded[0].tensor.to(out.dtype) if recorded else torch.ones_like(out.detach())
         if recorded or out.numel() == 1:
-            torch.autograd.backward(out, self._as(start))
+            # zeros reach the modules that only a loss beside the output reads, whose recorded gradients then go on
+            others = losses_beside(beside)
+            torch.autograd.backward([out, *others], [self._as(start), *map(torch.zeros_like, others)])
+
+
+def _open(judged: Judged, beside: str) -> Judged:
+    """Return a wrong gradient as an open one: a loss of its own, taken from `beside`, may have added to it."""
+    why = (
+        f"{beside}, which the model keeps beside its output, may enter the loss (as an auxiliary loss does): what it "
+        "adds to this gradient is in no record"
+    )
+    return dataclass_replace(judged, standing=Standing.UNCHECKED, why=why, lone="", relation="", factors=None)
 
 
 def replaced(output: Any, old: torch.Tensor, new: torch.Tensor) -> Any:

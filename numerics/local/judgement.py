@@ -2,12 +2,20 @@
 
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Final
 
 import torch
 
-from numerics.local.bounded import Bounded
+from numerics.local.bounded import Bounded, unit
 from numerics.local.recorded import Reading, same_bits
-from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP
+from numerics.thresholds.local import LONE_ELEMENT_OF, LONE_ELEMENT_ULP, REWRITTEN_ROUNDINGS
+
+_BITS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer type by bytes of an element."""
+
+_REWRITTEN: Final = (
+    "the same formula written otherwise rounds by as much in a 16-bit format: capture in FP32 to tell"
+)
 
 
 class Standing(IntEnum):
@@ -103,15 +111,39 @@ def lone_element(recorded: torch.Tensor, value: torch.Tensor) -> str:
         last_place = torch.finfo(a.dtype).eps * size
         if abs(float(a[at]) - float(b[at])) <= LONE_ELEMENT_ULP * last_place:
             return ""
-    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    bits = _BITS[a.element_size()]
     turned = int((a[at : at + 1].view(bits) ^ b[at : at + 1].view(bits))[0])
     turned &= (1 << 8 * a.element_size()) - 1
     where = f"element {at} of {a.numel()} alone differs"
     return f"{where}, by one flipped bit: bit {turned.bit_length() - 1}" if turned.bit_count() == 1 else where
 
 
+def flipped_beyond(recorded: torch.Tensor, value: torch.Tensor, allowed: torch.Tensor) -> str:
+    """Return in words which bit, turned back, brings the one element beyond its bound within it; "" where none does.
+
+    All others of many are within their bounds, which may be wide: kernels round otherwise in many places.
+    """
+    beyond = ~(distance(recorded, value) <= allowed).reshape(-1)
+    if recorded.numel() < LONE_ELEMENT_OF or int(beyond.sum()) != 1 or not recorded.is_floating_point():
+        return ""
+    at = int(beyond.nonzero()[0])
+    kind, width = _BITS[recorded.element_size()], 8 * recorded.element_size()
+    turns = [1 << bit for bit in range(width - 1)] + [-1 << (width - 1)]
+    back = recorded.reshape(-1)[at : at + 1].view(kind) ^ torch.tensor(turns, dtype=kind)
+    misses = distance(back.view(recorded.dtype), value.reshape(-1)[at])
+    if not bool((misses <= allowed.reshape(-1)[at]).any()):
+        return ""
+    bit = int(misses.nan_to_num(torch.inf).argmin())
+    return f"element {at} of {recorded.numel()} alone is beyond its bound, by one flipped bit: bit {bit}"
+
+
 def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> Judged:
-    """Return how a recorded tensor stands to `value`, which a sound run may miss by `error` and one last rounding."""
+    """Return how a recorded tensor stands to `value`, which a sound run may miss by `error` and one last rounding.
+
+    The same formula written otherwise (terms in another order, a factor multiplied out) rounds other intermediate
+    values, at the size of the tensor's usual elements: such a miss is rounding too, and in 16-bit formats, where it may
+    hide a bug, nothing is said of it.
+    """
     finite = value.abs().where(value.isfinite(), 0.0)
     allowed = error + torch.finfo(recorded.dtype).eps / 2 * finite + torch.finfo(recorded.dtype).tiny
     apart = distance(recorded, value)
@@ -120,11 +152,18 @@ def within(value: torch.Tensor, error: torch.Tensor, recorded: torch.Tensor) -> 
         return Judged(
             Standing.UNCHECKED, None, differ, recorded.numel(), factor, "no bound of its rounding is known"
         )
+    usual = float(finite.double().square().mean().sqrt()) if value.numel() else 0.0
+    usual *= REWRITTEN_ROUNDINGS * unit(recorded.dtype)
+    wide = torch.finfo(recorded.dtype).bits >= torch.finfo(torch.float32).bits
+    if wide:
+        allowed = allowed.clamp_min(usual)
     use = largest_share(apart, allowed)
     if use <= 1:
         return Judged(Standing.WITHIN if differ else Standing.EQUAL, use, differ, recorded.numel(), factor)
-    found = factors_between(recorded, value, allowed)
-    return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, factors=found)
+    if largest_share(apart, allowed.clamp_min(usual)) <= 1:
+        return Judged(Standing.UNCHECKED, use, differ, recorded.numel(), factor, _REWRITTEN)
+    found, lone = factors_between(recorded, value, allowed), flipped_beyond(recorded, value, allowed)
+    return Judged(Standing.BEYOND, use, differ, recorded.numel(), factor, factors=found, lone=lone)
 
 
 def factors_between(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import comb
+from math import lgamma, log
 
 from numerics.local.judgement import Standing
 from numerics.local.local_check import LocalCheck
@@ -30,10 +30,21 @@ def without_lone_ranks(checks: Sequence[LocalCheck]) -> list[LocalCheck]:
     off = [n for n in alike if checks[n].check.judged.standing == Standing.WITHIN]
     odd = {_rank(checks[n]) for n in off}
     own = sum(_rank(checks[n]) in odd for n in alike)
-    if len(odd) != 1 or comb(own, len(off)) >= LONE_RANK_CHANCE * comb(len(alike), len(off)):
+    if len(odd) != 1 or not no_accident(own, len(alike), len(off)):
         return list(checks)
     words = f"only data-parallel rank {odd.pop()} differs, in {len(off)} tensors: its peers are equal in every bit"
     return [_beyond(one, words) if n in set(off) else one for n, one in enumerate(checks)]
+
+
+def no_accident(own: int, every: int, wrong: int) -> bool:
+    """Return whether `wrong` of `every` rows hardly fall all on one rank's `own` by chance.
+
+    The chance is C(own, wrong) / C(every, wrong), taken by logarithms: binomials of thousands of rows are no floats.
+    """
+    if wrong > own:
+        return True
+    ways = lgamma(own + 1) - lgamma(own - wrong + 1) - lgamma(every + 1) + lgamma(every - wrong + 1)
+    return ways < log(LONE_RANK_CHANCE)
 
 
 def _rank(one: LocalCheck) -> int:

@@ -100,7 +100,7 @@ def in_format(judged: Judged, recorded: torch.Tensor, total: Sum, scale: Scale, 
     ranks = len({place[0] for place in total.value})
     adding = (ranks + SUM_ROUNDINGS) * unit(dtype) * total.size
     error = abs(scale.factor) * (torch.stack(list(total.error.values())).sum(0) + adding)
-    if within(scale.factor * total.total, error, recorded).standing == Standing.BEYOND:
+    if within(scale.factor * total.total, error, recorded).standing > Standing.WITHIN:
         return judged
     name = str(dtype).removeprefix("torch.")
     told = f"the gradients were reduced in {name}"

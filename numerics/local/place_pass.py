@@ -14,6 +14,7 @@ from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
 from numerics.local.recomputation import without_recomputation
+from numerics.local.recorded import same_bits
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
@@ -26,6 +27,8 @@ _Key = tuple[str, str, int]
 """Tensor, phase, and the number of the check among those of both."""
 
 _OTHER_DRAWS = "it holds random numbers that the recorded state of the generator does not give"
+
+_STATEFUL = "the model keeps something from one forward to the next (a cache), which no record holds"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
     found = _with_bounds(state, place, held, exact, draws=drawn is not None)
     found = replace(found, random=frozenset(one.tensor for one in exact.dropped))
     wrong = any(c.judged.standing == Standing.BEYOND for c in found.checks)
+    if wrong and _keeps_state(state, place, held, drawn, exact):
+        return replace(found, checks=[_left_open(c, _STATEFUL) for c in found.checks])
     if not exact.drawing or not (asked or wrong):
         return found
     other = _plainly(state, place, held, _other_state(), counts=True)
@@ -110,7 +115,7 @@ def _computed(walk: _Walk) -> dict[_Key, torch.Tensor | None]:
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     """Return whether two walks computed the same."""
-    return torch.equal(one, other) if one is not None and other is not None else one is other
+    return same_bits(one, other) if one is not None and other is not None else one is other
 
 
 def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
@@ -118,11 +123,23 @@ def _changes(name: str, exact: _Walk, other: _Walk) -> bool:
     return not _same(exact.grads.get(name), other.grads.get(name))
 
 
-def _left_open(check: Check) -> Check:
-    """Return a check that is wrong only if the run drew from the recorded generator, as one that is open."""
-    if check.judged.standing != Standing.BEYOND or check.judged.relation:
+def _keeps_state(
+    state: RecordedStep, place: Place, held: Tensors, drawn: torch.Tensor | None, walk: _Walk
+) -> bool:
+    """Return whether the model computes another thing when it is run again on the same recorded inputs."""
+    try:
+        again = _computed(_plainly(state, place, held, drawn))
+    except InputError:  # what it keeps no longer fits
+        return True
+    first = _computed(walk)
+    return any(not _same(value, again.get(key)) for key, value in first.items())
+
+
+def _left_open(check: Check, why: str = _OTHER_DRAWS) -> Check:
+    """Return a check that is wrong only if the run drew or kept what the proof does, as one that is open."""
+    if check.judged.standing != Standing.BEYOND or (check.judged.relation and why == _OTHER_DRAWS):
         return check
-    judged = replace(check.judged, standing=Standing.UNCHECKED, why=_OTHER_DRAWS, lone="")
+    judged = replace(check.judged, standing=Standing.UNCHECKED, why=why, relation="", lone="")
     return replace(check, judged=judged)
 
 

@@ -11,7 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
-from numerics.schema import Box, parse_boxes
+from numerics.schema import COMPLEX, Box, parse_boxes, parse_shape
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
 
@@ -67,8 +67,29 @@ class RecordedRun:
         here = (
             self.run.named("phase", "forward") & (self.run["step"] == step) & (self.run["micro_batch"] >= 0)
         )
-        pairs = zip(self.run["dp"][here].tolist(), self.run["micro_batch"][here].tolist(), strict=True)
-        return sorted(set(pairs))
+        rows = np.flatnonzero(here).tolist()
+        return sorted({(int(self.run["dp"][row]), self._batch(row)) for row in rows})
+
+    @cached_property
+    def in_pieces(self) -> bool:
+        """Whether nothing was trained and each forward got a piece of sequences, as an engine with a cache decodes.
+
+        All forwards of a step together are one of the whole model then.
+        """
+        run = self.run
+        if bool(run.named("phase", "backward", "reduce", "step").any()):
+            return False
+        given = np.flatnonzero(run.named("phase", "forward") & run.named("kind", "input"))
+        inputs = [row for row in given.tolist() if run.name("tensor", row).startswith("in.")]
+        return any(
+            box.sizes[1:] != parse_shape(run.name("global_shape", row))[1:]
+            for row in inputs
+            for box in parse_boxes(run.name("boxes", row) or "")
+        )
+
+    def _batch(self, row: int) -> int:
+        """Return the micro-batch under which a row is read."""
+        return 0 if self.in_pieces else int(self.run["micro_batch"][row])
 
     def owners(self, parameter: str) -> set[int]:
         """Return the data-parallel indices whose ranks hold a parameter."""
@@ -91,10 +112,11 @@ class RecordedRun:
 
     def of_place(self, rows: Sequence[int], place: tuple[int, int], call: int = 0) -> list[int]:
         """Return those rows of one data-parallel index and micro-batch that record each rank's call number `call`."""
-        found: dict[int, list[int]] = {}
+        found: dict[tuple[int, int], list[int]] = {}
         for row in rows:
-            if (int(self.run["dp"][row]), int(self.run["micro_batch"][row])) == place:
-                found.setdefault(int(self.run["rank"][row]), []).append(row)
+            if (int(self.run["dp"][row]), self._batch(row)) == place:
+                forward = int(self.run["rank"][row]), int(self.run["micro_batch"][row])
+                found.setdefault(forward, []).append(row)
         return [own[call] for own in found.values() if len(own) > call]
 
     def calls(self, rows: Sequence[int], place: tuple[int, int]) -> int:
@@ -121,6 +143,10 @@ class RecordedRun:
         if flat.numel() != int(self.run["numel"][row]):
             raise InputError(f"{self.run.capture.folder}: values and rows do not fit; capture the run again")
         return flat.to(getattr(torch, self.run.name("dtype", row)))
+
+    def as_given(self, row: int, value: torch.Tensor) -> torch.Tensor:
+        """Return an input read from a row as the model got it: complex, where pairs of numbers stand for that."""
+        return torch.view_as_complex(value.contiguous()) if self.run.name("label", row) == COMPLEX else value
 
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""

@@ -258,7 +258,7 @@ class RecordedStep:
                 rows[:1], None, batch=True
             )
             if found and name.startswith("in."):
-                by_name[name.removeprefix("in.")] = found[0].tensor
+                by_name[name.removeprefix("in.")] = self.recorded.as_given(rows[0], found[0].tensor)
         if not by_name:
             raise InputError(
                 f"{self.recorded.run.capture.folder}: step {self.step} holds no values of the model's inputs; capture "

@@ -87,12 +87,19 @@ class _Sums:
         return wide
 
 
+_WITH_EXTREMES: Final = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+}
+"""Formats of which torch takes extremes: of 8-bit floats and the wider unsigned integers it does not."""
+
+
 def _extremes(part: torch.Tensor) -> tuple[float, float]:
     """Return the least and the greatest element; NaN where there is one."""
     if part.device.type == "cpu" and part.dtype in {torch.float32, torch.float64}:
         values = part.numpy()  # half of torch's time
         return float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
-    least, greatest = torch.aminmax(part)
+    least, greatest = torch.aminmax(part if part.dtype in _WITH_EXTREMES else part.double())
     return float(least), float(greatest)
 
 

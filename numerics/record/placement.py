@@ -6,7 +6,7 @@ parallelism), `Replicate` copies, `Partial` leaves one addend of a sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
 
@@ -25,6 +25,12 @@ class Placed:
     boxes: tuple[Box, ...]
     replica: int = 0
     partial: str | None = None
+
+
+def as_pairs(at: Placed) -> Placed:
+    """Return a part of a complex tensor as real numbers, with real and imaginary parts in a last dimension."""
+    boxes = tuple(Box((*box.offsets, 0), (*box.sizes, 2)) for box in at.boxes)
+    return replace(at, local=torch.view_as_real(at.local.resolve_conj()), shape=(*at.shape, 2), boxes=boxes)
 
 
 def placed(tensor: torch.Tensor) -> Placed:

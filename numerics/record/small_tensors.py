@@ -54,7 +54,8 @@ def _of_one_size(tensors: Sequence[Small]) -> list[Fingerprint]:
     """Return the fingerprints of tensors of one format and one size of box."""
     rows = torch.stack([one.flat for one in tensors])
     wide = rows.double().numpy()  # (tensors, elements)
-    low, high, total = wide.min(1), wide.max(1), wide.sum(1)
+    with np.errstate(over="ignore"):  # of numbers near FP64's largest the sum is infinite, and so recorded
+        low, high, total = wide.min(1), wide.max(1), wide.sum(1)
     squares = np.einsum("kn,kn->k", wide, wide)
     keys = [KEYS.of(one.shape, one.box, one.flat.device) for one in tensors]
     digest = digests_of_rows(rows, keys)

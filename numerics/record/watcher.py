@@ -12,7 +12,7 @@ from numerics.errors import CaptureError
 from numerics.record.batch_place import Batch, Layout, Place
 from numerics.record.collectives import Call, Collectives
 from numerics.record.gathered_weights import GatheredWeights
-from numerics.record.placement import Placed, placed
+from numerics.record.placement import Placed, as_pairs, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
 from numerics.record.training_state import (
@@ -25,7 +25,7 @@ from numerics.record.training_state import (
     surroundings,
 )
 from numerics.record.wrapped_models import clean_name, first_tensor, in_backward
-from numerics.schema import LEARNING_RATE, TARGET, Kind, Phase
+from numerics.schema import COMPLEX, LEARNING_RATE, TARGET, Kind, Phase
 
 
 class Watcher:
@@ -35,7 +35,7 @@ class Watcher:
         self,
         recorder: Recorder | None,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         dp: tuple[int, int],
         micro_batches: int,
         batch: Batch | None,
@@ -54,7 +54,7 @@ class Watcher:
         self._gathered: GatheredWeights | None = None
         self._shapes = ShapeInference()
         # a trainer that steps shards or copies of its own writes parameters, and reduces gradients, where no hook is
-        self._steps_own = steps_any(optimizer, model)
+        self._steps_own = optimizer is not None and steps_any(optimizer, model)
         if recorder is not None:
             self._parameters("init", -1)
             self._moments("init", -1)  # of a training that goes on
@@ -73,8 +73,13 @@ class Watcher:
         if self._collectives is not None and self._layout is not None:
             self._handles += on_added_gradients(self._model, self._layout, self._added)
             self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
-        self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
-        self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+        if self._optimizer is not None:
+            self._handles.append(self._optimizer.register_step_pre_hook(self._before_step))
+            self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
+
+    def _watches(self) -> bool:
+        """Return whether a forward is the run's own: one that trains, or any where nothing is trained."""
+        return self._optimizer is None or torch.is_grad_enabled()
 
     def _collective(self, call: Call) -> None:
         if self._to is None or call.value.is_complex():
@@ -106,6 +111,10 @@ class Watcher:
         self._record(f"{name}.grad", at, "backward", "param_grad_local", _module(name), self._going_back)
 
     def _starts(self, *_: object) -> None:
+        if self._optimizer is None:
+            if self._micro_batch == self._micro_batches - 1 and not self._shapes.asks():
+                self._next_step()
+            return
         went_back = self._going_back >= 0 and torch.is_grad_enabled()
         if went_back and self._micro_batch == self._micro_batches - 1 and not holds_gradients(self._model):
             self._next_step()  # the trainer skipped the update, as loss scaling does after an overflow
@@ -116,7 +125,7 @@ class Watcher:
         self, _model: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> None:
         given = {**{str(n): value for n, value in enumerate(args)}, **kwargs}
-        if not torch.is_grad_enabled() or self._shapes.asks(*given.values()):
+        if not self._watches() or self._shapes.asks(*given.values()):
             return
         self._in_forward = True
         self._micro_batch += 1
@@ -138,7 +147,7 @@ class Watcher:
         def hook(_module: nn.Module, _given: object, output: object) -> None:
             self._in_forward = self._in_forward and bool(name)
             found = first_tensor(output)
-            if found is None or self._shapes.asks(found) or not torch.is_grad_enabled():
+            if found is None or self._shapes.asks(found) or found.is_complex() or not self._watches():
                 return
             backward = in_backward()
             phase: Phase = "backward" if backward else "forward"
@@ -174,9 +183,12 @@ class Watcher:
     ) -> None:
         """Record a placed tensor, at the current step if none is given."""
         if self._to is not None:
+            pairs = at.local.is_complex()
+            at = as_pairs(at) if pairs else at
             self._put(
                 tensor,
                 at.local,
+                label=COMPLEX if pairs else None,
                 step=self._step if step is None else step,
                 phase=phase,
                 kind=kind,
@@ -197,11 +209,12 @@ class Watcher:
     def _moments(self, phase: Phase, step: int) -> None:
         if self._layout is None:
             return
-        for name, key, at in moments(self._model, self._optimizer, self._layout):
+        found = () if self._optimizer is None else moments(self._model, self._optimizer, self._layout)
+        for name, key, at in found:
             self._record(f"{name}.{key}", at, phase, "optimizer", _module(name), -1, step)
 
     def _before_step(self, *_: object) -> None:
-        if self._layout is None:
+        if self._layout is None or self._optimizer is None:
             return
         for name, at in gradients(self._model, self._layout) if self._steps_own else ():
             self._record(f"{name}.grad", at, "reduce", "param_grad", _module(name), -1)

@@ -89,6 +89,10 @@ BLOCK_COUNTS: Final = (2, 3, 4, 6, 8)
 ROUNDED_ONCE: Final = 64
 """Roundoffs of bfloat16 up to which a difference may be that of computing in bfloat16 instead."""
 
+ROUNDED_WEIGHTS: Final = 2
+"""Roundoffs of the narrower format up to which weights are the baseline's in another format: one rounding is at most
+one, and the difference is estimated from sketches."""
+
 ROUNDING_ONLY: Final = 8
 """Roundoffs of its own format up to which a difference is of the size of roundings."""
 

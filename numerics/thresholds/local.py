@@ -57,6 +57,10 @@ LONE_ELEMENT_OF: Final = 64
 LONE_ELEMENT_ULP: Final = 2
 """Units in the last place up to which one element may differ alone: its rounding turned over."""
 
+REWRITTEN_ROUNDINGS: Final = 16
+"""Roundings of a tensor's usual size (root mean square) by which a formula written otherwise may miss. A hundred pairs
+of formulas (sums, norms, softmax, losses, attention, gates, their gradients) take up to 10; 16 of FP32 are 1e-6."""
+
 NO_ROUNDING: Final = 0.25
 """Relative size of a first divergence from which no forced replay is asked whether it is rounding: 64 of BF16's."""
 

@@ -198,3 +198,22 @@ def test_shapes_and_boxes_are_written_and_read_back():
             parse_boxes(text)
     with pytest.raises(ValueError, match=r"no shape|invalid"):
         parse_shape("3x-1")
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.bool,
+        torch.int8,
+    ],
+)
+def test_rare_formats_have_fingerprints(dtype):
+    plain = torch.arange(5000) % 2
+    found = of(plain.to(dtype))
+    assert (found.min, found.max, found.numel) == (0.0, 1.0, 5000)
+    assert found.digest != of(plain.flip(0).to(dtype)).digest

@@ -182,6 +182,12 @@ def test_rank_that_differs_alone(wrong, alone):
     assert bool(lone_ranks(run, rows, rows.different)) == alone
 
 
+def test_one_rank_of_thousands_of_rows_differs_alone():
+    rank, place = np.repeat([0, 1, 2], 3000), np.tile(np.arange(3000), 3)
+    run, rows = columns(rank, (rank == 1) & (place < 1500))
+    assert len(lone_ranks(run, rows, rows.different)) == 1500
+
+
 def test_every_order_of_a_sum_is_within_its_bound():
     torch.manual_seed(3)
     for dtype in (torch.float32, torch.bfloat16):

@@ -8,7 +8,7 @@ from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing, judge, lone_element
 from numerics.local.learned_orders import LearnedOrders
 from numerics.local.local_check import LocalCheck
-from numerics.local.lone import without_lone_ranks
+from numerics.local.lone import no_accident, without_lone_ranks
 from numerics.local.parameter_gradients import Scale, Sum, judge_gradient
 from numerics.local.recorded import Reading
 
@@ -46,6 +46,19 @@ def test_one_rank_alone_is_no_rounding():
 )
 def test_all_ranks_or_few_tensors_may_round(of):
     assert not beyond(without_lone_ranks(grid(of)))
+
+
+@pytest.mark.parametrize(
+    ("own", "every", "wrong", "alone"),
+    [
+        (20_000, 60_000, 5_000, True),
+        (500_000, 10**9, 400_000, True),
+        (40_000, 60_000, 2, False),
+        (3, 9, 4, True),
+    ],
+)
+def test_chance_of_many_rows_is_no_overflow(own, every, wrong, alone):
+    assert no_accident(own, every, wrong) == alone
 
 
 def test_ranks_with_other_sizes_are_no_peers():

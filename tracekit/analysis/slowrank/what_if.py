@@ -214,7 +214,7 @@ class StepModel:
             lines = self.runs[n][1]
             done = InTurn(
                 lines, begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
-                *(t.tolist() for t in told), causes_of(self.caused),
+                *(t.tolist() for t in told), causes=causes_of(self.caused),
             )  # fmt: skip
             ends = np.array(done.ends())
             return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
