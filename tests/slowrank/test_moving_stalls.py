@@ -75,4 +75,5 @@ def test_loaders_late_on_all_ranks_at_once(tmp_path):
     (tmp_path / "late").mkdir()
     found = analyse(host_bound(tmp_path / "late", steps=9, loading=loading)[0])
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "dataloader", ())
-    assert found.what_if.slowdown == pytest.approx(found.what_if.step_ms / calm, rel=0.05)
+    # hosts set the pace here, so that a rank which waits gets ahead meanwhile: the price is a lower bound
+    assert 1.05 < found.what_if.slowdown <= 1.01 * found.what_if.step_ms / calm
