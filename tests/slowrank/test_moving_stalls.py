@@ -63,3 +63,17 @@ def test_recorded_hosts_tell_the_cause(tmp_path):
     found = analyse(run)
     assert (found.verdict, found.cause, found.suspects) == ("imbalance", "dataloader", ())
     assert found.what_if.slowdown == pytest.approx(found.what_if.step_ms / calm, rel=0.02)
+
+
+def test_loaders_late_on_all_ranks_at_once(tmp_path):
+    """Every third batch is late everywhere, by a time that differs: the jitter of a common stall is no rank's fault."""
+
+    def loading(rank, step):
+        return 5.0 + (STALL_US * (1 + 0.1 * ((rank * 5 + step) % 7 / 3 - 1)) if step % 3 == 0 else 0.0)
+
+    calm = analyse(host_bound(tmp_path, steps=9, loading=lambda rank, step: 5.0)[0]).what_if.step_ms
+    (tmp_path / "late").mkdir()
+    found = analyse(host_bound(tmp_path / "late", steps=9, loading=loading)[0])
+    assert (found.verdict, found.cause, found.suspects) == ("imbalance", "dataloader", ())
+    # hosts set the pace here, so that a rank which waits gets ahead meanwhile: the price is a lower bound
+    assert 1.05 < found.what_if.slowdown <= 1.01 * found.what_if.step_ms / calm

@@ -68,6 +68,9 @@ SUSPECT_SHARE: Final = 0.2
 ALSO_SUSPECT: Final = 0.05
 """Share of the step from which a further suspect counts beside any other: once that one is cured it is the worst."""
 
+COLUMN_NOISE_FROM: Final = 5
+"""Ranks from which a group tells how much they vary in one step: of fewer, one slow rank is most of the spread."""
+
 STEP_SHARE: Final = 0.3
 """A step counts as slow on a suspect when its excess exceeds this share of its worst step's."""
 

@@ -11,6 +11,9 @@ FEWEST_STALLS: Final = 3
 STEPS_STRUCK: Final = 0.5
 """Share of the steps in which a rank must stall: in fewer the typical step is healthy."""
 
+RANKS_AT_ONCE: Final = 0.75
+"""Share of the ranks that stall in one step, from which the stall is common: pipeline stages may hide some of it."""
+
 CHANCE_OF_ONE_RANK: Final = 0.01
 """Probability below which a rank has too many of the stalls for chance: then it is slow itself."""
 

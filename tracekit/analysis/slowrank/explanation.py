@@ -100,7 +100,7 @@ def _others(case: Case, answer: Answer) -> Iterator[Considered]:
     stalls = moving_stalls(case)
     if stalls is not None:
         ranks = tuple(case.steps.ranks[row] for row in stalls.rows)
-        subject = f"hosts of {ranks_in_words(ranks)} stall in turn"
+        subject = f"hosts of {ranks_in_words(ranks)} stall {'at once' if stalls.together else 'in turn'}"
         named = answer.verdict == "imbalance" and answer.gain == stalls.gain
         prices = (max(stalls.gain - case.residual_ns, 0.0), stalls.gain, stalls.gain + case.residual_ns)
         yield _of(case, answer, "stalls in turn", subject, ranks, None, prices, named=named)

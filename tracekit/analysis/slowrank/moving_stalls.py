@@ -1,12 +1,13 @@
-"""Hosts that stall in turn: each stall is significant by itself, but the ranks that stall change.
+"""Hosts that stall in turn, or data loaders that are late on all ranks at once: no rank is slow, and no job healthy.
 
 Garbage collection out of phase, logging, or any pause that strikes now this process and now that one makes every step
-wait for another rank. No rank exceeds its peers over the recording by more than chance deals it, and the job is not
-healthy: what counts is the step without all these stalls.
+wait for another rank: each stall is significant by itself, but no rank has more of them than chance deals it. Loaders
+that run dry every few batches make all ranks late in the same steps: no rank exceeds its peers. What counts is the
+step without all these stalls.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from tracekit.thresholds.stalls import (
     CHANCE_OF_ONE_RANK,
     EXPLAINED,
     FEWEST_STALLS,
+    RANKS_AT_ONCE,
     RANKS_EXPLAINED,
     STALL_SHARE,
     STEPS_STRUCK,
@@ -36,13 +38,14 @@ from tracekit.units import ms
 
 @dataclass(frozen=True)
 class MovingStalls:
-    """Stalls of several ranks: `over` is their length beyond the peers' gaps (ranks × steps, ns), 0 where none is.
+    """Stalls of several ranks: `over` is their length beyond usual gaps (ranks × steps, ns), 0 where none is.
 
-    `gain` is what the mean step would save without all of them, ns.
+    `gain` is what the mean step would save without all of them, ns. `together`: all ranks stall in the same steps.
     """
 
     over: F64
     gain: float
+    together: bool = False
 
     @property
     def rows(self) -> list[int]:
@@ -56,31 +59,51 @@ class MovingStalls:
 
 
 def moving_stalls(case: Case) -> MovingStalls | None:
-    """Return stalls that strike most steps, on ranks that chance may draw, and cost 2 % of the step; else None."""
+    """Return stalls that strike most steps, on ranks that chance may draw, and cost 2 % of the step; else None.
+
+    Else those of late loaders that strike all ranks of some steps together.
+    """
     if not isinstance(case.model, StepModel) or len(case.steps.numbers) < 2:
         return None
-    over = stalls(case)
+    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
+    over = _outliers(gaps - median_of_others(gaps, case.stages), case.step_ns)
+    if _in_turn(over):
+        return _priced(case, MovingStalls(over, 0.0))
+    usual = np.full(gaps.shape, np.nan)
+    for rows in case.stages:
+        usual[rows] = np.nanmedian(gaps[rows]) if np.isfinite(gaps[rows]).any() else np.nan
+    found = MovingStalls(_outliers(gaps - usual, case.step_ns), 0.0, together=True)
+    return _priced(case, found) if _at_once(found.over) and _cause(case, found) == "dataloader" else None
+
+
+def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
+    """`found` with its price; None where that is below 2 % of the step, or the model's error."""
+    over, model = found.over, case.model
     most = float(over.max(axis=0).sum()) / len(
         case.steps.numbers
     )  # no cure saves more than the longest of each step
-    if most < MIN_LOST_SHARE * case.step_ns or not _in_turn(over):
+    if most < MIN_LOST_SHARE * case.step_ns or not isinstance(model, StepModel):
         return None
     cuts = {}
     for row in np.flatnonzero(over.any(axis=1)).tolist():
-        cuts |= without_gaps(case, case.model, [row], over[row])
-    gain = min(case.model.recorded_ns - case.model.rescaled_ns(cuts), unstalled_saves_ns(case))
-    return MovingStalls(over, gain) if gain >= max(MIN_LOST_SHARE * case.step_ns, case.residual_ns) else None
+        cuts |= without_gaps(case, model, [row], over[row])
+    gain = min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case))
+    least = max(MIN_LOST_SHARE * case.step_ns, case.residual_ns)
+    return replace(found, gain=gain) if gain >= least else None
 
 
-def stalls(case: Case) -> F64:
-    """Own time without compute beyond the median of the peers, ranks × steps, ns; 0 where it is no outlier.
+def _outliers(over: F64, step_ns: float) -> F64:
+    """What of `over` (ranks × steps, ns) is a stall, 0 elsewhere.
 
     A stall exceeds the spread of all ranks and steps by Z_LIMIT times, and lasts a fair share of the step.
     """
-    gaps = case.steps.own - compute_in_steps(case.ops, case.steps)
-    over = gaps - median_of_others(gaps, case.stages)
-    least = max(Z_LIMIT * spread(over), STALL_SHARE * case.step_ns)
+    least = max(Z_LIMIT * spread(over), STALL_SHARE * step_ns)
     return np.asarray(np.where(np.nan_to_num(over) > least, over, 0.0), np.float64)
+
+
+def _at_once(over: F64) -> bool:
+    """Whether most ranks stall in the same steps, in enough of these to recur."""
+    return int(((over > 0).mean(axis=0) >= RANKS_AT_ONCE).sum()) >= FEWEST_STALLS
 
 
 def _in_turn(over: F64) -> bool:
@@ -100,8 +123,15 @@ def _in_turn(over: F64) -> bool:
 
 
 def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
-    """The answer that hosts stall in turn, with the price of all stalls and the ranks that stall longest."""
+    """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
     cause = _cause(case, found)
+    if found.together:
+        struck = [n for n, hit in zip(case.steps.numbers, (found.over > 0).any(axis=0), strict=True) if hit]
+        reason = (
+            f"the data loaders of all ranks are late in step {listed(struck)}: {ms(found.gain):.1f} ms of "
+            f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
+        )
+        return Answer("imbalance", cause, reason, gain=found.gain)
     rows = found.rows
     first = [case.steps.ranks[row] for row in rows[:RANKS_EXPLAINED]]
     others = f" and {len(rows) - len(first)} more" if len(rows) > len(first) else ""

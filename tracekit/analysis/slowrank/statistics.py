@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.thresholds.slowrank import MOST_CONFIDENCE, Z_LIMIT
+from tracekit.thresholds.slowrank import COLUMN_NOISE_FROM, MOST_CONFIDENCE, Z_LIMIT
 
 F64 = npt.NDArray[np.float64]
 
@@ -90,7 +90,8 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
 
     `values` are rows × columns in ns. The noise is each entry's deviation from its own row's median, so that persistent
     differences between rows do not count as noise; `floor` (ns) is the least noise, without which trifles would be
-    significant in a noiseless trace.
+    significant in a noiseless trace. A column in which the rows of a group vary more than usual, as where all of them
+    wait for their loaders, has the noise of that column.
     """
     difference = values - median_of_others(values, groups)
     columns = np.isfinite(difference).sum(axis=1)
@@ -98,11 +99,31 @@ def excess(values: F64, groups: list[npt.NDArray[np.int64]], floor: float) -> Ex
     many = int(np.median(columns[columns > 0])) if (columns > 0).any() else 0
     if many >= 2:
         level = np.array([np.nanmedian(d) if n else np.nan for d, n in zip(difference, columns, strict=True)])
-        sigma = spread(difference - level[:, None]) * float(np.sqrt(many / (many - 1)))
+        deviation = difference - level[:, None]
+        sigma = spread(deviation) * float(np.sqrt(many / (many - 1)))
     else:
-        sigma = spread(difference)
+        deviation, sigma = np.zeros(difference.shape), spread(difference)
     sigma = max(sigma, floor)
-    return Excess(difference, mean, sigma, mean / (max(sigma, 1.0) / np.sqrt(np.maximum(columns, 1))))
+    noise = np.maximum(_noise_of_columns(deviation, groups), max(sigma, 1.0))
+    variance = np.where(np.isfinite(difference), np.square(noise), 0.0).sum(axis=1)
+    error = np.sqrt(np.maximum(variance, np.square(max(sigma, 1.0)))) / np.maximum(columns, 1)
+    return Excess(difference, mean, sigma, mean / error)
+
+
+def _noise_of_columns(deviation: F64, groups: list[npt.NDArray[np.int64]]) -> F64:
+    """By row and column the robust spread of the rows of its group in that column, ns; 0 in groups too small to tell.
+
+    `deviation` are the rows × columns less each row's own level.
+    """
+    noise = np.zeros(deviation.shape)
+    for rows in (group for group in groups if len(group) >= COLUMN_NOISE_FROM):
+        block = deviation[rows]
+        known = np.isfinite(block).any(axis=0)
+        middle = np.nanmedian(block[:, known], axis=0)
+        noise[np.ix_(rows, np.flatnonzero(known))] = MAD_TO_SIGMA * np.nanmedian(
+            np.abs(block[:, known] - middle), axis=0
+        )
+    return noise
 
 
 def confidence(z: float, tests: int) -> float:
