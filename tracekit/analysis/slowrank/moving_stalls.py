@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.analysis.slowrank.case import Case
-from tracekit.analysis.slowrank.gap_cure import without_gaps
+from tracekit.analysis.slowrank.gap_cure import Cuts, without_gaps
 from tracekit.analysis.slowrank.host_bound import unstalled_saves_ns
 from tracekit.analysis.slowrank.statistics import median_of_others, spread
 from tracekit.analysis.slowrank.suspect_work import features_of
@@ -84,7 +84,7 @@ def _priced(case: Case, found: MovingStalls) -> MovingStalls | None:
     )  # no cure saves more than the longest of each step
     if most < MIN_LOST_SHARE * case.step_ns or not isinstance(model, StepModel):
         return None
-    cuts = {}
+    cuts: Cuts = {}
     for row in np.flatnonzero(over.any(axis=1)).tolist():
         cuts |= without_gaps(case, model, [row], over[row])
     gain = min(model.recorded_ns - model.rescaled_ns(cuts), unstalled_saves_ns(case))
