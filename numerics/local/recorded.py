@@ -18,6 +18,9 @@ from tracekit.errors import InputError
 ADDENDS: Final = "addends of all ranks"
 """How a tensor was read whose ranks hold unequal values of the whole shape."""
 
+ALL: Final = -1
+"""In place of a data-parallel index: all of them, whose sequences together are one batch."""
+
 _UNPLACED: Final = "rank="
 """Start of `partial` where a trainer did not say which part a plain tensor is."""
 
@@ -93,17 +96,18 @@ class RecordedRun:
         """Return those rows of one data-parallel index and micro-batch that record each rank's call number `call`."""
         found: dict[int, list[int]] = {}
         for row in rows:
-            if (int(self.run["dp"][row]), int(self.run["micro_batch"][row])) == place:
+            if self._is_of(row, place):
                 found.setdefault(int(self.run["rank"][row]), []).append(row)
         return [own[call] for own in found.values() if len(own) > call]
 
+    def _is_of(self, row: int, place: tuple[int, int]) -> bool:
+        """Return whether a row is of a data-parallel index, or any where that is `ALL`, and of a micro-batch."""
+        same = place[0] in {ALL, int(self.run["dp"][row])}
+        return same and int(self.run["micro_batch"][row]) == place[1]
+
     def calls(self, rows: Sequence[int], place: tuple[int, int]) -> int:
         """Return how often a module was called on a rank of a place, by the rows that record one of its tensors."""
-        at = [
-            int(self.run["rank"][r])
-            for r in rows
-            if (int(self.run["dp"][r]), int(self.run["micro_batch"][r])) == place
-        ]
+        at = [int(self.run["rank"][row]) for row in rows if self._is_of(row, place)]
         return max((at.count(rank) for rank in set(at)), default=0)
 
     def names(self, step: int, phase: str, kind: str) -> list[str]:
@@ -121,6 +125,15 @@ class RecordedRun:
         if flat.numel() != int(self.run["numel"][row]):
             raise InputError(f"{self.run.capture.folder}: values and rows do not fit; capture the run again")
         return flat.to(getattr(torch, self.run.name("dtype", row)))
+
+    def input(self, step: int, name: str, place: tuple[int, int]) -> torch.Tensor | None:
+        """Return what a place's model was called with, whole; None where the places of its pieces are not known."""
+        rows = self.of_place(self.rows(step, "forward", "input", name), place)
+        first = min((int(self.run["pp"][row]) for row in rows), default=0)
+        rows = [row for row in rows if int(self.run["pp"][row]) == first]
+        copies = len({int(self.run.digest[row]) for row in rows}) == 1
+        found = self.whole(rows[:1] if copies else rows, None, batch=True) if rows else []
+        return found[0].tensor if found else None
 
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""
@@ -156,8 +169,9 @@ class RecordedRun:
         if not every:
             return None
         dims = len(every[0].sizes)
-        low = [min(b.offsets[d] for b in every) if batch and d == 0 else 0 for d in range(dims)]
-        extent = [max(b.offsets[d] + b.sizes[d] for b in every) - low[d] for d in range(dims)]
+        first = _without_gaps(every) if batch and dims else None
+        every = [box if first is None else _moved(box, first) for box in every]
+        extent = [max(b.offsets[d] + b.sizes[d] for b in every) for d in range(dims)]
         if int(np.prod(extent, dtype=np.float64)) > MAX_ELEMENTS:
             return None
         found: torch.Tensor | None = None
@@ -169,9 +183,8 @@ class RecordedRun:
             found = torch.zeros(extent, dtype=flat.dtype) if found is None else found
             start = 0
             for box in held:
-                place = tuple(
-                    slice(o - at, o - at + n) for o, n, at in zip(box.offsets, box.sizes, low, strict=True)
-                )
+                at = box if first is None or not box.numel else _moved(box, first)
+                place = tuple(slice(o, o + n) for o, n in zip(at.offsets, at.sizes, strict=True))
                 found[place] = flat[start : start + box.numel].reshape(box.sizes)
                 painted[place] = True
                 start += box.numel
@@ -203,6 +216,26 @@ class RecordedRun:
             and sum(p.shape[d] for p in parts) == whole[d]
             and all(p.shape[e] == whole[e] for p in parts for e in range(len(whole)) if e != d)
         ]
+
+
+def _without_gaps(boxes: Sequence[Box]) -> dict[int, int]:
+    """Return where each box begins along dimension 0 if the sequences that none holds are left out.
+
+    One micro-batch of all data-parallel ranks is no stretch of the global batch.
+    """
+    found: dict[int, int] = {}
+    end = count = 0
+    for low, size in sorted({(box.offsets[0], box.sizes[0]) for box in boxes}):
+        if not found or low > end:
+            end = low
+        found.setdefault(low, count - (end - low))
+        count += max(low + size - end, 0)
+        end = max(end, low + size)
+    return found
+
+
+def _moved(box: Box, first: dict[int, int]) -> Box:
+    return Box((first[box.offsets[0]], *box.offsets[1:]), box.sizes)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

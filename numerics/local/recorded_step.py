@@ -10,7 +10,7 @@ from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
-from numerics.schema import AUTOCAST, RANDOM, parse_boxes
+from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -165,6 +165,25 @@ class RecordedStep:
         if len({int(self.recorded.run.digest[row]) for row in rows}) != 1:
             return None
         return self.recorded.local(rows[0])
+
+    def targets(self, place: Place) -> list[torch.Tensor]:
+        """Return what the loss of a place read beside the model's output; none where one of these is not known."""
+        names = [n for n in self.recorded.names(self.step, "forward", "input") if n.startswith(TARGET)]
+        found = [self.given(place, "input", name) for name in names]
+        return [value for value in found if value is not None] if None not in found else []
+
+    def buffers(self, place: Place) -> dict[str, torch.Tensor]:
+        """Return copies of the model's buffers, as they were before a place's forward where its ranks had the same."""
+        made = {name: value.detach().clone() for name, value in self.model.named_buffers()}
+        run = self.recorded.run
+        for name, value in made.items():
+            rows = self.recorded.of_place(self._rows("forward", "input", f"{BUFFER}{name}"), place)
+            if len({int(run.digest[row]) for row in rows}) != 1 or int(run["numel"][rows[0]]) != value.numel():
+                continue
+            held = self.recorded.local(rows[0])
+            if held is not None and held.dtype == value.dtype:
+                made[name] = held.reshape(value.shape)
+        return made
 
     def activation(self, place: Place, name: str, call: int, _: int, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of a module's output, of its call number `call` in the forward."""
