@@ -3,6 +3,7 @@
 import numpy as np
 
 from numerics.columns import Columns
+from numerics.comparison.by_design import differs_by_design
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.loss_scale import other_loss
@@ -42,9 +43,15 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
         return equal_runs(case, kinds)
     if case.broken:
         return Decision("bug", "invariant", case.broken[0].sentence)
-    other = other_inputs(case.run, case.baseline) or other_loss(proof, case.baseline)
+    data = other_inputs(case.run, case.baseline)
+    if data is not None:
+        return Decision("bug", "local", data)
+    design = None if proof.spread else differs_by_design(case, proof)
+    if design is not None:
+        return design
+    other = other_loss(proof, case.baseline)
     if other is not None:
-        return Decision("bug", "local", other)
+        return Decision("bug", "local", "; ".join([other, *(doubt.sentence for doubt in proof.doubts[:1])]))
     return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
 
 

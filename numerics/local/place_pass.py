@@ -12,7 +12,7 @@ from numerics.local.dropout_masks import DropoutMasks, Dropped
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
-from numerics.local.rank_positions import IN_MODEL, LocalPositions, sequence_cut, tried_positions
+from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
@@ -86,7 +86,7 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: 
 def explained_by_positions(state: RecordedStep, place: Place, held: Tensors, found: PlacePass) -> PlacePass:
     """Return what was judged of a place, and say so where local positions give the outputs that are wrong in it."""
     keys = [k for k, c in _numbered(found.checks) if c.phase == "forward" and c.judged.standing == Standing.BEYOND]
-    cut = sequence_cut(state.recorded, state.step, place) if keys else None
+    cut = state.recorded.sequence_cut(state.step, place) if keys else None
     if cut is None or not any(_right_with(state, place, held, keys, one) for one in tried_positions(cut)):
         return found
     first = next(n for n, (key, _) in enumerate(_numbered(found.checks)) if key == keys[0])

@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numerics.local.local_check import Doubt
 from numerics.local.recorded import RecordedRun
-from numerics.schema import parse_boxes, parse_shape
+from numerics.local.sequence_cuts import SequenceCut, cut_of
+from numerics.schema import parse_boxes
 from numerics.thresholds.local import LEAST_COUNTED, MOSTLY_COUNTED, SITES_TRIED
 
 _TORCH: Final = str(Path(torch.__file__).parent)
@@ -35,54 +36,6 @@ _SETTLED: Final = (
 )
 
 
-@dataclass(frozen=True)
-class SequenceCut:
-    """How the ranks of one place cut sequences of `length`: the positions that each rank holds, in its own order."""
-
-    dim: int
-    length: int
-    pieces: Mapping[int, torch.Tensor]
-
-    @property
-    def local(self) -> torch.Tensor:
-        """Positions counted from 0 on each rank, by position in the whole sequence, (length,) int64."""
-        made = torch.arange(self.length)
-        for held in self.pieces.values():
-            made[held] = torch.arange(len(held))
-        return made
-
-
-def sequence_cut(recorded: RecordedRun, step: int, place: tuple[int, int]) -> SequenceCut | None:
-    """Return how the ranks of a place cut its sequences, by the places of the model's inputs; None where they do not."""
-    for name in recorded.names(step, "forward", "input"):
-        rows = recorded.of_place(recorded.rows(step, "forward", "input", name), place)
-        cut = _cut(recorded, rows) if name.startswith("in.") else None
-        if cut is not None:
-            return cut
-    return None
-
-
-def _cut(recorded: RecordedRun, rows: list[int]) -> SequenceCut | None:
-    """Return how rows of one tensor cut one dimension behind the first; None where they hold copies, or no place."""
-    run = recorded.run
-    if not rows or any(recorded.unplaced(row) for row in rows):
-        return None
-    shape = parse_shape(run.name("global_shape", rows[0]))
-    for dim in range(1, len(shape)):
-        pieces = {
-            int(run["rank"][row]): torch.cat(
-                [
-                    torch.arange(box.offsets[dim], box.offsets[dim] + box.sizes[dim])
-                    for box in parse_boxes(run.name("boxes", row))
-                ]
-            )
-            for row in rows
-        }
-        if len({tuple(held.tolist()) for held in pieces.values()}) > 1:
-            return SequenceCut(dim, shape[dim], pieces)
-    return None
-
-
 def positions_begin_anew(recorded: RecordedRun, step: int, name: str) -> bool:
     """Return whether an input counts positions, and every rank that holds a piece of a sequence counts from the same.
 
@@ -91,7 +44,7 @@ def positions_begin_anew(recorded: RecordedRun, step: int, name: str) -> bool:
     found = False
     for place in recorded.places(step):
         rows = recorded.of_place(recorded.rows(step, "forward", "input", name), place)
-        cut = _cut(recorded, rows)
+        cut = cut_of(recorded.run, rows)
         if cut is None:
             continue
         held = [_along(recorded, row, cut.dim) for row in rows]

@@ -11,6 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
+from numerics.local.sequence_cuts import SequenceCut, cut_of
 from numerics.schema import Box, parse_boxes
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
@@ -21,7 +22,7 @@ ADDENDS: Final = "addends of all ranks"
 ALL: Final = -1
 """In place of a data-parallel index: all of them, whose sequences together are one batch."""
 
-_UNPLACED: Final = "rank="
+UNPLACED: Final = "rank="
 """Start of `partial` where a trainer did not say which part a plain tensor is."""
 
 
@@ -50,6 +51,7 @@ class RecordedRun:
     def __init__(self, run: Columns) -> None:
         self.run = run
         self._rows: dict[tuple[int, ...], list[int]] = {}
+        self._cuts: dict[tuple[int, tuple[int, int]], SequenceCut | None] = {}
         for row in np.lexsort((run["order"], run["rank"])).tolist():
             key = tuple(int(run[c][row]) for c in ("step", "phase", "kind", "tensor"))
             self._rows.setdefault(key, []).append(row)
@@ -135,9 +137,18 @@ class RecordedRun:
         found = self.whole(rows[:1] if copies else rows, None, batch=True) if rows else []
         return found[0].tensor if found else None
 
+    def sequence_cut(self, step: int, place: tuple[int, int]) -> SequenceCut | None:
+        """Return how the ranks of a place cut its sequences, by the places of its inputs; None where they do not."""
+        if (step, place) not in self._cuts:
+            names = [name for name in self.names(step, "forward", "input") if name.startswith("in.")]
+            held = (self.of_place(self.rows(step, "forward", "input", name), place) for name in names)
+            cuts = (cut_of(self.run, rows) for rows in held if not any(map(self.unplaced, rows)))
+            self._cuts[step, place] = next((cut for cut in cuts if cut is not None), None)
+        return self._cuts[step, place]
+
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""
-        return self.run.name("partial", row).startswith(_UNPLACED)
+        return self.run.name("partial", row).startswith(UNPLACED)
 
     def whole(self, rows: Sequence[int], shape: Sequence[int] | None, *, batch: bool) -> list[Reading]:
         """Return the ways to read rows of one tensor as a whole of `shape` (None: any), the likeliest first.
@@ -209,7 +220,12 @@ class RecordedRun:
             if len(parts) == 1 or all(same_bits(p, parts[0]) for p in parts):
                 return copies
             return [summed(parts, ADDENDS), *copies]
-        return [
+        where = int(self.run["step"][by[0]]), (first, int(self.run["micro_batch"][by[0]]))
+        cut = self.sequence_cut(*where)
+        held = {int(self.run["rank"][row]): part for row, part in zip(by, parts, strict=True)}
+        joined = None if cut is None else cut.together(held, whole)
+        cut_alike = [] if joined is None else [Reading(joined, "parts as the inputs are cut")]
+        return cut_alike + [
             Reading(torch.cat(parts, d), f"parts along dimension {d}")
             for d in range(len(whole))
             if all(p.dim() == len(whole) for p in parts)
