@@ -9,6 +9,7 @@ from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_
 from numerics.comparison.loss_scale import other_loss
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
+from numerics.comparison.unequal_buffers import statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
@@ -49,7 +50,7 @@ def decide_locally(case: Case, proof: LocalProof) -> Decision:
     design = None if proof.spread else differs_by_design(case, proof)
     if design is not None:
         return design
-    other = other_loss(proof, case.baseline)
+    other = None if _declared(case, proof) else other_loss(proof, case.baseline)
     if other is not None:
         return Decision("bug", "local", "; ".join([other, *(doubt.sentence for doubt in proof.doubts[:1])]))
     return _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
@@ -126,7 +127,13 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
         return Decision("identical", "local", given + scope)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
+    causes = "the order of sums" + (" and the declared statistics" if _declared(case, proof) else "")
+    return Decision("drift", "local", f"{given}: only {causes} can make the runs differ{scope}")
+
+
+def _declared(case: Case, proof: LocalProof) -> bool:
+    """Return whether the model computes over a batch, and the run declares that each part of it does so apart."""
+    return bool(proof.statistics.words) and statistics_declared(case.run)
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:

@@ -32,7 +32,9 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
         return incomparable(
             run, baseline, f"{folders[0]} and {folders[1]} have no tensor in common: no step or part is in both captures"
         )
-    name = next((n for n in both if run.name("boxes", mine[n]) != baseline.name("boxes", other[n])), both[0])
+    state = [name for name in both if run.name("kind", mine[name]) == "param"] or both
+    apart = [name for name in state if run.name("boxes", mine[name]) != baseline.name("boxes", other[name])]
+    name = (apart or state)[0]
     shapes = [
         f"{side.name('global_shape', row) or 'a scalar'} on rank {int(side['rank'][row])} of {side.capture.folder}"
         for side, row in ((run, mine[name]), (baseline, other[name]))
@@ -59,7 +61,9 @@ def _names(run: Columns) -> dict[str, int]:
 
 
 def _unplaced(run: Columns) -> bool:
-    return any(run.names.text(int(n)).startswith(UNPLACED) for n in np.unique(run["partial"]) if n >= 0)
+    """Return whether ranks hold parameters or activations that do not say what part they are."""
+    held = np.unique(run["partial"][run.named("kind", "param", "activation")])
+    return any(run.names.text(int(n)).startswith(UNPLACED) for n in held if n >= 0)
 
 
 def _listed(names: dict[str, int]) -> str:

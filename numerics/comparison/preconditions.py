@@ -99,8 +99,3 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _short(value: Any) -> str:
     text = "not said" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
-
-
-def other_model(shapes_differ: str | None) -> str | None:
-    """Return a sentence where the captures are of different models: a parameter of another shape."""
-    return None if shapes_differ is None else f"the runs are of different models: {shapes_differ}"

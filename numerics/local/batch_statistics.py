@@ -140,7 +140,7 @@ def _widened(value: torch.Tensor, kept: int, every: int, *, other: bool) -> torc
         return value
     more = torch.cat([value] * (every // kept + 1))[: every - kept]
     if other and value.is_floating_point():
-        more = more / 2
+        more = more.flip(-1) / -2
     elif other and value.dtype != torch.bool and int(value.max()) > 1:
         first = more.flatten()[0] if more.dim() == 1 else more[(slice(None), *[slice(0, 1)] * (more.dim() - 1))]
         more = first.expand(more.shape)
