@@ -27,7 +27,7 @@ _REMEDY: Final = (
     f"meant, declare it with {_DECLARED}"
 )
 _BUFFERS: Final = (
-    "all-reduce or broadcast what each rank gathered before it is saved (torch.nn.SyncBatchNorm keeps equal statistics); "
+    "all-reduce or broadcast what each rank gathered before it is saved (torch.nn.SyncBatchNorm keeps them equal); "
     f"if it is meant, declare it with {_DECLARED}"
 )
 
@@ -72,19 +72,26 @@ def _places(run: Columns) -> tuple[int, int]:
 def _parts(places: tuple[int, int]) -> str:
     """Return that parts of a batch are computed over apart, in words; "" where there is one part."""
     ranks, numbers = places
-    kinds = [f"data-parallel rank (of {ranks})"] * (ranks > 1) + [f"micro-batch (of {numbers})"] * (numbers > 1)
+    kinds = [f"data-parallel rank (of {ranks})"] * (ranks > 1) + [f"micro-batch (of {numbers})"] * (
+        numbers > 1
+    )
     return f"each {' and '.join(kinds)} takes its own part" if kinds else ""
 
 
 def _beside(mine: tuple[int, int], other: tuple[int, int]) -> str:
     """Return how two runs split the batch."""
-    sides = [f"{ranks} data-parallel rank{'s' * (ranks > 1)} with {n} micro-batch{'es' * (n > 1)}" for ranks, n in (mine, other)]
+    sides = [
+        f"{ranks} data-parallel rank{'s' * (ranks > 1)} with {n} micro-batch{'es' * (n > 1)}"
+        for ranks, n in (mine, other)
+    ]
     return f"the run splits the batch otherwise than the baseline ({sides[0]} against {sides[1]})"
 
 
 def _apart(run: Columns, tensors: TensorTable, name: str) -> bool | None:
     """Return whether the output that shows the statistics differs by more than roundings in the first step it has."""
-    wanted = run.named("tensor", name)[tensors.left] & (tensors.left >= 0) & (tensors.status != Status.UNMATCHED)
+    wanted = (
+        run.named("tensor", name)[tensors.left] & (tensors.left >= 0) & (tensors.status != Status.UNMATCHED)
+    )
     rows = np.flatnonzero(wanted & run.named("phase", "forward")[tensors.left])
     if not len(rows):
         return None

@@ -8,7 +8,7 @@ from numerics.columns import Columns
 from numerics.comparison.summary import incomparable
 from numerics.findings import CompareFinding
 from numerics.local.recorded import UNPLACED
-from numerics.thresholds.report import NAMES_IN_SENTENCE
+from numerics.thresholds.report import LISTED_NAMES
 
 
 def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
@@ -20,17 +20,21 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
     both = sorted(mine.keys() & other.keys())
     folders = run.capture.folder, baseline.capture.folder
     if not both:
-        sides = [f"{folder} has {_listed(names)}" for folder, names in zip(folders, (mine, other), strict=True)]
+        sides = [
+            f"{folder} has {_listed(names)}" for folder, names in zip(folders, (mine, other), strict=True)
+        ]
         return incomparable(
             run,
             baseline,
-            f"{folders[0]} and {folders[1]} have no tensor in common, for no name stands in both: {'; '.join(sides)}. They "
-            "are of different models, or modules of a part (a stage) do not bear the names of the whole model",
+            f"{folders[0]} and {folders[1]} have no tensor in common, for no name stands in both: {'; '.join(sides)}. "
+            "They are of different models, or modules of a part (a stage) do not bear the names of the whole model",
         )
     unplaced = next((side for side in (run, baseline) if _unplaced(side)), None)
     if unplaced is None:
         return incomparable(
-            run, baseline, f"{folders[0]} and {folders[1]} have no tensor in common: no step or part is in both captures"
+            run,
+            baseline,
+            f"{folders[0]} and {folders[1]} have no tensor in common: no step or part is in both captures",
         )
     state = [name for name in both if run.name("kind", mine[name]) == "param"] or both
     apart = [name for name in state if run.name("boxes", mine[name]) != baseline.name("boxes", other[name])]
@@ -43,13 +47,13 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
         incomparable(
             run,
             baseline,
-            f"{len(both)} tensors bear the same names in both captures, but in {unplaced.capture.folder} several ranks share "
-            "a data-parallel index and hold plain tensors, which do not say whether they are copies, parts of the whole or "
-            f"stages of a pipeline ({name} is {shapes[0]}, {shapes[1]}): the captures alone cannot be compared",
+            f"{len(both)} tensors bear the same names in both captures, but in {unplaced.capture.folder} several ranks "
+            "share a data-parallel index and hold plain tensors, which do not say whether they are copies, parts of the whole "
+            f"or stages of a pipeline ({name} is {shapes[0]}, {shapes[1]}): the captures alone cannot be compared",
         ),
         verdict="undecided",
-        next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the whole model "
-        "on one process tells how parts make it up), or capture again with `watch(place=...)`",
+        next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the whole "
+        "model on one process tells how parts make it up), or capture again with `watch(place=...)`",
     )
 
 
@@ -67,6 +71,6 @@ def _unplaced(run: Columns) -> bool:
 
 
 def _listed(names: dict[str, int]) -> str:
-    shown = sorted(names)[:NAMES_IN_SENTENCE]
+    shown = sorted(names)[:LISTED_NAMES]
     more = len(names) - len(shown)
     return (", ".join(shown) or "no parameter or activation") + (f" and {more} more" if more > 0 else "")

@@ -5,8 +5,8 @@ from collections import Counter
 import torch
 
 from numerics.columns import Columns
-from numerics.local.recorded import RecordedRun
 from numerics.local.rank_positions import ANEW, positions_begin_anew
+from numerics.local.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
 
 

@@ -17,7 +17,6 @@ from torch import nn
 from numerics.local.judgement import ratio
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.record.wrapped_models import clean_name, first_tensor
-from numerics.schema import TARGET
 from numerics.thresholds.local import APART_IN_FP64, MOST_BATCHES_TRIED
 
 Tensors = Mapping[str, torch.Tensor]
@@ -56,9 +55,7 @@ class _Run:
         return value[: value.shape[0] // self.rows * self.kept].detach().double()
 
 
-def batch_statistics(
-    state: RecordedStep, place: Place, held: Tensors, loss: Loss | None
-) -> BatchStatistics:
+def batch_statistics(state: RecordedStep, place: Place, held: Tensors, loss: Loss | None) -> BatchStatistics:
     """Return what the model, and the loss where given, compute over the batch of a place.
 
     Where the model cannot run so (other sizes of inputs, or FP64), its layers of batch normalisation tell.
@@ -112,7 +109,10 @@ def _ran(
     """Run the model on a place's sequences and more: copies of these, or `other` ones."""
     kept, every = rows
     run = _Run(every, kept)
-    values = {name: _wide(value.detach().clone()).requires_grad_(value.is_floating_point()) for name, value in held.items()}
+    values = {
+        name: _wide(value.detach().clone()).requires_grad_(value.is_floating_point())
+        for name, value in held.items()
+    }
     values |= {name: _wide(value.detach().clone()) for name, value in state.model.named_buffers()}
     inputs = {name: _widened(value, kept, every, other=other) for name, value in given.items()}
     args = [inputs[name] for name in inputs if name.isdigit()]
@@ -142,7 +142,9 @@ def _widened(value: torch.Tensor, kept: int, every: int, *, other: bool) -> torc
     if other and value.is_floating_point():
         more = more.flip(-1) / -2
     elif other and value.dtype != torch.bool and int(value.max()) > 1:
-        first = more.flatten()[0] if more.dim() == 1 else more[(slice(None), *[slice(0, 1)] * (more.dim() - 1))]
+        first = (
+            more.flatten()[0] if more.dim() == 1 else more[(slice(None), *[slice(0, 1)] * (more.dim() - 1))]
+        )
         more = first.expand(more.shape)
     return torch.cat([value, more])
 
@@ -179,7 +181,11 @@ def _compared(model: nn.Module, same: _Run, other: _Run) -> BatchStatistics | No
     if first is None:
         return _of_loss(model, same, other)
     name, side, _ = same.seen[first]
-    gave = next(n for n in range(first, len(changed)) if same.seen[n][1] == "out" and (changed[n] or n == len(changed) - 1))
+    gave = next(
+        n
+        for n in range(first, len(changed))
+        if same.seen[n][1] == "out" and (changed[n] or n == len(changed) - 1)
+    )
     tensor = f"{same.seen[gave][0]}.out" if same.seen[gave][0] else "out"
     own = side == "in"
     return BatchStatistics(f"the code before {name}" if own else _named(model, name), tensor)
@@ -198,8 +204,15 @@ def _of_loss(model: nn.Module, same: _Run, other: _Run) -> BatchStatistics:
     """Return whether the gradient of one sequence depends on others, but for one factor of all: a mean's count."""
     if [name for name, _ in same.grads] != [name for name, _ in other.grads] or not same.grads:
         return BatchStatistics()
-    pairs = [(name, same.of_kept(a), other.of_kept(b), a, b) for (name, a), (_, b) in zip(same.grads, other.grads, strict=True)]
-    known = [pair for pair in pairs if pair[1] is not None and pair[2] is not None and pair[1].shape == pair[2].shape]
+    pairs = [
+        (name, same.of_kept(a), other.of_kept(b), a, b)
+        for (name, a), (_, b) in zip(same.grads, other.grads, strict=True)
+    ]
+    known = [
+        pair
+        for pair in pairs
+        if pair[1] is not None and pair[2] is not None and pair[1].shape == pair[2].shape
+    ]
     factors = [ratio(b, a) for _, a, b, *_ in known if a is not None and b is not None]
     factor = next((f for f in factors if f), None)
     if factor is None:

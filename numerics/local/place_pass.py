@@ -85,7 +85,9 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, repeated: 
 
 def explained_by_positions(state: RecordedStep, place: Place, held: Tensors, found: PlacePass) -> PlacePass:
     """Return what was judged of a place, and say so where local positions give the outputs that are wrong in it."""
-    keys = [k for k, c in _numbered(found.checks) if c.phase == "forward" and c.judged.standing == Standing.BEYOND]
+    keys = [
+        k for k, c in _numbered(found.checks) if c.phase == "forward" and c.judged.standing == Standing.BEYOND
+    ]
     cut = state.recorded.sequence_cut(state.step, place) if keys else None
     if cut is None or not any(_right_with(state, place, held, keys, one) for one in tried_positions(cut)):
         return found

@@ -103,7 +103,9 @@ def prove(
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
-    found = replace(found, statistics=statistics.found, told=statistics.told, doubts=local_position_doubts(recorded))
+    found = replace(
+        found, statistics=statistics.found, told=statistics.told, doubts=local_position_doubts(recorded)
+    )
     return _completed(found, losses, check_rates(recorded, schedule), draws)
 
 

@@ -22,7 +22,9 @@ from numerics.thresholds.local import LEAST_COUNTED, MOSTLY_COUNTED, SITES_TRIED
 
 _TORCH: Final = str(Path(torch.__file__).parent)
 
-ANEW: Final = "begins anew on each rank that holds a piece of the sequence: its positions are local to the rank"
+ANEW: Final = (
+    "begins anew on each rank that holds a piece of the sequence: its positions are local to the rank"
+)
 
 IN_MODEL: Final = (
     "its positions are local to each rank: they begin anew where a rank's piece of the sequence begins, and with such "
@@ -61,7 +63,7 @@ def positions_begin_anew(recorded: RecordedRun, step: int, name: str) -> bool:
 
 
 def _along(recorded: RecordedRun, row: int, dim: int) -> torch.Tensor | None:
-    """Return a rank's whole numbers with dimension `dim` last, its boxes one after another along it; None for others."""
+    """Return a rank's whole numbers with `dim` last, its boxes one after another along it; None for others."""
     flat = recorded.local(row)
     if flat is None or flat.is_floating_point() or flat.dtype == torch.bool:
         return None
@@ -104,7 +106,7 @@ class LocalPositions:
 
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
         dims = [dim for dim, size in enumerate(value.shape) if size == self.cut.length]
-        if len(dims) != 1 or value.dim() < 2:  # noqa: PLR2004 - a table has rows and columns
+        if len(dims) != 1 or value.dim() < 2:
             return value
         return torch.index_select(value, dims[0], self.cut.local)
 
@@ -136,7 +138,7 @@ class _Local(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's is u
         if name != "slice" or id(args[0]) not in self._state:
             return made
         dim = int(args[1]) if len(args) > 1 else 0
-        first = len(args) <= 2 or not args[2]  # noqa: PLR2004 - slice(tensor, dim, start, end)
+        first = len(args) <= 2 or not args[2]
         if not first or made.shape[dim] != self._length or made.shape == args[0].shape:
             return made
         return torch.index_select(args[0], dim, self._local) if self._here() else made

@@ -29,7 +29,9 @@ class StatisticsChecks:
         """A sentence where ranks shared their statistics."""
         if not self.found.shared:
             return ()
-        return (f"batch statistics: {self.found.words} computes over the sequences of all data-parallel ranks",)
+        return (
+            f"batch statistics: {self.found.words} computes over the sequences of all data-parallel ranks",
+        )
 
     def judged(self, state: RecordedStep, held: Tensors, each: Passes) -> Passes:
         """Return the passes of a step's places, or of its micro-batches over all ranks where these shared statistics.

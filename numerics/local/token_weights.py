@@ -19,7 +19,6 @@ from numerics.thresholds.local import (
     WEIGHT_ULPS,
 )
 
-
 Part = tuple[int, int, int]
 """Data-parallel index, micro-batch, and the number of the piece of its sequences that some of its ranks hold."""
 
@@ -109,7 +108,9 @@ def _mean_of_means(places: Mapping[Part, Weights], typical: Mapping[Part, float]
     if len({part for *_, part in places}) > 1:
         by = {
             "ranks that hold pieces of the sequences (context parallelism)": lambda p: (p[0], -1, p[2]),
-            "micro-batches of each rank that holds a piece of the sequences (context parallelism)": lambda p: p,
+            "micro-batches of each rank that holds a piece of the sequences (context parallelism)": lambda p: (
+                p
+            ),
             "pieces of the sequences over all data-parallel ranks": lambda p: (-1, -1, p[2]),
             **{words: part for words, part in by.items() if words != "micro-batches of each rank"},
             "micro-batches of each data-parallel rank": lambda p: (p[0], p[1], -1),

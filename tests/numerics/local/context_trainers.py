@@ -55,7 +55,10 @@ class Decoder(nn.Module):
         if self.cut is None:
             mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            true, every = torch.tensor(self.cut[dist.get_rank()]), torch.tensor(sum(self.cut, []))
+            true, every = (
+                torch.tensor(self.cut[dist.get_rank()]),
+                torch.tensor([at for held in self.cut for at in held]),
+            )
             k, v = Gathered.apply(k, self.cut), Gathered.apply(v, self.cut)
             mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=true[:, None] >= every)
         return self.head(x + self.out(mixed))
@@ -73,7 +76,9 @@ def build(positions="learned"):
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def trained(rank, world, store, out, cut="even", *, positions="learned", local=False, placed=True, means=False):
+def trained(
+    rank, world, store, out, cut="even", *, positions="learned", local=False, placed=True, means=False
+):
     """Train one step of two micro-batches; capture values into `out`."""
     torch.set_num_threads(1)
     model, optimizer = build(positions)

@@ -85,4 +85,4 @@ def test_parts_alone_ask_for_a_model(ranks, tmp_path, kind):
     assert "tensors bear the same names in both captures" in found.reason
     assert found.next.startswith("numerics compare --model")
     assert "watch(place=...)" in found.next
-    assert (("16x32 on rank 0" in found.reason) == (kind == "tensor")), found.reason
+    assert ("16x32 on rank 0" in found.reason) == (kind == "tensor"), found.reason
