@@ -36,6 +36,16 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
             baseline,
             f"{folders[0]} and {folders[1]} have no tensor in common: no step or part is in both captures",
         )
+    return _unplaced_parts(run, baseline, unplaced, (mine, other))
+
+
+def _unplaced_parts(
+    run: Columns, baseline: Columns, unplaced: Columns, rows: tuple[dict[str, int], dict[str, int]]
+) -> CompareFinding:
+    """Return the finding on captures of the same names, of which `unplaced` does not say what parts it holds."""
+    mine, other = rows
+    both = sorted(mine.keys() & other.keys())
+    folders = run.capture.folder, baseline.capture.folder
     state = [name for name in both if run.name("kind", mine[name]) == "param"] or both
     apart = [name for name in state if run.name("boxes", mine[name]) != baseline.name("boxes", other[name])]
     name = (apart or state)[0]
@@ -48,12 +58,12 @@ def nothing_in_common(run: Columns, baseline: Columns) -> CompareFinding:
             run,
             baseline,
             f"{len(both)} tensors bear the same names in both captures, but in {unplaced.capture.folder} several ranks "
-            "share a data-parallel index and hold plain tensors, which do not say whether they are copies, parts of the whole "
-            f"or stages of a pipeline ({name} is {shapes[0]}, {shapes[1]}): the captures alone cannot be compared",
+            "share a data-parallel index and hold plain tensors, which do not say whether they are copies, parts "
+            f"of the whole or stages of a pipeline ({name} is {shapes[0]}, {shapes[1]}): the captures alone cannot be compared",
         ),
         verdict="undecided",
-        next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the whole "
-        "model on one process tells how parts make it up), or capture again with `watch(place=...)`",
+        next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the "
+        "whole model on one process tells how parts make it up), or capture again with `watch(place=...)`",
     )
 
 

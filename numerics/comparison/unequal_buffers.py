@@ -4,6 +4,7 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.schema import BUFFER
+from tracekit.axes import AXES
 
 
 def statistics_declared(run: Columns) -> bool:
@@ -18,12 +19,13 @@ def unequal_buffers(run: Columns) -> str:
     Ranks that share an index and all coordinates hold parts that the record does not tell apart.
     """
     rows = np.flatnonzero(run.named("phase", "step") & run.named("kind", "input"))
-    held: dict[tuple[int, str, int, int, int], dict[int, set[int]]] = {}
+    held: dict[tuple[int, str, tuple[int, ...]], dict[int, set[int]]] = {}
     for row in rows.tolist():
         name = run.name("tensor", row)
         if name.startswith(BUFFER):
-            step, tp, cp, pp, dp = (int(run[column][row]) for column in ("step", "tp", "cp", "pp", "dp"))
-            held.setdefault((step, name, tp, cp, pp), {}).setdefault(dp, set()).add(int(run.digest[row]))
+            part = tuple(int(run[axis][row]) for axis in AXES if axis != "dp")
+            by_rank = held.setdefault((int(run["step"][row]), name, part), {})
+            by_rank.setdefault(int(run["dp"][row]), set()).add(int(run.digest[row]))
     unequal = [
         (key[0], key[1])
         for key, by in sorted(held.items())

@@ -259,6 +259,11 @@ def _walked(
             buffers = positions.tables(buffers)
             around.enter_context(positions.within({**values, **buffers}))
         walk.run(state.model, {**values, **buffers}, args, kwargs)
+    return _walk_of(walk, values, masks, use)
+
+
+def _walk_of(walk: ForcedPass, values: Tensors, masks: DropoutMasks, use: GeneratorUse) -> _Walk:
+    """Return what a forced pass with these weights left behind."""
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     drawing = use.drawing - masks.judged

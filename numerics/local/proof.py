@@ -78,15 +78,19 @@ def prove(
     InputError where the capture holds no values, or none of the model's inputs.
     """
     recorded = RecordedRun(run)
-    steps = recorded.steps
-    if not steps or not run.capture.values:
+    if not (steps := recorded.steps) or not run.capture.values:
         raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
     torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
-    statistics = StatisticsChecks(loss)
+    learned, losses, draws, statistics = (
+        LearnedOrders(),
+        LossChecks(),
+        RepeatedDraws(),
+        StatisticsChecks(loss),
+    )
+    spread = ""
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
@@ -103,20 +107,20 @@ def prove(
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
-    found = replace(
-        found, statistics=statistics.found, told=statistics.told, doubts=local_position_doubts(recorded)
-    )
-    return _completed(found, losses, check_rates(recorded, schedule), draws)
+    found = replace(found, statistics=statistics.found, told=statistics.told)
+    return _completed(found, losses, check_rates(recorded, schedule), draws, recorded)
 
 
-def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws) -> LocalProof:
+def _completed(
+    proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws, recorded: RecordedRun
+) -> LocalProof:
     """Return a proof with what is known of the loss, the learning rates and random numbers that repeat."""
     return replace(
         proof,
         checks=(*rates.checks, *draws.checks(), *proof.checks),
         unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
-            *proof.doubts,
+            *local_position_doubts(recorded),
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,

@@ -38,9 +38,9 @@ def answered(layer, run, baseline=None):
     ("layer", "words"),
     [
         ("batch", "norm (BatchNorm1d)"),
-        ("cumulative", "norm (BatchNorm1d)"),
-        ("untracked", "norm (BatchNorm1d)"),
-        ("mean taken", "norm (MeanTaken)"),
+        pytest.param("cumulative", "norm (BatchNorm1d)", marks=pytest.mark.slow),
+        pytest.param("untracked", "norm (BatchNorm1d)", marks=pytest.mark.slow),
+        pytest.param("mean taken", "norm (MeanTaken)", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("split", ["two", "ddp"])
