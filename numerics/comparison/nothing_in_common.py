@@ -59,7 +59,8 @@ def _unplaced_parts(
             baseline,
             f"{len(both)} tensors bear the same names in both captures, but in {unplaced.capture.folder} several ranks "
             "share a data-parallel index and hold plain tensors, which do not say whether they are copies, parts "
-            f"of the whole or stages of a pipeline ({name} is {shapes[0]}, {shapes[1]}): the captures alone cannot be compared",
+            f"of the whole or stages of a pipeline ({name} is {shapes[0]}, "
+            f"{shapes[1]}): the captures alone cannot be compared",
         ),
         verdict="undecided",
         next=f"numerics compare --model FILE.py:FUNCTION --parallel {folders[0]} --baseline {folders[1]} (the "

@@ -100,10 +100,10 @@ def prove(
         checks += check_copies(state)
         checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws, statistics)
         checks += check_update(state, optimizer, unseen)
-    grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
-    checks = [*losses.checks, *checks]
-    if len(run.capture.environments) == 1:  # other machines may run other kernels
-        checks = without_lone_ranks(checks)
+    grads, checks = _gradients_of(RecordedStep(recorded, model, steps[0])), [*losses.checks, *checks]
+    checks = (
+        without_lone_ranks(checks) if len(run.capture.environments) == 1 else checks
+    )  # of one kind of kernels
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
