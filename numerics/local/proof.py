@@ -78,9 +78,7 @@ def prove(
     InputError where the capture holds no values, or none of the model's inputs.
     """
     recorded = RecordedRun(run)
-    if not (steps := recorded.steps) or not run.capture.values:
-        raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
-    torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
+    steps = _provable_steps(recorded)
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
@@ -92,8 +90,7 @@ def prove(
     )
     spread = ""
     for step in steps:
-        if progress is not None:
-            progress(f"step {step} of {steps[-1]}")
+        told(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
@@ -109,6 +106,15 @@ def prove(
     )
     found = replace(found, statistics=statistics.found, told=statistics.told)
     return _completed(found, losses, check_rates(recorded, schedule), draws, recorded)
+
+
+def _provable_steps(recorded: RecordedRun) -> list[int]:
+    """Return the steps of a run, and compute with its threads. InputError where the capture holds no values."""
+    run, steps = recorded.run, recorded.steps
+    if not steps or not run.capture.values:
+        raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
+    torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
+    return steps
 
 
 def _completed(
