@@ -82,25 +82,21 @@ def prove(
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
-    learned, losses, draws, statistics = (
-        LearnedOrders(),
-        LossChecks(),
-        RepeatedDraws(),
-        StatisticsChecks(loss),
-    )
-    spread = ""
+    learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
+    statistics = StatisticsChecks(loss)
     for step in steps:
-        told(f"step {step} of {steps[-1]}")
+        if progress is not None:
+            progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
         checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws, statistics)
         checks += check_update(state, optimizer, unseen)
-    grads, checks = _gradients_of(RecordedStep(recorded, model, steps[0])), [*losses.checks, *checks]
-    checks = (
-        without_lone_ranks(checks) if len(run.capture.environments) == 1 else checks
-    )  # of one kind of kernels
+    grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
+    checks = [*losses.checks, *checks]
+    if len(run.capture.environments) == 1:  # other machines may run other kernels
+        checks = without_lone_ranks(checks)
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
