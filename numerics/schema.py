@@ -67,6 +67,9 @@ TARGET: Final = "target."
 RANDOM: Final = "rng."
 """Start of an input's name that holds the state of a random-number generator before a forward; its device follows."""
 
+BUFFER: Final = "buffer."
+"""Start of an input's name that holds a buffer of the model; its name follows. Each rank records its own."""
+
 AUTOCAST: Final = "autocast."
 """Start of an input's name that says how a forward casts by itself; the device and the format follow."""
 

@@ -26,8 +26,9 @@ from numerics.comparison.local_answer import (
 from numerics.comparison.local_scope import not_checked
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
+from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
-from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
+from numerics.comparison.preconditions import thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
 from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
@@ -79,9 +80,12 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     after = resumed_after(run, base)
     run = run if after is None else counted_from(run, after)
     tensors = by_tensor(run, base)
-    reason = _other_model(run, base, tensors, proved=options is not None and options.prove is not None)
+    reason = _other_model(run, tensors, base)
     if reason is not None:
         return incomparable(run, base, reason)
+    proved = options is not None and options.prove is not None
+    if not proved and not computed_in_common(run, tensors).any():  # a proof needs none
+        return nothing_in_common(run, base)
     note = thread_note(run.capture, base.capture)
     lost = [] if after is None else lost_state(run, base, after)
     goes_on = "" if after is None else generators_note(run, base, after)
@@ -89,23 +93,19 @@ def compare(parallel: Path, baseline: Path | None, options: Options | None = Non
     return _compared(run, base, tensors, options or Options(), notes, lost, goes_on)
 
 
-def _other_model(run: Columns, baseline: Columns, tensors: TensorTable, *, proved: bool) -> str | None:
-    """Return a sentence where the runs are of different models: a parameter of another shape, or no common tensor.
-
-    A run that is `proved` locally needs no tensor in common with its baseline.
-    """
+def _other_model(run: Columns, tensors: TensorTable, baseline: Columns) -> str | None:
+    """Return a sentence where the runs are of different models, for they hold a parameter of another shape."""
     own = run.names.number
     state = np.isin(tensors.kind, [own(kind) for kind in ("param", "param_grad", "optimizer")])
     wrong = np.flatnonzero(tensors.shapes_differ & state)
-    text = None
-    if len(wrong):
-        left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
-        text = (
-            f"{run.name('tensor', left)} is {run.name('global_shape', left) or 'a scalar'} in {run.capture.folder} "
-            f"and {baseline.name('global_shape', right) or 'a scalar'} in {baseline.capture.folder}"
-        )
-    shared = 1 if proved else int(computed_in_common(run, tensors).sum())
-    return other_model(run.capture, baseline.capture, shared, text)
+    if not len(wrong):
+        return None
+    left, right = int(tensors.left[wrong[0]]), int(tensors.right[wrong[0]])
+    return (
+        f"the runs are of different models: {run.name('tensor', left)} is "
+        f"{run.name('global_shape', left) or 'a scalar'} in {run.capture.folder} and "
+        f"{baseline.name('global_shape', right) or 'a scalar'} in {baseline.capture.folder}"
+    )
 
 
 def _compared(

@@ -4,12 +4,14 @@ import numpy as np
 
 from numerics.columns import Columns
 from numerics.comparison.baseline_beside import other_baseline, parted
+from numerics.comparison.by_design import differs_by_design
 from numerics.comparison.first_divergence import at_row
 from numerics.comparison.local_scope import never_seen_sent, not_checked, scope_of
 from numerics.comparison.loss_scale import other_loss, other_weights
 from numerics.comparison.mesh_axes import axis_sizes
 from numerics.comparison.other_inputs import other_inputs
 from numerics.comparison.other_weights import other_formats, other_initial_weights
+from numerics.comparison.unequal_buffers import statistics_declared
 from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, equal_runs
 from numerics.findings import Divergence
 from numerics.local.judgement import Standing
@@ -48,12 +50,28 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return Decision("bug", "invariant", case.broken[0].sentence)
     other = None if case.apart and case.apart.inputs else other_inputs(case.run, case.baseline)
     other = other or other_initial_weights(case)
-    other = other or (other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline))
+    if other:
+        return other_baseline(case, other) or Decision("bug", "local", other)
+    design = None if proof.spread else differs_by_design(case, proof)
+    if design is not None:
+        return design
+    other = _other_loss(case, proof, baseline)
     if other:
         return other_baseline(case, other) or Decision("bug", "local", other)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
     wrong = None if baseline is None else first_wrong(baseline)
     return parted(case, found, proof, baseline, "" if wrong is None else _reason(wrong))
+
+
+def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str | None:
+    """Return a sentence where the run's loss is scaled or weighted otherwise than the baseline's; None where it is not.
+
+    Where the runs drew other random numbers, what positions count is compared. Doubts about the loss explain it.
+    """
+    if _declared(case, proof):
+        return None
+    other = other_weights(proof, baseline) if case.apart else other_loss(proof, case.baseline)
+    return "; ".join([other, *(doubt.sentence for doubt in proof.doubts[:1])]) if other else None
 
 
 def _unplaced(proof: LocalProof) -> Decision:
@@ -142,8 +160,14 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
     formats = other_formats(case)
     if formats:
         return Decision("rounding", "local", f"{given}: {formats}{scope}")
-    why = "" if case.apart is not None else ": only the order of sums can make the runs differ"
+    causes = "the order of sums" + (" and the declared statistics" if _declared(case, proof) else "")
+    why = "" if case.apart is not None else f": only {causes} can make the runs differ"
     return Decision("drift", "local", f"{given}{why}{scope}")
+
+
+def _declared(case: Case, proof: LocalProof) -> bool:
+    """Return whether the model computes over a batch, and the run declares that each part of it does so apart."""
+    return bool(proof.statistics.words) and statistics_declared(case.run)
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:

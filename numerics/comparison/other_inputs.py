@@ -2,16 +2,16 @@
 
 from collections import Counter
 
-import numpy as np
 import torch
 
 from numerics.columns import Columns
+from numerics.local.rank_positions import ANEW, positions_begin_anew
 from numerics.local.recorded import RecordedRun
 from numerics.thresholds.comparison import MAX_ELEMENTS
 
 
 def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
-    """Return a sentence where a step's integer inputs are not the baseline's; None otherwise, or where nobody can tell.
+    """Return a sentence where a step's integer inputs are not the baseline's; None otherwise, or where it is unknown.
 
     Sequences are compared as a set: which rank and micro-batch reads which changes no sum but its order.
     """
@@ -25,6 +25,8 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
                 continue
             if sum(here.values()) != sum(there.values()):
                 continue  # recorded in other parts
+            if positions_begin_anew(mine, step, name):
+                return f"{name} in step {step} {ANEW}; the baseline's positions count through each sequence"
             count = sum((here - there).values())
             return (
                 f"{count} of {sum(here.values())} sequences of {name} in step {step} are not the baseline's: the runs "
@@ -34,22 +36,19 @@ def other_inputs(run: Columns, baseline: Columns | None) -> str | None:
 
 
 def _sequences(recorded: RecordedRun, step: int, name: str) -> Counter[bytes] | None:
-    """Return the sequences of an integer input, each copy of a data-parallel rank once; None where some are unknown."""
-    run = recorded.run
-    rows = recorded.rows(step, "forward", "input", name)
-    stages = run["pp"][rows] if rows else np.zeros(0, np.int64)
+    """Return the sequences of an integer input, put together from the pieces of all ranks; None where unknown.
+
+    A copy counts once. Pieces whose place in the sequence was not recorded leave the sequences unknown.
+    """
     found: Counter[bytes] = Counter()
-    seen: set[tuple[int, int]] = set()
     total = 0
-    for row in [row for row, stage in zip(rows, stages, strict=True) if stage == stages.min()]:
-        place = (int(run["dp"][row]), int(run["micro_batch"][row]))
-        if place in seen:
-            continue
-        seen.add(place)
-        whole = recorded.whole([row], None, batch=True)
-        total += int(run["numel"][row])
-        if not whole or whole[0].tensor.is_floating_point() or total > MAX_ELEMENTS:
+    for place in recorded.places(step):
+        tensor = recorded.input(step, name, place)
+        if tensor is None or tensor.is_floating_point():
             return None
-        tensor = whole[0].tensor.to(torch.int64)
+        total += tensor.numel()
+        if total > MAX_ELEMENTS:
+            return None
+        tensor = tensor.to(torch.int64)
         found.update(part.numpy().tobytes() for part in (tensor if tensor.dim() else tensor[None]))
     return found or None

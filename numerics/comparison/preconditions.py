@@ -99,12 +99,3 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _short(value: Any) -> str:
     text = "not said" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
-
-
-def other_model(left: Capture, right: Capture, shared: int, shapes_differ: str | None) -> str | None:
-    """Return a sentence where the captures are of different models: no common tensor, or one of another shape."""
-    if shapes_differ is not None:
-        return f"the runs are of different models: {shapes_differ}"
-    if not shared:
-        return f"{left.folder} and {right.folder} have no tensor in common: they are of different models or captures"
-    return None

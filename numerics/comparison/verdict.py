@@ -23,6 +23,7 @@ from numerics.comparison.explanation import Explanation
 from numerics.comparison.next_step import what_decides, what_tells_rounding
 from numerics.comparison.row_table import RowTable
 from numerics.comparison.tensor_table import Status, TensorTable
+from numerics.comparison.unequal_buffers import unequal_buffers
 from numerics.findings import Proof, Verdict
 from numerics.order.plan_differences import PlanDifference
 from numerics.schema import LEARNING_RATE
@@ -99,7 +100,9 @@ def decide(case: Case) -> Decision:
         )
     state = "run and baseline differ" if kinds is not None else "there is no baseline"
     state += f" ({case.apart.sentence})" if case.apart is not None else ""
-    return Decision("undecided", "none", f"{state}, and {case.no_replay}", case.decide)
+    buffers = unequal_buffers(case.run)
+    apart = f"; {buffers}: different by design where each takes its own statistics" if buffers else ""
+    return Decision("undecided", "none", f"{state}, and {case.no_replay}{apart}", case.decide)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from numerics.local.loss_weights import LossWeights
 from numerics.local.padding_checks import PaddingChecks
 from numerics.local.recorded import Reading, same_bits
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.schema import TARGET
 from numerics.thresholds.local import SCALE_TOLERANCE
 
 Loss = Callable[..., torch.Tensor]
@@ -76,12 +75,8 @@ def check_loss(state: RecordedStep, loss: Loss, into: LossChecks) -> None:
 def _made(state: RecordedStep, loss: Loss, place: Place) -> _Made | None:
     """Compute loss and gradient of a place; None where something was not recorded."""
     output = state.given(place, "activation", ROOT)
-    targets = [
-        state.given(place, "input", name)
-        for name in state.recorded.names(state.step, "forward", "input")
-        if name.startswith(TARGET)
-    ]
-    if output is None or not targets or any(target is None for target in targets):
+    targets = state.targets(place)
+    if output is None or not targets:
         return None
     recorded = state.activation_gradient(place, ROOT_GRADIENT, 0, 1, tuple(output.shape))
     if not recorded or not output.is_floating_point():
@@ -95,7 +90,7 @@ def _made(state: RecordedStep, loss: Loss, place: Place) -> _Made | None:
 
 
 def _run(
-    loss: Loss, output: torch.Tensor, targets: list[torch.Tensor | None]
+    loss: Loss, output: torch.Tensor, targets: list[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     output = output.requires_grad_()
     value = loss(output, *targets)

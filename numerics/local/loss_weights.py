@@ -1,6 +1,6 @@
 """What a run's loss makes of its positions, where no loss function is given: told, or doubted where it is no mean."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -10,7 +10,7 @@ from numerics.local.local_check import Doubt
 from numerics.local.padding import Inputs, several_sequences
 from numerics.local.parameter_gradients import Scale
 from numerics.local.recorded_step import Place, RecordedStep
-from numerics.local.token_weights import Weights, divisor, masked_positions, unequal_shares, weights_of
+from numerics.local.token_weights import Part, Weights, divisor, masked_positions, unequal_shares, weights_of
 from tracekit.errors import InputError
 
 ATTENTION_MASK: Final = "in.attention_mask"
@@ -49,9 +49,10 @@ def read_weights(
     if not counted or len(read) < len(places):
         return
     doubts = [_masked(state, counted)]
-    alike = all(one.alike for one in counted.values())
+    parts = {part: one for place, held in counted.items() for part, one in _parts(state, place, held).items()}
+    alike = all(one.alike for one in parts.values())
     if alike:
-        unequal = unequal_shares(counted)
+        unequal = unequal_shares(parts)
         doubts += [unequal or divisor(read, _factors(state, scale))]
     if not into.told:
         into.told.append(_in_words(state.step, read, alike=alike))
@@ -72,6 +73,17 @@ def weights_of_positions(
     counted = [one.rows[one.rows != 0] for one in read.values()]
     found = torch.cat(counted) * scale.factor
     return found.sort().values if bool(found.isfinite().all()) else None
+
+
+def _parts(state: RecordedStep, place: Place, weights: Weights) -> dict[Part, Weights]:
+    """Return the weights of the positions that each rank holds of a place's sequences, where ranks hold pieces."""
+    cut = state.recorded.sequence_cut(state.step, place)
+    if cut is None or weights.rows.dim() <= cut.dim or weights.rows.shape[cut.dim] != cut.length:
+        return {(*place, 0): weights}
+    pieces = {tuple(held.tolist()): held for _, held in sorted(cut.pieces.items())}
+    parts = [weights.rows.index_select(cut.dim, held) for held in pieces.values()]
+    counted = {(*place, n): replace(weights, rows=rows) for n, rows in enumerate(parts)}
+    return {part: one for part, one in counted.items() if one.count}
 
 
 def _of_place(state: RecordedStep, place: Place) -> Weights | None:

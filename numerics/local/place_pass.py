@@ -15,6 +15,7 @@ from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
 from numerics.local.recomputation import without_recomputation
 from numerics.local.recorded import same_bits
+from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE
@@ -94,6 +95,33 @@ def judged_place(state: RecordedStep, place: Place, held: Tensors, *, asked: boo
     checks = [_left_open(c) if key in touched else c for key, c in _numbered(found.checks)]
     grads = {name: _unknown(g) if _changes(name, exact, other) else g for name, g in found.grads.items()}
     return replace(found, checks=checks, grads=grads)
+
+
+def explained_by_positions(state: RecordedStep, place: Place, held: Tensors, found: PlacePass) -> PlacePass:
+    """Return what was judged of a place, and say so where local positions give the outputs that are wrong in it."""
+    keys = [
+        k for k, c in _numbered(found.checks) if c.phase == "forward" and c.judged.standing == Standing.BEYOND
+    ]
+    cut = state.recorded.sequence_cut(state.step, place) if keys else None
+    if cut is None or not any(_right_with(state, place, held, keys, one) for one in tried_positions(cut)):
+        return found
+    first = next(n for n, (key, _) in enumerate(_numbered(found.checks)) if key == keys[0])
+    checks = list(found.checks)
+    checks[first] = replace(checks[first], judged=replace(checks[first].judged, relation=IN_MODEL, lone=""))
+    return replace(found, checks=checks)
+
+
+def _right_with(
+    state: RecordedStep, place: Place, held: Tensors, keys: list[_Key], positions: LocalPositions
+) -> bool:
+    """Return whether the outputs of `keys` are right with such positions."""
+    with carrying(state.parts):
+        try:
+            walk = _walked(state, place, held, state.random_state(place), bounds=True, positions=positions)
+        except Exception:  # noqa: BLE001 - the user's model may raise anything where its numbers are exchanged
+            return False
+    standing = {key: check.judged.standing for key, check in _numbered(walk.checks)}
+    return all(standing.get(key, Standing.BEYOND) <= Standing.WITHIN for key in keys)
 
 
 def _numbered(checks: list[Check]) -> list[tuple[_Key, Check]]:
@@ -230,10 +258,12 @@ def _walked(
     *,
     bounds: bool,
     counts: bool = False,
+    positions: LocalPositions | None = None,
 ) -> _Walk:
     """Run forward and backward of one place on recorded values.
 
-    `drawn` is the state of the generator of random numbers from which the run's forward drew.
+    `drawn` is the state of the generator of random numbers from which the run's forward drew. `positions` gives the
+    model positions that begin anew on each rank.
     """
     values = {
         name: (known(v) if bounds else v.clone()).requires_grad_(v.is_floating_point())
@@ -255,7 +285,16 @@ def _walked(
         if not bounds:
             around.enter_context(use.on(state.model))
         around.enter_context(masks.on(state.model))
-        walk.run(state.model, values, args, kwargs)
+        buffers = state.buffers(place)
+        if positions is not None:
+            buffers = positions.tables(buffers)
+            around.enter_context(positions.within({**values, **buffers}))
+        walk.run(state.model, {**values, **buffers}, args, kwargs)
+    return _walk_of(walk, values, masks, use)
+
+
+def _walk_of(walk: ForcedPass, values: Tensors, masks: DropoutMasks, use: GeneratorUse) -> _Walk:
+    """Return what a forced pass with these weights left behind."""
     grads = {name: v.grad for name, v in values.items() if v.grad is not None}
     checks = [c for c in walk.checks if c.tensor != ROOT_GRADIENT]
     drawing = use.drawing - masks.judged

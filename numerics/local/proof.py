@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from numerics.columns import Columns
+from numerics.local.batch_statistics import BatchStatistics
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import Check
 from numerics.local.gradient_checks import check_added, check_copies, check_gradients
@@ -24,9 +25,11 @@ from numerics.local.loss_check import Loss, LossChecks, check_loss
 from numerics.local.loss_weights import read_weights, weights_by_place, weights_of_positions
 from numerics.local.parameter_gradients import Scale, Sum
 from numerics.local.place_pass import judged_place
+from numerics.local.rank_positions import local_position_doubts
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import RecordedStep
 from numerics.local.repeated_draws import RepeatedDraws
+from numerics.local.statistics_checks import StatisticsChecks
 from numerics.local.update_checks import check_update
 from tracekit.errors import InputError
 
@@ -43,7 +46,8 @@ class LocalProof:
     and no record tells which; `told` says in words what was read from the run that the proof did not need. `random`
     names the outputs that random numbers change directly, and `alike` says in words that data-parallel ranks draw the
     same ones. `weights` is how much each position of the first step counts in the gradients that the optimiser saw,
-    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped.
+    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped. `statistics` are what the
+    model computes over the sequences of a batch.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -59,6 +63,7 @@ class LocalProof:
     random: frozenset[str] = frozenset()
     alike: str = ""
     weights: torch.Tensor | None = None
+    statistics: BatchStatistics = field(default_factory=BatchStatistics)
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -79,14 +84,12 @@ def prove(
     InputError where the capture holds no values, or none of the model's inputs.
     """
     recorded = RecordedRun(run)
-    steps = recorded.steps
-    if not steps or not run.capture.values:
-        raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
-    torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
+    steps = _provable_steps(recorded)
     checks: list[LocalCheck] = []
     scales: dict[int, Scale] = {}
     unseen: set[str] = set()
     learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
+    statistics = StatisticsChecks(loss)
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
@@ -94,7 +97,7 @@ def prove(
         checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
-        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws)
+        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws, statistics)
         checks += check_update(state, optimizer, unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
@@ -103,16 +106,29 @@ def prove(
     found = LocalProof(
         tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
     )
-    return _completed(found, losses, check_rates(recorded, schedule), draws)
+    found = replace(found, statistics=statistics.found, told=statistics.told)
+    return _completed(found, losses, check_rates(recorded, schedule), draws, recorded)
 
 
-def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws) -> LocalProof:
+def _provable_steps(recorded: RecordedRun) -> list[int]:
+    """Return the steps of a run, and compute with its threads. InputError where the capture holds no values."""
+    run, steps = recorded.run, recorded.steps
+    if not steps or not run.capture.values:
+        raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
+    torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
+    return steps
+
+
+def _completed(
+    proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws, recorded: RecordedRun
+) -> LocalProof:
     """Return a proof with what is known of the loss, the learning rates and random numbers that repeat."""
     return replace(
         proof,
         checks=(*rates.checks, *draws.checks(), *proof.checks),
         unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
+            *local_position_doubts(recorded),
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,
@@ -120,6 +136,7 @@ def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: 
             *draws.doubts(),
         ),
         told=(
+            *proof.told,
             *losses.weights.told,
             *losses.padding.told,
             *draws.told(),
@@ -139,9 +156,10 @@ def _computed(
     unseen: set[str],
     learned: LearnedOrders,
     draws: RepeatedDraws,
+    statistics: StatisticsChecks,
 ) -> list[LocalCheck]:
     """Check modules, loss and reduced gradients of a step."""
-    found, sums = _modules(state, unseen, draws)
+    found, sums = _modules(state, unseen, draws, statistics)
     if loss is not None:
         check_loss(state, loss, losses)
     found += check_gradients(state, sums, scales, unseen, learned)
@@ -162,7 +180,7 @@ def _gradients_of(state: RecordedStep) -> dict[str, torch.Tensor]:
 
 
 def _modules(
-    state: RecordedStep, unseen: set[str], draws: RepeatedDraws
+    state: RecordedStep, unseen: set[str], draws: RepeatedDraws, statistics: StatisticsChecks
 ) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held, checks = _weights(state)
@@ -171,8 +189,11 @@ def _modules(
             f"inside of {state.experts[0]} and other modules of some data-parallel ranks, where tokens of all meet"
         )
     sums: dict[str, Sum] = {}
-    for place in state.recorded.places(state.step):
-        found = judged_place(state, place, held, asked=draws.asks(state, place))
+    judged = {
+        place: judged_place(state, place, held, asked=draws.asks(state, place))
+        for place in state.recorded.places(state.step)
+    }
+    for place, found in statistics.judged(state, held, judged).items():
         unseen |= found.unseen
         draws.add(state, place, found)
         checks += [LocalCheck(state.step, place, c) for c in found.checks]

@@ -11,6 +11,7 @@ import torch
 from numerics.columns import Columns
 from numerics.local.bounded import unit
 from numerics.local.restored_steps import restored_steps
+from numerics.local.sequence_cuts import SequenceCut, cut_of
 from numerics.schema import COMPLEX, Box, parse_boxes, parse_shape
 from numerics.thresholds.comparison import MAX_ELEMENTS
 from tracekit.errors import InputError
@@ -18,7 +19,10 @@ from tracekit.errors import InputError
 ADDENDS: Final = "addends of all ranks"
 """How a tensor was read whose ranks hold unequal values of the whole shape."""
 
-_UNPLACED: Final = "rank="
+ALL: Final = -1
+"""In place of a data-parallel index: all of them, whose sequences together are one batch."""
+
+UNPLACED: Final = "rank="
 """Start of `partial` where a trainer did not say which part a plain tensor is."""
 
 
@@ -47,6 +51,7 @@ class RecordedRun:
     def __init__(self, run: Columns) -> None:
         self.run = run
         self._rows: dict[tuple[int, ...], list[int]] = {}
+        self._cuts: dict[tuple[int, tuple[int, int]], SequenceCut | None] = {}
         for row in np.lexsort((run["order"], run["rank"])).tolist():
             key = tuple(int(run[c][row]) for c in ("step", "phase", "kind", "tensor"))
             self._rows.setdefault(key, []).append(row)
@@ -114,18 +119,19 @@ class RecordedRun:
         """Return those rows of one data-parallel index and micro-batch that record each rank's call number `call`."""
         found: dict[tuple[int, int], list[int]] = {}
         for row in rows:
-            if (int(self.run["dp"][row]), self._batch(row)) == place:
+            if self._is_of(row, place):
                 forward = int(self.run["rank"][row]), int(self.run["micro_batch"][row])
                 found.setdefault(forward, []).append(row)
         return [own[call] for own in found.values() if len(own) > call]
 
+    def _is_of(self, row: int, place: tuple[int, int]) -> bool:
+        """Return whether a row is of a data-parallel index, or any where that is `ALL`, and of a micro-batch."""
+        same = place[0] in {ALL, int(self.run["dp"][row])}
+        return same and self._batch(row) == place[1]
+
     def calls(self, rows: Sequence[int], place: tuple[int, int]) -> int:
         """Return how often a module was called on a rank of a place, by the rows that record one of its tensors."""
-        at = [
-            int(self.run["rank"][r])
-            for r in rows
-            if (int(self.run["dp"][r]), int(self.run["micro_batch"][r])) == place
-        ]
+        at = [int(self.run["rank"][row]) for row in rows if self._is_of(row, place)]
         return max((at.count(rank) for rank in set(at)), default=0)
 
     def names(self, step: int, phase: str, kind: str) -> list[str]:
@@ -148,9 +154,27 @@ class RecordedRun:
         """Return an input read from a row as the model got it: complex, where pairs of numbers stand for that."""
         return torch.view_as_complex(value.contiguous()) if self.run.name("label", row) == COMPLEX else value
 
+    def input(self, step: int, name: str, place: tuple[int, int]) -> torch.Tensor | None:
+        """Return what a place's model was called with, whole; None where the places of its pieces are not known."""
+        rows = self.of_place(self.rows(step, "forward", "input", name), place)
+        first = min((int(self.run["pp"][row]) for row in rows), default=0)
+        rows = [row for row in rows if int(self.run["pp"][row]) == first]
+        copies = len({int(self.run.digest[row]) for row in rows}) == 1
+        found = self.whole(rows[:1] if copies else rows, None, batch=True) if rows else []
+        return found[0].tensor if found else None
+
+    def sequence_cut(self, step: int, place: tuple[int, int]) -> SequenceCut | None:
+        """Return how the ranks of a place cut its sequences, by the places of its inputs; None where they do not."""
+        if (step, place) not in self._cuts:
+            names = [name for name in self.names(step, "forward", "input") if name.startswith("in.")]
+            held = (self.of_place(self.rows(step, "forward", "input", name), place) for name in names)
+            cuts = (cut_of(self.run, rows) for rows in held if not any(map(self.unplaced, rows)))
+            self._cuts[step, place] = next((cut for cut in cuts if cut is not None), None)
+        return self._cuts[step, place]
+
     def unplaced(self, row: int) -> bool:
         """Return whether nobody said which part of the whole a row's tensor is."""
-        return self.run.name("partial", row).startswith(_UNPLACED)
+        return self.run.name("partial", row).startswith(UNPLACED)
 
     def whole(self, rows: Sequence[int], shape: Sequence[int] | None, *, batch: bool) -> list[Reading]:
         """Return the ways to read rows of one tensor as a whole of `shape` (None: any), the likeliest first.
@@ -182,8 +206,9 @@ class RecordedRun:
         if not every:
             return None
         dims = len(every[0].sizes)
-        low = [min(b.offsets[d] for b in every) if batch and d == 0 else 0 for d in range(dims)]
-        extent = [max(b.offsets[d] + b.sizes[d] for b in every) - low[d] for d in range(dims)]
+        first = _without_gaps(every) if batch and dims else None
+        every = [box if first is None else _moved(box, first) for box in every]
+        extent = [max(b.offsets[d] + b.sizes[d] for b in every) for d in range(dims)]
         if int(np.prod(extent, dtype=np.float64)) > MAX_ELEMENTS:
             return None
         found: torch.Tensor | None = None
@@ -195,9 +220,8 @@ class RecordedRun:
             found = torch.zeros(extent, dtype=flat.dtype) if found is None else found
             start = 0
             for box in held:
-                place = tuple(
-                    slice(o - at, o - at + n) for o, n, at in zip(box.offsets, box.sizes, low, strict=True)
-                )
+                at = box if first is None or not box.numel else _moved(box, first)
+                place = tuple(slice(o, o + n) for o, n in zip(at.offsets, at.sizes, strict=True))
                 found[place] = flat[start : start + box.numel].reshape(box.sizes)
                 painted[place] = True
                 start += box.numel
@@ -222,13 +246,38 @@ class RecordedRun:
             if len(parts) == 1 or all(same_bits(p, parts[0]) for p in parts):
                 return copies
             return [summed(parts, ADDENDS), *copies]
-        return [
+        where = int(self.run["step"][by[0]]), (first, int(self.run["micro_batch"][by[0]]))
+        cut = self.sequence_cut(*where)
+        held = {int(self.run["rank"][row]): part for row, part in zip(by, parts, strict=True)}
+        joined = None if cut is None else cut.together(held, whole)
+        cut_alike = [] if joined is None else [Reading(joined, "parts as the inputs are cut")]
+        return cut_alike + [
             Reading(torch.cat(parts, d), f"parts along dimension {d}")
             for d in range(len(whole))
             if all(p.dim() == len(whole) for p in parts)
             and sum(p.shape[d] for p in parts) == whole[d]
             and all(p.shape[e] == whole[e] for p in parts for e in range(len(whole)) if e != d)
         ]
+
+
+def _without_gaps(boxes: Sequence[Box]) -> dict[int, int]:
+    """Return where each box begins along dimension 0 if the sequences that none holds are left out.
+
+    One micro-batch of all data-parallel ranks is no stretch of the global batch.
+    """
+    found: dict[int, int] = {}
+    end = count = 0
+    for low, size in sorted({(box.offsets[0], box.sizes[0]) for box in boxes}):
+        if not found or low > end:
+            end = low
+        found.setdefault(low, count - (end - low))
+        count += max(low + size - end, 0)
+        end = max(end, low + size)
+    return found
+
+
+def _moved(box: Box, first: dict[int, int]) -> Box:
+    return Box((first[box.offsets[0]], *box.offsets[1:]), box.sizes)
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

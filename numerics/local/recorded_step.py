@@ -10,7 +10,8 @@ from torch import nn
 
 from numerics.local.forced_pass import ROOT, ROOT_GRADIENT
 from numerics.local.recorded import Reading, RecordedRun, summed
-from numerics.schema import AUTOCAST, RANDOM, parse_boxes
+from numerics.local.shared_parameters import expert_modules, other_names
+from numerics.schema import AUTOCAST, BUFFER, RANDOM, TARGET, parse_boxes
 from tracekit.errors import InputError
 
 _NARROW: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,7 +33,7 @@ class RecordedStep:
         self.before = state_before(recorded, self._goes_on_from)
         self.parts = recorded.run.capture.world_size // max(len({p[0] for p in recorded.places(step)}), 1)
         self.experts = expert_modules(recorded, model)
-        self._ties = _ties_of(model)
+        self._ties = other_names(model)
 
     def parameter(
         self, name: str, shape: tuple[int, ...] | None, at: tuple[int, str] | None = None
@@ -166,6 +167,28 @@ class RecordedStep:
             return None
         return self.recorded.local(rows[0])
 
+    def targets(self, place: Place) -> list[torch.Tensor]:
+        """Return what the loss of a place read beside the model's output; none where one of these is not known."""
+        names = [n for n in self.recorded.names(self.step, "forward", "input") if n.startswith(TARGET)]
+        found = [self.given(place, "input", name) for name in names]
+        return [value for value in found if value is not None] if None not in found else []
+
+    def buffers(self, place: Place) -> dict[str, torch.Tensor]:
+        """Return copies of the model's buffers, as they were before a place's forward where its ranks had the same."""
+        made = {name: value.detach().clone() for name, value in self.model.named_buffers()}
+        run = self.recorded.run
+        for name, value in made.items():
+            rows = self.recorded.of_place(self._rows("forward", "input", f"{BUFFER}{name}"), place)
+            if (
+                len({int(run.digest[row]) for row in rows}) != 1
+                or int(run["numel"][rows[0]]) != value.numel()
+            ):
+                continue
+            held = self.recorded.local(rows[0])
+            if held is not None and held.dtype == value.dtype:
+                made[name] = held.reshape(value.shape)
+        return made
+
     def activation(self, place: Place, name: str, call: int, _: int, shape: tuple[int, ...]) -> list[Reading]:
         """Return the readings of a module's output, of its call number `call` in the forward."""
         if self.of_expert(name):
@@ -268,32 +291,8 @@ class RecordedStep:
         return args, {n: value for n, value in by_name.items() if not n.isdigit()}
 
 
-def _ties_of(model: nn.Module) -> dict[str, list[str]]:
-    """Return the other names of tied parameters' gradients, under which stages of a pipeline hold copies of them."""
-    first = {p: name for name, p in model.named_parameters()}
-    found: dict[str, list[str]] = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        if first[p] != name:
-            found.setdefault(f"{first[p]}.grad", []).append(f"{name}.grad")
-    return found
-
-
 def state_before(recorded: RecordedRun, step: int) -> tuple[int, str]:
     """Return the (step, phase) of the weights a step starts from: after the one before, else at its own start."""
     if recorded.names(step - 1, "step", "param"):
         return step - 1, "step"
     return (step, "init") if recorded.names(step, "init", "param") else (-1, "init")
-
-
-def expert_modules(recorded: RecordedRun, model: nn.Module) -> tuple[str, ...]:
-    """Return the modules all of whose parameters are held by some data-parallel ranks and not by others."""
-    every = set(recorded.run["dp"].tolist())
-    part = {name: 0 < len(recorded.owners(name)) < len(every) for name, _ in model.named_parameters()}
-    if not any(part.values()):
-        return ()
-    found = []
-    for name, _ in model.named_modules():
-        own = [one for parameter, one in part.items() if parameter.startswith(f"{name}.")]
-        if name and own and all(own):
-            found.append(name)
-    return tuple(found)

@@ -7,10 +7,10 @@ no gradient. Where a gradient has not this form nothing is said.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from numerics.local.recorded_step import Place
 from numerics.thresholds.local import (
     FIRM_ROW,
     LEAST_CLASSES,
@@ -18,6 +18,9 @@ from numerics.thresholds.local import (
     WEIGHT_TOLERANCE,
     WEIGHT_ULPS,
 )
+
+Part = tuple[int, int, int]
+"""Data-parallel index, micro-batch, and the number of the piece of its sequences that some of its ranks hold."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def _rows(logits: torch.Tensor, grad: torch.Tensor, precision: float) -> tuple[t
     return torch.where(used, torch.where(firm, weights, torch.nan), 0.0), fits
 
 
-def unequal_shares(places: Mapping[Place, Weights]) -> str:
+def unequal_shares(places: Mapping[Part, Weights]) -> str:
     """Return in words where positions of some places count more than others'; empty where all count alike."""
     precision = max(one.precision for one in places.values())
     typical = {place: one.typical for place, one in places.items()}
@@ -89,19 +92,31 @@ def unequal_shares(places: Mapping[Place, Weights]) -> str:
         return ""
     high, low = (next(p for p, w in typical.items() if w == size) for size in (most, least))
     mean = _mean_of_means(places, typical, precision)
-    told = f"a position of {_where(high)} counts {most / least:.4g} times as much as one of {_where(low)}"
+    several = len({part for *_, part in places}) > 1
+    where = [_where(part, several=several) for part in (high, low)]
+    told = f"a position of {where[0]} counts {most / least:.4g} times as much as one of {where[1]}"
     return f"the loss is {mean}: {told}" if mean else f"positions count unequally in the loss: {told}"
 
 
-def _mean_of_means(places: Mapping[Place, Weights], typical: Mapping[Place, float], precision: float) -> str:
+def _mean_of_means(places: Mapping[Part, Weights], typical: Mapping[Part, float], precision: float) -> str:
     """Return of which means the loss is a mean, where each of them counts alike though it holds other positions."""
-    by: dict[str, Callable[[Place], Place]] = {
+    by: dict[str, Callable[[Part], Part]] = {
         "micro-batches of each rank": lambda p: p,
-        "data-parallel ranks": lambda p: (p[0], -1),
-        "micro-batches over all ranks": lambda p: (-1, p[1]),
+        "data-parallel ranks": lambda p: (p[0], -1, -1),
+        "micro-batches over all ranks": lambda p: (-1, p[1], -1),
     }
+    if len({part for *_, part in places}) > 1:
+        by = {
+            "ranks that hold pieces of the sequences (context parallelism)": lambda p: (p[0], -1, p[2]),
+            "micro-batches of each rank that holds a piece of the sequences (context parallelism)": lambda p: (
+                p
+            ),
+            "pieces of the sequences over all data-parallel ranks": lambda p: (-1, -1, p[2]),
+            **{words: part for words, part in by.items() if words != "micro-batches of each rank"},
+            "micro-batches of each data-parallel rank": lambda p: (p[0], p[1], -1),
+        }
     for words, part in by.items():
-        counts: dict[Place, int] = {}
+        counts: dict[Part, int] = {}
         for place, one in places.items():
             counts[part(place)] = counts.get(part(place), 0) + one.count
         shares = [typical[p] * counts[part(p)] for p in places]
@@ -111,11 +126,12 @@ def _mean_of_means(places: Mapping[Place, Weights], typical: Mapping[Place, floa
     return ""
 
 
-def _where(place: Place) -> str:
-    return f"data-parallel rank {place[0]}, micro-batch {place[1]}"
+def _where(part: Part, *, several: bool) -> str:
+    piece = f", piece {part[2]} of its sequences" if several else ""
+    return f"data-parallel rank {part[0]}, micro-batch {part[1]}{piece}"
 
 
-def divisor(places: Mapping[Place, Weights], factors: Sequence[float]) -> str:
+def divisor(places: Mapping[Any, Weights], factors: Sequence[float]) -> str:
     """Return in words that the loss is divided by all positions though some do not count; else "".
 
     `factors` are those that the trainer may apply to gradients afterwards (averages over ranks); the one that makes the

@@ -8,8 +8,9 @@ from torch import nn
 
 from numerics.record.batch_place import Layout
 from numerics.record.placement import Placed
+from numerics.record.values_writer import stores
 from numerics.record.wrapped_models import clean_name
-from numerics.schema import AUTOCAST, RANDOM
+from numerics.schema import AUTOCAST, BUFFER, RANDOM
 
 Named = Iterator[tuple[str, Placed]]
 """Names of tensors, and where each lies."""
@@ -67,6 +68,15 @@ def surroundings() -> Iterator[tuple[str, torch.Tensor]]:
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             yield f"{AUTOCAST}{device}.{dtype}", torch.ones(())
+
+
+def buffers(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the buffers that a checkpoint of the model holds, as inputs: running statistics, codebooks, counters."""
+    for prefix, module in model.named_modules():
+        passing = module._non_persistent_buffers_set  # noqa: SLF001 - a state dict would let wrappers communicate
+        for name, value in module.named_buffers(recurse=False):
+            if name not in passing and stores(value) and not hasattr(value, "placements"):
+                yield f"{BUFFER}{clean_name(f'{prefix}.{name}')}", value
 
 
 def holds_gradients(model: nn.Module) -> bool:

@@ -31,6 +31,11 @@ _COPY_BYTES: Final = 1 << 22
 """Bytes copied at a time."""
 
 
+def stores(value: torch.Tensor) -> bool:
+    """Return whether values of a tensor can be stored: plain numbers of a known type."""
+    return value.dtype in _CODES and value.layout == torch.strided and value.device.type != "meta"
+
+
 class ValuesWriter:
     """Collects values of one rank, each key once; the file appears whole at `close`."""
 

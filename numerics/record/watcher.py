@@ -16,6 +16,7 @@ from numerics.record.placement import Placed, as_pairs, placed
 from numerics.record.recorder import Recorder
 from numerics.record.shape_inference import ShapeInference
 from numerics.record.training_state import (
+    buffers,
     gradients,
     holds_gradients,
     moments,
@@ -70,6 +71,8 @@ class Watcher:
         for clean, module in innermost.items():
             # before the hooks that turn a DTensor into a plain tensor, which no longer says what part it is
             self._handles.append(module.register_forward_hook(self._output_hook(clean), prepend=True))
+        # within DDP, after it has sent its first rank's buffers
+        self._handles.append(innermost[""].register_forward_pre_hook(self._buffers_before))
         if self._collectives is not None and self._layout is not None:
             self._handles += on_added_gradients(self._model, self._layout, self._added)
             self._gathered = GatheredWeights(self._model, self._layout, self._weight, self._added)
@@ -140,6 +143,16 @@ class Watcher:
             partial = f"rank={0 if self._to is None else self._to.rank}"
             more: Any = {"phase": "forward", "kind": "input", "micro_batch": self._micro_batch}
             self.record(name, state, partial=partial, **more)
+
+    def _buffers_before(self, *_: object) -> None:
+        if self._in_forward:
+            self._buffers("forward", self._micro_batch)
+
+    def _buffers(self, phase: Phase, micro_batch: int) -> None:
+        """Record the buffers of this rank's model, which no other rank need hold alike."""
+        partial = f"rank={0 if self._to is None else self._to.rank}"
+        for name, value in buffers(self._model):
+            self.record(name, value, phase=phase, kind="input", micro_batch=micro_batch, partial=partial)
 
     def _output_hook(self, name: str) -> Callable[..., None]:
         tensor = f"{name}.out" if name else "out"
@@ -227,6 +240,7 @@ class Watcher:
             return
         if self._steps_own:
             self._parameters("step", self._step)
+        self._buffers("step", -1)
         self._moments("step", self._step)
         self._next_step()
 

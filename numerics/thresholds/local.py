@@ -129,6 +129,25 @@ PADDING_BY_CHANCE: Final = -6.0
 MOSTLY_COUNTED: Final = 0.5
 """Share of whole numbers that are one more than the one before from which they count positions: words do not."""
 
+LEAST_COUNTED: Final = 2
+"""Positions that a rank's piece must have before its ids are said to count: one number counts nothing."""
+
+SITES_TRIED: Final = 6
+"""Lines of a model's code whose positions are made local one at a time: a model makes them in one place or two."""
+
+APART_IN_FP64: Final = 1e-5
+"""Relative distance from which outputs of one sequence depend on others: FP64 errs by 1e-13, a part in FP32 by 1e-6."""
+
+MOST_BATCHES_TRIED: Final = 64
+"""Sizes of a batch that are tried for one that divides no other dimension: a prime is among them."""
+
+STATISTICS_APART: Final = 1e-3
+"""Relative distance from which outputs differ by other statistics: roundings of FP32 stay below, two halves of a batch
+of a thousand differ by percents."""
+
+STATISTICS_ULPS: Final = 4
+"""Roundings of a narrow format up to which outputs do not differ by other statistics."""
+
 ALSO_WORDS: Final = 0.5
 """Share of the different ids of one input that another must have to hold words too: kinds and segments have few."""
 

@@ -64,3 +64,6 @@ LONGEST_VALUE: Final = 60
 
 STEPS_IN_SENTENCE: Final = 4
 """Steps that a sentence lists: the last one is the usual case."""
+
+LISTED_NAMES: Final = 3
+"""Names of tensors that a sentence lists of one capture: enough to recognise how its modules are named."""

@@ -1,0 +1,62 @@
+"""How context parallelism cut sequences: which positions each rank holds, by the recorded places of the inputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from numerics.columns import Columns
+from numerics.schema import parse_boxes, parse_shape
+
+
+@dataclass(frozen=True)
+class SequenceCut:
+    """How the ranks of one place cut sequences of `length`: the positions that each rank holds, in its own order.
+
+    `dim` is the dimension of the tensor that is cut.
+    """
+
+    dim: int
+    length: int
+    pieces: Mapping[int, torch.Tensor]
+
+    @property
+    def local(self) -> torch.Tensor:
+        """Positions counted from 0 on each rank, by position in the whole sequence, (length,) int64."""
+        made = torch.arange(self.length)
+        for held in self.pieces.values():
+            made[held] = torch.arange(len(held))
+        return made
+
+    def together(self, parts: Mapping[int, torch.Tensor], shape: Sequence[int]) -> torch.Tensor | None:
+        """Return the whole of `shape` of which `parts` are the ranks' pieces; None where they are not."""
+        for dim, size in enumerate(shape):
+            fits = size == self.length and all(
+                rank in self.pieces
+                and [*part.shape] == [*shape[:dim], len(self.pieces[rank]), *shape[dim + 1 :]]
+                for rank, part in parts.items()
+            )
+            if fits and sum(map(len, {tuple(self.pieces[rank].tolist()) for rank in parts})) == size:
+                made = torch.empty(tuple(shape), dtype=next(iter(parts.values())).dtype)
+                for rank, part in parts.items():
+                    made.index_copy_(dim, self.pieces[rank], part)
+                return made
+        return None
+
+
+def cut_of(run: Columns, rows: Sequence[int]) -> SequenceCut | None:
+    """Return how placed rows of one tensor cut a dimension behind the first; None where they hold copies."""
+    shape = parse_shape(run.name("global_shape", rows[0])) if rows else ()
+    for dim in range(1, len(shape)):
+        pieces = {
+            int(run["rank"][row]): torch.cat(
+                [
+                    torch.arange(box.offsets[dim], box.offsets[dim] + box.sizes[dim])
+                    for box in parse_boxes(run.name("boxes", row))
+                ]
+            )
+            for row in rows
+        }
+        if len({tuple(held.tolist()) for held in pieces.values()}) > 1:
+            return SequenceCut(dim, shape[dim], pieces)
+    return None
