@@ -5,6 +5,9 @@ from typing import Final, Literal
 
 COMPARE_SCHEMA: Final = "numerics.compare/1"
 
+BUT_FOR: Final = "but for "
+"""Start of a reason that names what its verdict does not cover; reports put it behind the verdict's word."""
+
 Verdict = Literal[
     "identical",
     "drift",

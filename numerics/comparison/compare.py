@@ -29,16 +29,19 @@ from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_numbers import random_notes
+from numerics.comparison.owners import WATCHED
+from numerics.comparison.record_answer import decide_by_records
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
 from numerics.comparison.summary import finding_of, incomparable, rows_of
 from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
-from numerics.comparison.verdict import Case, baseline_kinds, computed_in_common, decide
+from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
 from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
+from numerics.local.record_proof import prove_records
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
@@ -114,7 +117,7 @@ def _compared(
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
-        return _proved_locally(replace(case, decide=after), options.prove(run), notes)
+        return _proved_locally(replace(case, decide=after), options.prove(run), notes, decide_locally)
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -127,12 +130,19 @@ def _compared(
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
+    if case.replay is None and run.capture.source == WATCHED and (kinds is None or kinds.real):
+        proof = prove_records(run)
+        decision = None if proof is None else decide_by_records(case, proof)
+        if proof is not None and decision is not None:
+            return _proved_locally(case, proof, notes, lambda *_: decision)
     return finding_of(case, decide(case), found, notes)
 
 
-def _proved_locally(case: Case, proof: LocalProof, notes: tuple[str, ...]) -> CompareFinding:
+def _proved_locally(
+    case: Case, proof: LocalProof, notes: tuple[str, ...], decided: Callable[[Case, LocalProof], Decision]
+) -> CompareFinding:
     """Decide a case by its local proof, and return the finding."""
-    decision = decide_locally(case, proof)
+    decision = decided(case, proof)
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)

@@ -21,7 +21,7 @@ from numerics.thresholds.local import NEARLY_WHOLE
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",
     "backward": "the gradient that follows from the recorded ones",
-    "reduce": "the sum of the gradients that follow from the recorded activations",
+    "reduce": "the sum of what the backwards of its ranks and micro-batches add",
     "step": "what the optimiser makes of the recorded gradient and state",
 }
 """By phase, in the order in which data flow: what a recorded tensor ought to be."""
@@ -33,9 +33,9 @@ _KINDS = {"module": ("forward", "backward"), "gradient": ("reduce",), "update": 
 def decide_locally(case: Case, proof: LocalProof) -> Decision:
     """Return the decision on a comparable case by its local proof."""
     wrong = first_wrong(proof)
-    if wrong is not None and not _broken_before(case, wrong):
+    if wrong is not None and not broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
-        return Decision("precision_policy" if narrow else "bug", "local", _reason(wrong))
+        return Decision("precision_policy" if narrow else "bug", "local", reason_of(wrong))
     kinds = baseline_kinds(case)
     common = case.tensors is not None and bool(computed_in_common(case.run, case.tensors).any())
     if kinds is not None and not kinds.real and common:
@@ -60,7 +60,7 @@ def _unplaced(proof: LocalProof) -> Decision:
     )
 
 
-def _broken_before(case: Case, wrong: LocalCheck) -> bool:
+def broken_before(case: Case, wrong: LocalCheck) -> bool:
     """Return whether the run contradicts itself before the first check that is beyond its bound."""
     if not case.broken:
         return False
@@ -113,13 +113,13 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
         return Decision(
             "rounding",
             "bound",
-            f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
-            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it){scope}",
+            f"{scope}{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
+            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)",
         )
-    given = f"{every} is bit for bit what its recorded inputs give"
+    given = f"{scope}{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
-        return Decision("identical", "local", given + scope)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
+        return Decision("identical", "local", given)
+    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ")
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:
@@ -139,7 +139,7 @@ def first_wrong(proof: LocalProof) -> LocalCheck | None:
     return chain or wrong
 
 
-def _reason(wrong: LocalCheck) -> str:
+def reason_of(wrong: LocalCheck) -> str:
     """Return what is wrong with the blamed tensor, as a sentence."""
     check, judged = wrong.check, wrong.check.judged
     if wrong.rows:

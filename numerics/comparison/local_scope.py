@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from numerics.columns import Columns
 from numerics.comparison.owners import left_unseen
 from numerics.comparison.verdict import Decision
+from numerics.findings import BUT_FOR
 from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
 from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
 
 _LOSS = (
-    "the loss: its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
+    "its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
     "micro-batches and ranks), for --model gave no loss function"
 )
 
@@ -22,17 +23,45 @@ _AVERAGE = (
 
 def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
     """Return what the proof did not see or took as recorded, "what: why"."""
+    if not proof.of_modules:
+        return proof.unseen
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     places = {c.place for c in proof.checks if c.place is not None}
     within = (_AVERAGE,) if len(places) > 1 else ()
-    loss = () if proof.loss_factors else within if any(ends) else (_LOSS,)
-    return (*loss, *_unsent(run), *proof.unseen)
+    loss = () if proof.loss_factors else within if any(ends) else (f"{_loss_of(proof)}: {_LOSS}",)
+    return (*loss, *_scale(proof), *_unsent(run), *proof.unseen)
+
+
+def _loss_of(proof: LocalProof) -> str:
+    """Return what of a loss that was not repeated is unseen: its records may show how the gradients are scaled."""
+    if proof.loss_scale == "1":
+        return "the loss"
+    return "the loss and its scale" + (f" ({proof.loss_scale} times a mean's)" if proof.loss_scale else "")
+
+
+def _scale(proof: LocalProof) -> list[str]:
+    """Return that gradients are scaled otherwise than the given loss, or than a mean, by how much, or by a clip."""
+    found = []
+    factors = sorted({factor for factor in proof.loss_factors.values() if factor != 1})
+    if factors:
+        found.append(f"the scale of the loss: the recorded one is {factors[0]:.6g} times that of the given function")
+    clips = {step: scale.factor for step, scale in sorted(proof.scales.items()) if scale.fitted}
+    if clips and not proof.loss_scale:
+        step, factor = next(iter(clips.items()))
+        found.append(
+            f"the factor of all gradients: {factor:.6g} in step {step} (a clip's, as a rule) was taken as recorded, for "
+            "no record shows its limit"
+        )
+    return found
 
 
 def scope_of(texts: Sequence[str]) -> str:
-    """Return the end of a verdict's sentence: what texts of the form "what: why" are about, each once."""
+    """Return the start of a verdict's sentence: what texts of the form "what: why" are about, each once; else ""."""
     subjects = list(dict.fromkeys(text.partition(":")[0] for text in texts))
-    return f"; not checked: {', '.join(subjects)}" if subjects else ""
+    if not subjects:
+        return ""
+    listed = ", ".join(subjects[:-1]) + (" and " if len(subjects) > 1 else "") + subjects[-1]
+    return f"{BUT_FOR}{listed}, which no evidence shows: "
 
 
 def _unsent(run: Columns) -> list[str]:

@@ -18,7 +18,7 @@ Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
 
 
 def repeat_step(
-    model: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
     optimizer: torch.optim.Optimizer,
     before: Find,
     gradient: Find,
@@ -28,11 +28,11 @@ def repeat_step(
 ) -> list[tuple[str, Judged]]:
     """Return how each recorded parameter and state stands to the same step made anew.
 
-    `before` and `after` give parameters and state around the step ("name", "name.key"), `rates` the learning rates
+    `parameters` are the optimiser's, by name. `before` and `after` give parameters and state around the step ("name", "name.key"), `rates` the learning rates
     by number of the parameter group, `states` the recorded names of state by parameter. A parameter without a recorded
     gradient is not stepped and not judged.
     """
-    names = {p: name for name, p in model.named_parameters()}
+    names = {p: name for name, p in parameters.items()}
     optimizer.state.clear()
     own = [group["lr"] for group in optimizer.param_groups]  # a scheduler goes on from these
     for number, group in enumerate(optimizer.param_groups):

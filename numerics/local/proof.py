@@ -14,9 +14,8 @@ from torch import nn
 from numerics.columns import Columns
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import Check
-from numerics.local.gradient_checks import check_added, check_copies, check_gradients
+from numerics.local.gradient_checks import Reduced, check_added, check_copies, check_gradients
 from numerics.local.judgement import Standing, moved
-from numerics.local.learned_orders import LearnedOrders
 from numerics.local.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
@@ -40,7 +39,9 @@ class LocalProof:
     of the given loss function the recorded one is (empty where none was given or checked). `spread` names an input of
     which ranks that share a data-parallel index got unequal pieces, where nobody said which: then neither modules nor
     gradients are checked, for their pieces cannot be told from copies and addends. `doubts` are what is meant or a bug,
-    and no record tells which; `told` says in words what was read from the run that the proof did not need.
+    and no record tells which; `told` says in words what was read from the run that the proof did not need. `loss_scale`
+    says how many times the gradients of a mean those of the run are, where its records show that.
+    `of_modules` is False where no model was given, and no module was run.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -53,6 +54,8 @@ class LocalProof:
     spread: str = ""
     doubts: tuple[Doubt, ...] = ()
     told: tuple[str, ...] = ()
+    loss_scale: str = ""
+    of_modules: bool = True
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -78,24 +81,32 @@ def prove(
         raise InputError(f"{run.capture.folder}: a local proof needs values; capture with --level tensors")
     torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))
     checks: list[LocalCheck] = []
-    scales: dict[int, Scale] = {}
-    unseen: set[str] = set()
-    learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
+    reduced, losses, draws, spread = Reduced(), LossChecks(), RepeatedDraws(), ""
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
-        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
+        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
-        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws)
-        checks += check_update(state, optimizer, unseen)
+        checks += [] if spread else _computed(state, loss, losses, reduced, draws)
+        checks += check_update(state, optimizer, reduced.unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
     found = LocalProof(
-        tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
+        tuple(checks),
+        reduced.scales,
+        tuple(reduced.unseen),
+        reduced.learned.said,
+        steps[0],
+        grads,
+        losses.factors,
+        spread,
+        tuple(reduced.doubts),
+        tuple(reduced.told),
+        losses.common.scale,
     )
     return _completed(found, losses, check_rates(recorded, schedule), draws)
 
@@ -110,12 +121,14 @@ def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: 
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,
+            *proof.doubts,
             *rates.doubts,
             *draws.doubts(),
         ),
         told=(
             *losses.weights.told,
             *losses.padding.told,
+            *proof.told,
             *draws.told(),
             *(f"learning rates: {text}" for text in rates.told),
         ),
@@ -126,18 +139,16 @@ def _computed(
     state: RecordedStep,
     loss: Loss | None,
     losses: LossChecks,
-    scales: dict[int, Scale],
-    unseen: set[str],
-    learned: LearnedOrders,
+    reduced: Reduced,
     draws: RepeatedDraws,
 ) -> list[LocalCheck]:
     """Check modules, loss and reduced gradients of a step."""
-    found, sums = _modules(state, unseen, draws)
+    found, sums = _modules(state, reduced.unseen, draws)
     if loss is not None:
         check_loss(state, loss, losses)
-    found += check_gradients(state, sums, scales, unseen, learned)
-    scale, weights = scales.get(state.step), weights_by_place(state)
-    losses.common.add(state, scale, weights)
+    found += check_gradients(state, sums, reduced)
+    scale, weights = reduced.scales.get(state.step), weights_by_place(state)
+    losses.common.add(state, scale, weights, losses.factors.get(state.step), reduced.norms.get(state.step))
     losses.padding.add(state, weights, declared=state.step in losses.factors)
     if state.step not in losses.factors:
         read_weights(state, scale, weights, losses.weights)

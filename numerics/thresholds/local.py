@@ -103,6 +103,13 @@ clipping follows the norm, which another batch moves by percents."""
 LEAST_STEADY: Final = 2
 """Steps from which a factor that stays is told: of one step alone, it may be that of clipping."""
 
+ORDER_ROUNDINGS: Final = 256
+"""Roundoffs of its format by which an order of sums may move a tensor's norm: FP32 gradients move by 1e-6, a fifteenth
+of that; the faintest bugs of benchmarks move them by 5e-4, thirty times it."""
+
+LEAST_LOSS_SCALE: Final = 16.0
+"""Scale of a loss from which it is one against underflow: scales start at thousands, and halve after overflows."""
+
 MASK_ELEMENTS: Final = 4096
 """Elements of a dropout layer's output whose mask is kept: no two draws agree on so many, and steps stay cheap."""
 
