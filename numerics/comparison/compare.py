@@ -27,10 +27,11 @@ from numerics.comparison.local_scope import not_checked
 from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences_from_declared, find_replay
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.number_formats import format_of_plan, narrower_format
+from numerics.comparison.other_settings import with_other_settings
+from numerics.comparison.owners import WATCHED
 from numerics.comparison.preconditions import other_model, thread_note, why_incomparable
 from numerics.comparison.random_numbers import random_notes
-from numerics.comparison.owners import WATCHED
-from numerics.comparison.record_answer import decide_by_records
+from numerics.comparison.record_answer import answer_by_records
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
@@ -41,7 +42,6 @@ from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
 from numerics.formats import least_roundoff
 from numerics.local.proof import LocalProof
-from numerics.local.record_proof import prove_records
 from numerics.order.affected_tensors import affected_tensors
 from numerics.order.order_plan import read_plan
 from numerics.store import open_capture
@@ -117,7 +117,9 @@ def _compared(
     case = Case(run, baseline, tensors, broken_invariants(run), decide=command)
     if options.prove is not None:
         after = ladder_of(run.capture, None if baseline is None else baseline.capture.folder)
-        return _proved_locally(replace(case, decide=after), options.prove(run), notes, decide_locally)
+        proof = with_other_settings(run, baseline, options.prove(run))
+        case = replace(case, decide=after)
+        return _proved(case, proof, decide_locally(case, proof), notes)
     kinds = baseline_kinds(case)
     found = None
     if kinds is None or kinds.real or kinds.reporting or case.broken:
@@ -131,18 +133,14 @@ def _compared(
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
     if case.replay is None and run.capture.source == WATCHED and (kinds is None or kinds.real):
-        proof = prove_records(run)
-        decision = None if proof is None else decide_by_records(case, proof)
-        if proof is not None and decision is not None:
-            return _proved_locally(case, proof, notes, lambda *_: decision)
+        answer = answer_by_records(case)
+        if answer is not None:
+            return _proved(case, answer[1], answer[0], notes)
     return finding_of(case, decide(case), found, notes)
 
 
-def _proved_locally(
-    case: Case, proof: LocalProof, notes: tuple[str, ...], decided: Callable[[Case, LocalProof], Decision]
-) -> CompareFinding:
-    """Decide a case by its local proof, and return the finding."""
-    decision = decided(case, proof)
+def _proved(case: Case, proof: LocalProof, decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
+    """Return the finding on a case that was decided by a local proof."""
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)

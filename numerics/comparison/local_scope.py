@@ -44,7 +44,9 @@ def _scale(proof: LocalProof) -> list[str]:
     found = []
     factors = sorted({factor for factor in proof.loss_factors.values() if factor != 1})
     if factors:
-        found.append(f"the scale of the loss: the recorded one is {factors[0]:.6g} times that of the given function")
+        found.append(
+            f"the scale of the loss: the recorded one is {factors[0]:.6g} times that of the given function"
+        )
     clips = {step: scale.factor for step, scale in sorted(proof.scales.items()) if scale.fitted}
     if clips and not proof.loss_scale:
         step, factor = next(iter(clips.items()))

@@ -1,6 +1,7 @@
 """Whether a run's optimiser was told what its baseline's was: class, settings and learning rates, by parameter."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from numerics.columns import Columns
@@ -8,13 +9,20 @@ from numerics.local.forced_pass import Check
 from numerics.local.judgement import Judged, Standing
 from numerics.local.local_check import LocalCheck
 from numerics.local.optimizer_settings import Settings, read_settings, unlike
+from numerics.local.proof import LocalProof
 from numerics.local.recorded import RecordedRun
 
 _Stepped = tuple[str, Mapping[str, Any]]
 """Class of an optimiser, and the group that it steps a parameter by."""
 
 
-def other_settings(run: Columns, baseline: Columns | None) -> LocalCheck | None:
+def with_other_settings(run: Columns, baseline: Columns | None, proof: LocalProof) -> LocalProof:
+    """Return a proof with a check of what a run's optimiser was told otherwise than its baseline's."""
+    found = _other_settings(run, baseline)
+    return proof if found is None else replace(proof, checks=(*proof.checks, found))
+
+
+def _other_settings(run: Columns, baseline: Columns | None) -> LocalCheck | None:
     """Return a check where the optimisers of two runs were told unlike; None otherwise, or where that is unknown."""
     if baseline is None or not run.capture.values or not baseline.capture.values:
         return None

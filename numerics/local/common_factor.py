@@ -113,7 +113,11 @@ class CommonFactor:
         if not (_below(shares) or _above(shares)):
             if more and named and sharp:
                 return (Doubt(_sentence(shares[0], named), _UNDIVIDED),)
-            return (Doubt(f"{_sentence(shares[0], '')}, as a loss scale", _UNSCALED),) if more and _powers(shares) else ()
+            return (
+                (Doubt(f"{_sentence(shares[0], '')}, as a loss scale", _UNSCALED),)
+                if more and _powers(shares)
+                else ()
+            )
         steady = len(shares) >= LEAST_STEADY and (
             _steady([one.share for one in shares]) or _steady([one.factor for one in shares])
         )
@@ -168,7 +172,9 @@ def _clipped_scaled(shares: Sequence[_Share], ranks: int) -> str:
 def _powers(shares: Sequence[_Share]) -> bool:
     """Return whether the gradients are those of a mean times a power of two that a loss is scaled by."""
     return all(
-        one.share > LEAST_LOSS_SCALE / 2 and not one.summed and isclose(log2(one.share), round(log2(one.share)), abs_tol=one.precision)
+        one.share > LEAST_LOSS_SCALE / 2
+        and not one.summed
+        and isclose(log2(one.share), round(log2(one.share)), abs_tol=one.precision)
         for one in shares
     )
 

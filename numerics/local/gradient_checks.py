@@ -111,9 +111,7 @@ def check_gradients(state: RecordedStep, sums: Mapping[str, Sum], into: Reduced)
     return found
 
 
-def _scale_of(
-    state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
-) -> Scale:
+def _scale_of(state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]) -> Scale:
     """Return the factor from sums to recorded gradients; those of experts follow other ranks' tokens."""
     places = state.recorded.places(state.step)
     dp, micro = len({p[0] for p in places}), len({p[1] for p in places})
@@ -231,11 +229,17 @@ def _not_cleared(
             if old is None:
                 return ""
             due = factor * sums[name].total + held * old.double()
-            size = unit(grad.dtype) * FUNCTION_ROUNDINGS * (abs(factor) * sums[name].size + held * old.double().abs())
+            size = (
+                unit(grad.dtype)
+                * FUNCTION_ROUNDINGS
+                * (abs(factor) * sums[name].size + held * old.double().abs())
+            )
             error = size + abs(factor) * torch.stack(list(sums[name].error.values())).sum(0)
             fits = fits and within(due, error, grad).standing != Standing.BEYOND
         if fits:
-            return f"the gradients of step {last} were not cleared: those of step {state.step} are added to them"
+            return (
+                f"the gradients of step {last} were not cleared: those of step {state.step} are added to them"
+            )
     return ""
 
 

@@ -152,9 +152,7 @@ def _between_ranks(recorded: RecordedRun, step: int, told: Mapping[int, Settings
     return found
 
 
-def _left_out(
-    recorded: RecordedRun, step: int, name: str, own: Mapping[int, object]
-) -> list[LocalCheck]:
+def _left_out(recorded: RecordedRun, step: int, name: str, own: Mapping[int, object]) -> list[LocalCheck]:
     """Return a check where one rank's optimiser leaves out a parameter that several others with equal copies step."""
     run, rows = recorded.run, recorded.rows(step, "step", "param", name)
     at = {int(run["rank"][row]): (int(run["boxes"][row]), int(run["partial"][row])) for row in rows}
@@ -178,7 +176,9 @@ def _against_declared(
     if others and kind in REPLAYED and others[0] in REPLAYED:
         mine, right = others[0].rpartition(".")[2], kind.rpartition(".")[2]
         text = f"the run steps by {mine}, and the function given by --model returns {right}"
-        return [_wrong(step, "optimizer", text, [rank for rank, one in told.items() if one.kind == others[0]])]
+        return [
+            _wrong(step, "optimizer", text, [rank for rank, one in told.items() if one.kind == others[0]])
+        ]
     names = {p: name for name, p in model.named_parameters()}
     wanted = {names[p]: group for group in declared.param_groups for p in group["params"] if p in names}
     groups = {rank: one.by_parameter() for rank, one in told.items()}

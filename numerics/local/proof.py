@@ -86,7 +86,9 @@ def prove(
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
-        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)]
+        checks += [
+            LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)
+        ]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
         checks += [] if spread else _computed(state, loss, losses, reduced, draws)

@@ -52,7 +52,9 @@ def _of_copies(copies: Copies, judged: Sequence[Judged], total: Sum, scale: Scal
     if len(copies) > 1 and None not in own and len(set(own)) == len(copies):
         return "it was not reduced: each data-parallel rank holds its own share"
     said = []
-    right = next((c for (_, c), one in zip(copies, judged, strict=True) if one.standing != Standing.BEYOND), None)
+    right = next(
+        (c for (_, c), one in zip(copies, judged, strict=True) if one.standing != Standing.BEYOND), None
+    )
     for ranks, copy in copies if right is not None else ():
         limit = copy.abs().max()
         if int((copy.abs() == limit).sum()) >= LEAST_FITTED and torch.equal(copy, right.clamp(-limit, limit)):
@@ -76,12 +78,18 @@ def factors_by_rank(state: RecordedStep, sums: Mapping[str, Sum]) -> tuple[str, 
     """
     held = _held(state, sums)
     factors = {rank: factor for rank, own in held.items() if (factor := _factor(own)) is not None}
-    apart = factors and max(factors.values()) - min(factors.values()) > SCALE_TOLERANCE * max(factors.values())
+    apart = factors and max(factors.values()) - min(factors.values()) > SCALE_TOLERANCE * max(
+        factors.values()
+    )
     if len(factors) < max(len(held), 2) or not apart:
         return "", ()
-    norms = {rank: float(torch.cat([grad for grad, _, _ in own]).double().norm()) for rank, own in held.items()}
+    norms = {
+        rank: float(torch.cat([grad for grad, _, _ in own]).double().norm()) for rank, own in held.items()
+    }
     said = "; ".join(f"rank {rank} {factor:.6g}" for rank, factor in sorted(factors.items()))
-    alike = [[r for r in factors if isclose(factors[r], f, rel_tol=SCALE_TOLERANCE)] for f in factors.values()]
+    alike = [
+        [r for r in factors if isclose(factors[r], f, rel_tol=SCALE_TOLERANCE)] for f in factors.values()
+    ]
     most = max(alike, key=len)
     odd = tuple(sorted(set(factors) - set(most))) if 2 * len(most) > len(factors) else tuple(sorted(factors))
     each = f"each rank multiplies all its gradients by a factor of its own ({said} times their sum)"
@@ -93,15 +101,15 @@ def factors_by_rank(state: RecordedStep, sums: Mapping[str, Sum]) -> tuple[str, 
         norm <= limit * (1 + SCALE_TOLERANCE) for norm in kept
     )
     if own_norm and len(set(map(len, held.values()))) == 1 and not _whole_copies(state, sums):
-        return f"{each}: a clip by each rank's own norm, which is {limit:.6g} after it", tuple(sorted(factors))
+        return f"{each}: a clip by each rank's own norm, which is {limit:.6g} after it", tuple(
+            sorted(factors)
+        )
     how = "a clip by each rank's own norm" if own_norm else "a clip by a limit, or a norm, of its own"
     left = f"after it their norms are {', '.join(f'{norms[rank]:.6g}' for rank in sorted(norms))}"
     return f"{each}: {how}; {left}", odd
 
 
-def factors_of_shares(
-    recorded: Mapping[str, torch.Tensor], sums: Mapping[str, Sum], scale: Scale
-) -> str:
+def factors_of_shares(recorded: Mapping[str, torch.Tensor], sums: Mapping[str, Sum], scale: Scale) -> str:
     """Return in words by which factor each data-parallel rank's share counts in all gradients alike; else "".
 
     `recorded` are the reduced gradients. Every one must be the sum of the shares by these factors within rounding.
@@ -109,7 +117,9 @@ def factors_of_shares(
     ranks = sorted({place[0] for total in sums.values() for place in total.value})
     if len(ranks) < 2:
         return ""
-    shares = {name: [_share(total, rank) for rank in ranks] for name, total in sums.items() if name in recorded}
+    shares = {
+        name: [_share(total, rank) for rank in ranks] for name, total in sums.items() if name in recorded
+    }
     matrix = torch.cat([torch.stack([s.reshape(-1) for s in own], 1) for own in shares.values()])
     wanted = torch.cat([recorded[name].double().reshape(-1) for name in shares])
     thin = max(1, len(wanted) // MAX_FITTED_NUMBERS)
@@ -122,7 +132,10 @@ def factors_of_shares(
         return ""
     for name, own in shares.items():
         made = torch.stack([w * s for w, s in zip(weights, own, strict=True)]).sum(0)
-        error = largest * _error(sums[name], recorded[name].dtype) + SCALE_TOLERANCE**2 * largest * sums[name].size
+        error = (
+            largest * _error(sums[name], recorded[name].dtype)
+            + SCALE_TOLERANCE**2 * largest * sums[name].size
+        )
         if within(made, error, recorded[name]).standing == Standing.BEYOND:
             return ""
     norms = [
@@ -185,7 +198,11 @@ def _pieces(recorded: RecordedRun, rows: Sequence[int], shape: tuple[int, ...]) 
         own = [row for row in loose if int(run["dp"][row]) == index]
         own.sort(key=lambda r: tuple(int(run[c][r]) for c in ("pp", "cp", "tp", "rank")))
         sizes = [boxes[row][0].sizes for row in own]
-        dims = [d for d in range(len(shape)) if len(sizes[0]) == len(shape) and sum(s[d] for s in sizes) == shape[d]]
+        dims = [
+            d
+            for d in range(len(shape))
+            if len(sizes[0]) == len(shape) and sum(s[d] for s in sizes) == shape[d]
+        ]
         if len(dims) != 1:
             return []
         start, dim = 0, dims[0]
@@ -207,7 +224,9 @@ def _factor(own: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> f
     if factor is None or not factor > 0 or grad.numel() < LEAST_FITTED:
         return None
     largest = own[0][0].dtype
-    fits = within(factor * right, factor * error + SCALE_TOLERANCE**2 * factor * right.abs(), grad.to(largest))
+    fits = within(
+        factor * right, factor * error + SCALE_TOLERANCE**2 * factor * right.abs(), grad.to(largest)
+    )
     return None if fits.standing == Standing.BEYOND else factor
 
 

@@ -4,7 +4,7 @@ What goes into these was recorded as well as what came out. What the modules com
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.update_checks import check_update
 from numerics.schema import parse_shape
+
+MODULES: Final = "what the modules compute: --model gave no model"
+"""What no record tells."""
 
 
 class _Named(nn.Module):
@@ -57,7 +60,9 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
         if progress is not None:
             progress(f"step {step} of {recorded.steps[-1]}")
         state = RecordedStep(recorded, model, step)
-        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)]
+        checks += [
+            LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)
+        ]
         checks += check_copies(state)
         checks += _reduced(state, reduced)
         checks += check_update(state, None, reduced.unseen, declares=False)
@@ -66,7 +71,7 @@ def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -
     return LocalProof(
         tuple(one for one in checks if one not in own),
         reduced.scales,
-        tuple(sorted({*reduced.unseen, "what the modules compute: --model gave no model"})),
+        tuple(sorted({*reduced.unseen, MODULES})),
         reduced.learned.said,
         recorded.steps[0],
         doubts=(*doubts, *rates.doubts),
@@ -88,7 +93,10 @@ def _of_their_own(checks: list[LocalCheck]) -> tuple[list[LocalCheck], tuple[Dou
         and one.check.judged.standing == Standing.BEYOND
         and one.check.judged.scaled
     ]
-    told = [f"{one.check.tensor} is {one.check.judged.ratio:.6g} times what the other gradients are" for one in own]
+    told = [
+        f"{one.check.tensor} is {one.check.judged.ratio:.6g} times what the other gradients are"
+        for one in own
+    ]
     settled = "name the model (--model FILE.py:FUNCTION), whose loss says whether that is meant"
     return own, tuple(Doubt(f"{text} times their sums", settled) for text in told[:1])
 
@@ -109,7 +117,9 @@ def _parameters(recorded: RecordedRun) -> dict[str, nn.Parameter]:
 def _reduced(state: RecordedStep, into: Reduced) -> list[LocalCheck]:
     """Check the gradients that the optimiser saw against the sums of what the backwards added."""
     if state.parts > 1:
-        into.unseen.add("the sums of gradients: several ranks share a data-parallel index, and what they add is apart")
+        into.unseen.add(
+            "the sums of gradients: several ranks share a data-parallel index, and what they add is apart"
+        )
         return []
     places = state.recorded.places(state.step)
     sums: dict[str, Sum] = {}

@@ -53,7 +53,9 @@ def check_update(
         )
         return settings
     scale = next((one.scale for one in told.values()), 1.0)
-    return settings + ([] if any(one.skipped for one in told.values()) else _whole(state, optimizer, scale, unseen))
+    return settings + (
+        [] if any(one.skipped for one in told.values()) else _whole(state, optimizer, scale, unseen)
+    )
 
 
 def restored_apart(recorded: RecordedRun, step: int) -> list[LocalCheck]:
@@ -83,13 +85,13 @@ def restored_apart(recorded: RecordedRun, step: int) -> list[LocalCheck]:
             words = f"the run began with a count of {max(counted):.0f} steps and no moments: they were not restored"
         if words:
             judged = Judged(Standing.BEYOND, relation=words)
-            found.append(LocalCheck(step, None, Check(tensor, name.rpartition(".")[0], "step", judged), ranks=(rank,)))
+            found.append(
+                LocalCheck(step, None, Check(tensor, name.rpartition(".")[0], "step", judged), ranks=(rank,))
+            )
     return found
 
 
-def _replayed(
-    state: RecordedStep, told: Mapping[int, Settings], unseen: set[str]
-) -> list[LocalCheck] | None:
+def _replayed(state: RecordedStep, told: Mapping[int, Settings], unseen: set[str]) -> list[LocalCheck] | None:
     """Return checks of each rank's own step, equal ones once; None where a rank's optimiser cannot be rebuilt."""
     recorded, step = state.recorded, state.step
     ranks = {int(recorded.run["rank"][row]) for row in _all_rows(recorded, step, "param_grad", "reduce")}

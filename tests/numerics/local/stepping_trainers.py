@@ -97,7 +97,7 @@ def made(rank, habit, optimizer):
     """A rank's model and optimiser."""
     model, stepping = whole(optimizer)
     if habit == "one layer frozen":
-        model.up.weight.requires_grad_(False)  # noqa: FBT003 - torch's
+        model.up.weight.requires_grad_(False)
     if habit == "one rank leaves a parameter out" and rank == 1:
         stepping = OPTIMIZERS[optimizer](grouped(model)[:1])
     if habit == "one rank decays norms" and rank == 1:
