@@ -5,8 +5,8 @@ from typing import Final, Literal
 
 COMPARE_SCHEMA: Final = "numerics.compare/1"
 
-BUT_FOR: Final = "but for "
-"""Start of a reason that names what its verdict does not cover; reports put it behind the verdict's word."""
+NOT_CHECKED: Final = "; not checked: "
+"""Where a reason ends and names what its verdict does not cover; reports put that beside the verdict's word."""
 
 Verdict = Literal[
     "identical",

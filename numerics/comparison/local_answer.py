@@ -113,13 +113,13 @@ def _proved(case: Case, proof: LocalProof, kinds: list[str]) -> Decision:
         return Decision(
             "rounding",
             "bound",
-            f"{scope}{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
-            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it)",
+            f"{every} is what its recorded inputs give: {equal} of {len(checked)} tensors in "
+            f"every bit, the others within the bound of their rounding (they take up to {use:.2g} of it){scope}",
         )
-    given = f"{scope}{every} is bit for bit what its recorded inputs give"
+    given = f"{every} is bit for bit what its recorded inputs give"
     if case.baseline is None:
-        return Decision("identical", "local", given)
-    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ")
+        return Decision("identical", "local", given + scope)
+    return Decision("drift", "local", f"{given}: only the order of sums can make the runs differ{scope}")
 
 
 def first_wrong(proof: LocalProof) -> LocalCheck | None:

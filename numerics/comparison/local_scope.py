@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from numerics.columns import Columns
 from numerics.comparison.owners import left_unseen
 from numerics.comparison.verdict import Decision
-from numerics.findings import BUT_FOR
+from numerics.findings import NOT_CHECKED
 from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
 from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
 
 _LOSS = (
-    "its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
+    "the loss: its gradient was taken as recorded (labels, masks, weights, and how it is averaged over tokens, "
     "micro-batches and ranks), for --model gave no loss function"
 )
 
@@ -28,15 +28,16 @@ def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     places = {c.place for c in proof.checks if c.place is not None}
     within = (_AVERAGE,) if len(places) > 1 else ()
-    loss = () if proof.loss_factors else within if any(ends) else (f"{_loss_of(proof)}: {_LOSS}",)
+    loss = () if proof.loss_factors else within if any(ends) else (*_loss_scale(proof), _LOSS)
     return (*loss, *_scale(proof), *_unsent(run), *proof.unseen)
 
 
-def _loss_of(proof: LocalProof) -> str:
-    """Return what of a loss that was not repeated is unseen: its records may show how the gradients are scaled."""
+def _loss_scale(proof: LocalProof) -> tuple[str, ...]:
+    """Return that nothing shows by what the gradients are to be scaled, unless they are those of a mean."""
     if proof.loss_scale == "1":
-        return "the loss"
-    return "the loss and its scale" + (f" ({proof.loss_scale} times a mean's)" if proof.loss_scale else "")
+        return ()
+    times = f" ({proof.loss_scale})" if proof.loss_scale else ""
+    return (f"the loss scale{times}: what the loss is divided by was taken as recorded",)
 
 
 def _scale(proof: LocalProof) -> list[str]:
@@ -51,19 +52,16 @@ def _scale(proof: LocalProof) -> list[str]:
     if clips and not proof.loss_scale:
         step, factor = next(iter(clips.items()))
         found.append(
-            f"the factor of all gradients: {factor:.6g} in step {step} (a clip's, as a rule) was taken as recorded, for "
-            "no record shows its limit"
+            f"the factor of all gradients: {factor:.6g} in step {step} (a clip's, as a rule) was taken as recorded, "
+            "for no record shows its limit"
         )
     return found
 
 
 def scope_of(texts: Sequence[str]) -> str:
-    """Return the start of a verdict's sentence: what texts of the form "what: why" are about, each once; else ""."""
+    """Return the end of a verdict's sentence: what texts of the form "what: why" are about, each once."""
     subjects = list(dict.fromkeys(text.partition(":")[0] for text in texts))
-    if not subjects:
-        return ""
-    listed = ", ".join(subjects[:-1]) + (" and " if len(subjects) > 1 else "") + subjects[-1]
-    return f"{BUT_FOR}{listed}, which no evidence shows: "
+    return f"{NOT_CHECKED}{', '.join(subjects)}" if subjects else ""
 
 
 def _unsent(run: Columns) -> list[str]:

@@ -70,7 +70,7 @@ def _beside(case: Case, proof: LocalProof) -> tuple[Decision, LocalProof] | None
         found = "; ".join(dict.fromkeys(doubt.sentence for doubt in proof.doubts))
         text = f"{found}: meant or a bug, no record tells"
         return Decision("undecided", "none", text, proof.doubts[0].settled), proof
-    return _sound(case, proof, first), proof
+    return _sound(proof, first), proof
 
 
 def _seen(proof: LocalProof) -> str:
@@ -98,7 +98,7 @@ def _later(case: Case, first: "_FirstStep") -> str:
     )
 
 
-def _sound(case: Case, proof: LocalProof, first: "_FirstStep") -> Decision:
+def _sound(proof: LocalProof, first: "_FirstStep") -> Decision:
     """Decide a case in which both runs follow from their records and the first step of both is the same."""
     unseen = [text for text in proof.unseen if text != MODULES]
     if first.mine.steps[-1] > first.step:
@@ -106,15 +106,16 @@ def _sound(case: Case, proof: LocalProof, first: "_FirstStep") -> Decision:
             0, f"what the modules compute after step {first.step}: the weights differ by roundings since"
         )
     equal = all(c.check.judged.standing in {Standing.EQUAL, Standing.UNCHECKED} for c in proof.checks)
-    given = (
-        f"{scope_of(unseen)}{_seen(proof)}, and step {first.step} gives the baseline's outputs in every bit"
-    )
+    given = f"{_seen(proof)}, and step {first.step} gives the baseline's outputs in every bit"
+    scope = scope_of(unseen)
     if first.exact and equal:
-        return Decision("drift", "local", f"{given}, and their gradients: only the order of sums differs")
+        return Decision(
+            "drift", "local", f"{given}, and their gradients: only the order of sums differs{scope}"
+        )
     return Decision(
         "rounding",
         "bound",
-        f"{given}, and its gradients but for roundings ({first.apart:.2g} of their norm at most)",
+        f"{given}, and its gradients but for roundings ({first.apart:.2g} of their norm at most){scope}",
     )
 
 
@@ -163,8 +164,8 @@ class _FirstStep:
             right = (factor * other.double()).to(mine.dtype)
             self.exact = self.exact and torch.equal(mine, right)
             if _apart(mine, right) > _order(mine):
-                times = "" if factor == 1 else f"{factor:.4g} times "
-                return f"{name} of step {self.step} is {_apart(mine, right):.2g} of its norm apart from {times}the baseline's"
+                due = "the baseline's" if factor == 1 else f"{factor:.4g} times the baseline's"
+                return f"{name} of step {self.step} is {_apart(mine, right):.2g} of its norm apart from {due}"
         return ""
 
     def _reduced(self) -> str | LocalCheck:

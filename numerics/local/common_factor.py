@@ -20,8 +20,13 @@ _SETTLED = (
     "look for what divides or multiplies gradients between the backward and `optimizer.step()`; if the factor is "
     "meant, put it into the loss"
 )
+_ACCUMULATED = "micro-batches"
+"""A size by which many trainers do not divide, and mean it: a factor of it is told, and no doubt."""
+
+_TIMES = "times a mean's"
+
 _UNDIVIDED = (
-    "divide the loss by that number (`scale_grads=True` in torch's pipeline schedules), or let the function given by "
+    "divide the loss or the gradients by that number, or let the function given by "
     "--model return the loss as the trainer counts it (model, optimiser, loss), and call `watcher.targets(...)`"
 )
 _UNSCALED = (
@@ -85,8 +90,8 @@ class CommonFactor:
             return
         ranks = len({p[0] for p in places})
         self.sizes = {
+            _ACCUMULATED: len({p[1] for p in places}),
             "data-parallel ranks": ranks,
-            "micro-batches": len({p[1] for p in places}),
             "ranks of one data-parallel index": state.parts,
         }
         self.declared = self.declared or loss_factor == 1
@@ -111,7 +116,7 @@ class CommonFactor:
         more = all(one.known and one.share > 1 + one.precision for one in shares) and not self.declared
         named = self._named(shares)
         if not (_below(shares) or _above(shares)):
-            if more and named and sharp:
+            if more and named not in {"", _ACCUMULATED} and sharp:
                 return (Doubt(_sentence(shares[0], named), _UNDIVIDED),)
             return (
                 (Doubt(f"{_sentence(shares[0], '')}, as a loss scale", _UNSCALED),)
@@ -131,7 +136,12 @@ class CommonFactor:
         shares = self.steps
         if not shares or not all(one.known for one in shares) or not _steady([one.share for one in shares]):
             return ""
-        return "1" if abs(shares[0].share - 1) <= shares[0].precision else f"{shares[0].share:.6g}"
+        if abs(shares[0].share - 1) <= shares[0].precision:
+            return "1"
+        named = self._named(shares)
+        return f"{shares[0].share:.6g}" + (
+            f" {_TIMES}, as many as {named}" if named == _ACCUMULATED else f" {_TIMES}"
+        )
 
     def _named(self, shares: Sequence[_Share]) -> str:
         """Return of which sizes of the run the factor is made in every step, in words; else ""."""

@@ -144,9 +144,10 @@ def _without_gradient(
     state: RecordedStep, sums: Mapping[str, Sum], recorded: Mapping[str, torch.Tensor]
 ) -> list[Doubt]:
     """Return a doubt where a trainable parameter's gradient never reaches the optimiser, and others' do."""
-    steps = [s for s in state.recorded.steps if state.recorded.names(s, "reduce", "param_grad")]
-    own = {n for s in steps for n in state.recorded.names(s, "reduce", "param_grad")}
-    lost = [n for n in sums if f"{n}.grad" not in own and n not in recorded and bool(sums[n].total.any())]
+    missing = [name for name in sums if name not in recorded and bool(sums[name].total.any())]
+    steps = state.recorded.steps if missing else []
+    own = {name for step in steps for name in state.recorded.names(step, "reduce", "param_grad")}
+    lost = [name for name in missing if f"{name}.grad" not in own]
     if not lost:
         return []
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
@@ -225,7 +226,7 @@ def _not_cleared(
     for held in (1.0, float(ranks)):
         fits = True
         for name, grad in recorded.items():
-            old = state.gradient(f"{name}.grad", tuple(grad.shape), last)
+            old = state.gradient(f"{name}.grad", tuple(grad.shape), state.step - last)
             if old is None:
                 return ""
             due = factor * sums[name].total + held * old.double()

@@ -5,7 +5,7 @@ not the one declared; the groups that each rank's optimiser had show both, by na
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -79,8 +79,9 @@ class Settings:
             groups.append({**own, "params": [held[name] for name in group["params"] if name in held]})
         if made is None or not any(group["params"] for group in groups):
             return None
+        build: Callable[[Any], torch.optim.Optimizer] = made
         try:
-            return made(groups)
+            return build(groups)
         except Exception:  # noqa: BLE001 - settings come from a file, and torch's constructors check them
             return None
 
@@ -174,8 +175,8 @@ def _against_declared(
     kind = f"{type(declared).__module__}.{type(declared).__qualname__}"
     others = sorted({one.kind for one in told.values()} - {kind})
     if others and kind in REPLAYED and others[0] in REPLAYED:
-        mine, right = others[0].rpartition(".")[2], kind.rpartition(".")[2]
-        text = f"the run steps by {mine}, and the function given by --model returns {right}"
+        ours, due = (one.rpartition(".")[2] for one in (others[0], kind))
+        text = f"the run steps by {ours}, and the function given by --model returns {due}"
         return [
             _wrong(step, "optimizer", text, [rank for rank, one in told.items() if one.kind == others[0]])
         ]
@@ -188,11 +189,11 @@ def _against_declared(
     text = "no optimiser of the run holds it, and the one given by --model does"
     found = [_wrong(step, name, text, sorted(told)) for name in wanted if name in held - every]
     for name, right in wanted.items():
-        for rank, group in ((rank, by[name]) for rank, by in groups.items() if name in by):
-            words = unlike(group, right, compared & right.keys() & group.keys())
+        for rank, own in ((rank, by[name]) for rank, by in groups.items() if name in by):
+            words = unlike(own, right, compared & right.keys() & own.keys())
             if words:
                 text = f"it is stepped with {words[0]}, and the optimiser given by --model has {words[1]}"
-                same = [r for r, by in groups.items() if by.get(name) == group]
+                same = [r for r, by in groups.items() if by.get(name) == own]
                 found.append(_wrong(step, name, text, same or [rank]))
                 break
     return found

@@ -168,6 +168,9 @@ def _modules(
 ) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held, checks = _weights(state)
+    with torch.no_grad():  # what is recomputed in the backward reads the model's own
+        for name, p in state.model.named_parameters():
+            p.copy_(held[name])
     if state.experts:
         unseen.add(
             f"inside of {state.experts[0]} and other modules of some data-parallel ranks, where tokens of all meet"

@@ -1,7 +1,7 @@
 """What ranks make of the one gradient that all share: unequal copies, a factor of each rank's own, a share of each.
 
-A clip by a rank's own norm multiplies all gradients that the rank holds, shards and copies, by one factor; a clip before
-the reduction multiplies what the rank adds to all of them. One gradient alone looks like something else.
+A clip by a rank's own norm multiplies all gradients that the rank holds, shards and copies, by one factor; a clip
+before the reduction multiplies what the rank adds to all of them. One gradient alone looks like something else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,9 +55,10 @@ def _of_copies(copies: Copies, judged: Sequence[Judged], total: Sum, scale: Scal
     right = next(
         (c for (_, c), one in zip(copies, judged, strict=True) if one.standing != Standing.BEYOND), None
     )
-    for ranks, copy in copies if right is not None else ():
+    for ranks, copy in copies:
         limit = copy.abs().max()
-        if int((copy.abs() == limit).sum()) >= LEAST_FITTED and torch.equal(copy, right.clamp(-limit, limit)):
+        many = int((copy.abs() == limit).sum()) >= LEAST_FITTED
+        if many and right is not None and torch.equal(copy, right.clamp(-limit, limit)):
             whose = ", ".join(str(rank) for rank in ranks)
             return f"rank {whose} clips its copy by value, at {float(limit):.6g}, and its peers do not"
     for (ranks, _), one in zip(copies, judged, strict=True):
@@ -162,7 +163,8 @@ def _held(
     state: RecordedStep, sums: Mapping[str, Sum]
 ) -> dict[int, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]]:
     """Return by rank the gradients that it holds, flat, with the sums of these elements and their errors."""
-    recorded, found = state.recorded, {}
+    recorded = state.recorded
+    found: dict[int, list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = {}
     for name, total in sums.items():
         rows = recorded.rows(state.step, "reduce", "param_grad", f"{name}.grad")
         for row, pick in _pieces(recorded, rows, tuple(total.total.shape)):

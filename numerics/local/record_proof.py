@@ -3,8 +3,8 @@
 What goes into these was recorded as well as what came out. What the modules compute is in no record: see `proof`.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from numerics.local.gradient_checks import Reduced, check_copies, check_gradient
 from numerics.local.judgement import Standing
 from numerics.local.learning_rates import check_rates
 from numerics.local.local_check import Doubt, LocalCheck
+from numerics.local.optimizer_step import Named
 from numerics.local.parameter_gradients import Sum
 from numerics.local.proof import LocalProof
 from numerics.local.recorded import RecordedRun
@@ -27,30 +28,10 @@ MODULES: Final = "what the modules compute: --model gave no model"
 """What no record tells."""
 
 
-class _Named(nn.Module):
-    """Stands for a model of which only the parameters' names and shapes are known."""
-
-    def __init__(self, held: dict[str, nn.Parameter]) -> None:
-        super().__init__()
-        self._held = held
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the recorded names with parameters that have a shape and no storage."""
-        del prefix, recurse, remove_duplicate
-        yield from self._held.items()
-
-    def named_modules(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the names of what holds parameters, and of what holds that."""
-        names = {name.rsplit(".", depth)[0] for name in self._held for depth in range(1, name.count(".") + 1)}
-        yield from ((name, self) for name in sorted(names))
-
-
 def prove_records(run: Columns, progress: Callable[[str], None] | None = None) -> LocalProof | None:
     """Return what the records of a captured run prove; None where these hold no values or no whole parameters."""
     recorded = RecordedRun(run)
-    model = _Named(_parameters(recorded))
+    model = Named(_parameters(recorded))
     if not recorded.steps or not run.capture.values or not dict(model.named_parameters()):
         return None
     torch.set_num_threads(max(int(run.capture.environment.get("threads") or 1), 1))

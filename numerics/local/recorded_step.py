@@ -88,11 +88,9 @@ class RecordedStep:
                     stack.enter_context(torch.autocast("cpu", dtype))
             yield
 
-    def gradient(
-        self, name: str, shape: tuple[int, ...] | None, step: int | None = None
-    ) -> torch.Tensor | None:
-        """Return a parameter's gradient as the optimiser saw it, in this step or another."""
-        rows = self.recorded.rows(self.step if step is None else step, "reduce", "param_grad", name)
+    def gradient(self, name: str, shape: tuple[int, ...] | None, back: int = 0) -> torch.Tensor | None:
+        """Return a parameter's gradient as the optimiser saw it in this step, or `back` steps before."""
+        rows = self.recorded.rows(self.step - back, "reduce", "param_grad", name)
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 

@@ -15,7 +15,7 @@ from numerics.local.judgement import Judged, Standing
 from numerics.local.learning_rates import rates_of_step
 from numerics.local.local_check import LocalCheck
 from numerics.local.optimizer_settings import Settings, check_settings, read_settings
-from numerics.local.optimizer_step import COUNT, Find, other_count, repeat_step
+from numerics.local.optimizer_step import COUNT, Find, Named, other_count, repeat_step
 from numerics.local.recorded import RecordedRun
 from numerics.local.recorded_step import RecordedStep
 
@@ -64,7 +64,9 @@ def restored_apart(recorded: RecordedRun, step: int) -> list[LocalCheck]:
     An optimiser's first step gives it a count and moments together. One parameter may never have had a gradient, so
     that a count alone is wrong only where no parameter of the rank has moments.
     """
-    run, counts, moments = recorded.run, {}, {}
+    run = recorded.run
+    counts: dict[tuple[int, str], float] = {}
+    moments: dict[tuple[int, str], list[tuple[float, str]]] = {}
     for tensor in recorded.names(-1, "init", "optimizer") if step == recorded.steps[0] else ():
         name, _, key = tensor.rpartition(".")
         for row in recorded.rows(-1, "init", "optimizer", tensor) if key in {COUNT, *_MOMENTS} else ():
@@ -214,7 +216,7 @@ class _OwnStep:
             return value if value is None or self._settings.scale == 1 else value / self._settings.scale
 
         def stepped(find: Find) -> list[tuple[str, Judged]]:
-            return repeat_step(held, optimizer, find, gradient, after, {}, self._states)
+            return repeat_step(Named(dict(held)), optimizer, find, gradient, after, {}, self._states)
 
         try:
             done = stepped(before)
@@ -251,8 +253,7 @@ def _whole(
     rates = rates_of_step(state.recorded, state.step)
 
     def stepped(before: Find) -> list[tuple[str, Judged]]:
-        parameters = dict(state.model.named_parameters())
-        return repeat_step(parameters, optimizer, before, gradient, after, rates, states)
+        return repeat_step(state.model, optimizer, before, gradient, after, rates, states)
 
     done = stepped(state.parameter)
     if not states and _hides_moments(state, [name for name, _ in done]):

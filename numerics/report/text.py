@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from numerics.findings import BUT_FOR, CompareFinding, Divergence, TensorDifference
+from numerics.findings import NOT_CHECKED, CompareFinding, Divergence, TensorDifference
 from numerics.precision.beside import LadderBeside
 from numerics.report.ladder import ladder_text, shortened
 from numerics.thresholds.report import COLUMNS, LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
@@ -57,9 +57,12 @@ def compare_text(
 def headline(finding: CompareFinding) -> str:
     """Return the verdict and its reason in one sentence; what the verdict does not cover stands beside its word."""
     word = _WORDS[finding.verdict]
-    if finding.reason.startswith(BUT_FOR):
-        return f"{word}{', ' if ',' in word else ' '}{finding.reason}"
-    return f"{word}: {finding.reason}"
+    reason, _, unseen = finding.reason.partition(NOT_CHECKED)
+    if not unseen:
+        return f"{word}: {reason}"
+    first, _, last = unseen.rpartition(", ")
+    listed = f"{first} and {last}" if first else last
+    return f"{word}{', ' if ',' in word else ' '}but for {listed}, which no evidence shows: {reason}"
 
 
 def _ladder(beside: LadderBeside | None) -> list[str]:

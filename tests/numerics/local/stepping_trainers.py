@@ -1,6 +1,6 @@
-"""A data-parallel trainer by hand and its habits around the optimiser: scaling, clipping, decay, schedules, bugs of each.
+"""A data-parallel trainer by hand with a habit around the optimiser, sound or a bug: scales, clips, decay, schedules.
 
-`HABITS` are sound, `FAULTS` are bugs; `whole` and its kin are what `--model` names.
+`whole` and its kin are what `--model` names.
 """
 
 import contextlib
