@@ -97,40 +97,34 @@ def prove(
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    found = LocalProof(
-        tuple(checks),
-        reduced.scales,
-        tuple(reduced.unseen),
-        reduced.learned.said,
-        steps[0],
-        grads,
-        losses.factors,
-        spread,
-        tuple(reduced.doubts),
-        tuple(reduced.told),
-        losses.common.scale,
-    )
-    return _completed(found, losses, check_rates(recorded, schedule), draws)
+    found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
+    return _completed(found, reduced, losses, check_rates(recorded, schedule), draws)
 
 
-def _completed(proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws) -> LocalProof:
-    """Return a proof with what is known of the loss, the learning rates and random numbers that repeat."""
+def _completed(
+    proof: LocalProof, reduced: Reduced, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws
+) -> LocalProof:
+    """Return a proof with what is known of gradients, the loss, the learning rates and random numbers that repeat."""
     return replace(
         proof,
         checks=(*rates.checks, *draws.checks(), *proof.checks),
-        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
+        scales=reduced.scales,
+        orders=reduced.learned.said,
+        loss_factors=losses.factors,
+        loss_scale=losses.common.scale,
+        unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,
-            *proof.doubts,
+            *reduced.doubts,
             *rates.doubts,
             *draws.doubts(),
         ),
         told=(
             *losses.weights.told,
             *losses.padding.told,
-            *proof.told,
+            *reduced.told,
             *draws.told(),
             *(f"learning rates: {text}" for text in rates.told),
         ),

@@ -179,6 +179,8 @@ def _held(
 
 def _pieces(recorded: RecordedRun, rows: Sequence[int], shape: tuple[int, ...]) -> list[tuple[int, Pick]]:
     """Return rows with what picks a rank's elements out of the whole: by boxes, or in the order of unplaced parts."""
+    if not rows:
+        return []
     run = recorded.run
     boxes = {row: parse_boxes(run.name("boxes", row) or "") for row in rows}
 
