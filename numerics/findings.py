@@ -5,6 +5,9 @@ from typing import Final, Literal
 
 COMPARE_SCHEMA: Final = "numerics.compare/1"
 
+NOT_CHECKED: Final = "; not checked: "
+"""Where a reason ends and names what its verdict does not cover; reports put that beside the verdict's word."""
+
 Verdict = Literal[
     "identical",
     "drift",

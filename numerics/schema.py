@@ -79,6 +79,9 @@ COMPLEX: Final = "complex"
 LEARNING_RATE: Final = "optimizer.lr."
 """Start of a scalar's name that holds the learning rate of a parameter group; the group's number follows."""
 
+SETTINGS: Final = "optimizer.settings"
+"""Name of the scalar that holds what an optimiser was told before a step: JSON in UTF-8, (bytes,) uint8."""
+
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 ROWS: Final = pa.schema(

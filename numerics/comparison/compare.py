@@ -28,16 +28,19 @@ from numerics.comparison.matched_replay import MakeReplay, NoReplay, differences
 from numerics.comparison.next_step import ladder_of, what_decides
 from numerics.comparison.nothing_in_common import nothing_in_common
 from numerics.comparison.number_formats import format_of_plan, narrower_format
+from numerics.comparison.other_settings import with_other_settings
+from numerics.comparison.owners import WATCHED
 from numerics.comparison.preconditions import thread_note, why_incomparable
 from numerics.comparison.random_difference import parted_by_chance, perhaps_by_chance
 from numerics.comparison.random_numbers import drawn_alike, random_notes, with_draws
+from numerics.comparison.record_answer import answer_by_records
 from numerics.comparison.resumed import counted_from, generators_note, lost_state, resumed_after
 from numerics.comparison.row_pairs import RowPairs
 from numerics.comparison.row_table import RowTable, by_row
 from numerics.comparison.rules import by_collective, by_copies, explain
 from numerics.comparison.summary import finding_of, incomparable, rows_of
 from numerics.comparison.tensor_table import Status, TensorTable, by_tensor
-from numerics.comparison.verdict import Case, baseline_kinds, computed_in_common, decide
+from numerics.comparison.verdict import Case, Decision, baseline_kinds, computed_in_common, decide
 from numerics.errors import CaptureError
 from numerics.findings import CompareFinding
 from numerics.formats import least_roundoff
@@ -141,19 +144,30 @@ def _compared(
         found = first_divergence(run, case.replay, case.rows)
         if found is not None:
             case, found = _judged(case, case.replay, case.rows, found, options.make_replay)
+    if case.replay is None and run.capture.source == WATCHED and (kinds is None or kinds.real):
+        answer = answer_by_records(case)
+        if answer is not None:
+            return _proved(case, answer[1], _with_alike(answer[0], run), notes)
+    return finding_of(case, _with_alike(decide(case), run), found, notes)
+
+
+def _with_alike(decision: Decision, run: Columns) -> Decision:
+    """Return a decision that says which data-parallel ranks draw the same random numbers, where some do."""
     alike = drawn_alike(run)
-    decision = decide(case)
-    decision = replace(decision, reason=f"{decision.reason}; {alike}") if alike else decision
-    return finding_of(case, decision, found, notes)
+    return replace(decision, reason=f"{decision.reason}; {alike}") if alike else decision
 
 
 def _proved_locally(
     case: Case, prove: Callable[[Columns], LocalProof], notes: tuple[str, ...]
 ) -> CompareFinding:
     """Decide a case by its local proof, and return the finding; a baseline of other random numbers is proved too."""
-    proof = prove(case.run)
+    proof = with_other_settings(case.run, case.baseline, prove(case.run))
     case = replace(case, apart=parted_by_chance(case, proof))
-    decision = decide_locally(case, proof, _proof_of_baseline(case, prove))
+    return _proved(case, proof, decide_locally(case, proof, _proof_of_baseline(case, prove)), notes)
+
+
+def _proved(case: Case, proof: LocalProof, decision: Decision, notes: tuple[str, ...]) -> CompareFinding:
+    """Return the finding on a case that was decided by a local proof."""
     finding = finding_of(case, decision, None, (*notes, *local_notes(proof)))
     finding = replace(finding, not_checked=not_checked(case.run, proof))
     wrong = first_wrong(proof)

@@ -24,7 +24,7 @@ from numerics.thresholds.comparison import LEAST_FITTED
 _RIGHT = {
     "forward": "what its module computes from the recorded inputs",
     "backward": "the gradient that follows from the recorded ones",
-    "reduce": "the sum of the gradients that follow from the recorded activations",
+    "reduce": "the sum of what the backwards of its ranks and micro-batches add",
     "step": "what the optimiser makes of the recorded gradient and state",
 }
 """By phase, in the order in which data flow: what a recorded tensor ought to be."""
@@ -39,9 +39,9 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
     `baseline` is the proof of a baseline that drew other random numbers (`case.apart`), where it can be proved.
     """
     wrong = first_wrong(proof)
-    if wrong is not None and not _broken_before(case, wrong):
+    if wrong is not None and not broken_before(case, wrong):
         narrow = bool(wrong.check.judged.format)
-        return Decision("precision_policy" if narrow else "bug", "local", _reason(wrong))
+        return Decision("precision_policy" if narrow else "bug", "local", reason_of(wrong))
     kinds = baseline_kinds(case)
     common = case.tensors is not None and bool(computed_in_common(case.run, case.tensors).any())
     if kinds is not None and not kinds.real and common:
@@ -60,7 +60,7 @@ def decide_locally(case: Case, proof: LocalProof, baseline: LocalProof | None = 
         return other_baseline(case, other) or Decision("bug", "local", other)
     found = _unplaced(proof) if proof.spread else never_seen_sent(case.run) or _sound(case, proof)
     wrong = None if baseline is None else first_wrong(baseline)
-    return parted(case, found, proof, baseline, "" if wrong is None else _reason(wrong))
+    return parted(case, found, proof, baseline, "" if wrong is None else reason_of(wrong))
 
 
 def _other_loss(case: Case, proof: LocalProof, baseline: LocalProof | None) -> str | None:
@@ -86,7 +86,7 @@ def _unplaced(proof: LocalProof) -> Decision:
     )
 
 
-def _broken_before(case: Case, wrong: LocalCheck) -> bool:
+def broken_before(case: Case, wrong: LocalCheck) -> bool:
     """Return whether the run contradicts itself before the first check that is beyond its bound."""
     if not case.broken:
         return False
@@ -192,7 +192,7 @@ def _summed(one: LocalCheck) -> bool:
     return one.check.judged.how == ADDENDS and one.check.judged.standing <= Standing.WITHIN
 
 
-def _reason(wrong: LocalCheck) -> str:
+def reason_of(wrong: LocalCheck) -> str:
     """Return what is wrong with the blamed tensor, as a sentence."""
     check, judged = wrong.check, wrong.check.judged
     if wrong.rows:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from numerics.columns import Columns
 from numerics.comparison.owners import left_unseen
 from numerics.comparison.verdict import Decision
+from numerics.findings import NOT_CHECKED
 from numerics.local.forced_pass import ROOT
 from numerics.local.proof import LocalProof
 from numerics.thresholds.report import RANKS_IN_SENTENCE, STEPS_IN_SENTENCE
@@ -25,19 +26,47 @@ _OF_TRAINING = ("gradients of parameters", "learning rates", "the optimiser's st
 
 def not_checked(run: Columns, proof: LocalProof) -> tuple[str, ...]:
     """Return what the proof did not see or took as recorded, "what: why"."""
+    if not proof.of_modules:
+        return proof.unseen
     ends = [c.check.judged.elements == 1 for c in proof.checks if c.check.tensor == ROOT]
     places = {c.place for c in proof.checks if c.place is not None}
     within = (_AVERAGE,) if len(places) > 1 else ()
     if not bool(run.named("phase", "backward", "reduce", "step").any()):
         return tuple(text for text in proof.unseen if not text.startswith(_OF_TRAINING))
-    loss = () if proof.loss_factors else within if any(ends) else (_LOSS,)
-    return (*loss, *_unsent(run), *proof.unseen)
+    loss = () if proof.loss_factors else within if any(ends) else (*_loss_scale(proof), _LOSS)
+    return (*loss, *_scale(proof), *_unsent(run), *proof.unseen)
+
+
+def _loss_scale(proof: LocalProof) -> tuple[str, ...]:
+    """Return that nothing shows by what the gradients are to be scaled, unless they are those of a mean."""
+    if proof.loss_scale == "1":
+        return ()
+    times = f" ({proof.loss_scale})" if proof.loss_scale else ""
+    return (f"the loss scale{times}: what the loss is divided by was taken as recorded",)
+
+
+def _scale(proof: LocalProof) -> list[str]:
+    """Return that gradients are scaled otherwise than the given loss, or than a mean, by how much, or by a clip."""
+    found = []
+    factors = sorted({factor for factor in proof.loss_factors.values() if factor != 1})
+    if factors:
+        found.append(
+            f"the scale of the loss: the recorded one is {factors[0]:.6g} times that of the given function"
+        )
+    clips = {step: scale.factor for step, scale in sorted(proof.scales.items()) if scale.fitted}
+    if clips and not proof.loss_scale:
+        step, factor = next(iter(clips.items()))
+        found.append(
+            f"the factor of all gradients: {factor:.6g} in step {step} (a clip's, as a rule) was taken as recorded, "
+            "for no record shows its limit"
+        )
+    return found
 
 
 def scope_of(texts: Sequence[str]) -> str:
     """Return the end of a verdict's sentence: what texts of the form "what: why" are about, each once."""
     subjects = list(dict.fromkeys(text.partition(":")[0] for text in texts))
-    return f"; not checked: {', '.join(subjects)}" if subjects else ""
+    return f"{NOT_CHECKED}{', '.join(subjects)}" if subjects else ""
 
 
 def _unsent(run: Columns) -> list[str]:

@@ -1,6 +1,6 @@
 """Repeats an optimiser's step on the recorded parameters, gradients and state."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,26 @@ COUNT: Final = "step"
 
 Find = Callable[[str, tuple[int, ...] | None], torch.Tensor | None]
 """Maps a tensor's name and shape (None: any) to what was recorded; None where it was not."""
+
+
+class Named(nn.Module):
+    """Stands for a model of which only the parameters' names and shapes are known."""
+
+    def __init__(self, held: dict[str, nn.Parameter]) -> None:
+        super().__init__()
+        self._held = held
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the recorded names with parameters that have a shape and no storage."""
+        del prefix, recurse, remove_duplicate
+        yield from self._held.items()
+
+    def named_modules(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the names of what holds parameters, and of what holds that."""
+        names = {name.rsplit(".", depth)[0] for name in self._held for depth in range(1, name.count(".") + 1)}
+        yield from ((name, self) for name in sorted(names))
 
 
 def repeat_step(

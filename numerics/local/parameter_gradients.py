@@ -42,6 +42,15 @@ class Sum:
         """The sum over all micro-batches and data-parallel ranks, float64."""
         return torch.stack(list(self.value.values())).sum(0)
 
+    def without(self, left_out: torch.Tensor) -> "Sum":
+        """Return the sum with zeros where elements are left out."""
+        value, error, held = (
+            {place: one.masked_fill(left_out, 0) for place, one in of.items()}
+            for of in (self.value, self.error, self.held)
+        )
+        size = self.size.masked_fill(left_out, 0) if isinstance(self.size, torch.Tensor) else self.size
+        return Sum(value, error, held, size)
+
     @property
     def by_rank(self) -> list[list[torch.Tensor]] | None:
         """The gradients in the run's format, by data-parallel rank and micro-batch; None where some are missing."""

@@ -13,9 +13,9 @@ from numerics.local.dropout_masks import DropoutMasks, Dropped
 from numerics.local.forced_pass import ROOT_GRADIENT, Check, ForcedPass
 from numerics.local.generator_use import GeneratorUse
 from numerics.local.judgement import Standing
+from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recomputation import without_recomputation
 from numerics.local.recorded import same_bits
-from numerics.local.rank_positions import IN_MODEL, LocalPositions, tried_positions
 from numerics.local.recorded_step import Place, RecordedStep
 from numerics.local.relations import relation
 from numerics.thresholds.local import ERROR_SHOWN, OTHER_SEED, REPEATED_BY_CHANCE

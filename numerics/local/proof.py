@@ -15,9 +15,8 @@ from numerics.columns import Columns
 from numerics.local.batch_statistics import BatchStatistics
 from numerics.local.collective_sums import check_collectives
 from numerics.local.forced_pass import Check
-from numerics.local.gradient_checks import check_added, check_copies, check_gradients
+from numerics.local.gradient_checks import Reduced, check_added, check_copies, check_gradients
 from numerics.local.judgement import Standing, moved
-from numerics.local.learned_orders import LearnedOrders
 from numerics.local.learning_rates import RateChecks, Schedule, check_rates
 from numerics.local.local_check import Doubt, LocalCheck
 from numerics.local.lone import without_lone_ranks
@@ -46,8 +45,9 @@ class LocalProof:
     and no record tells which; `told` says in words what was read from the run that the proof did not need. `random`
     names the outputs that random numbers change directly, and `alike` says in words that data-parallel ranks draw the
     same ones. `weights` is how much each position of the first step counts in the gradients that the optimiser saw,
-    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped. `statistics` are what the
-    model computes over the sequences of a batch.
+    sorted, float64; None where the loss is not a cross entropy, or where gradients were clipped. `statistics` are what
+    the model computes over the sequences of a batch. `loss_scale` says how many times the gradients of a mean those of
+    the run are, where its records show that. `of_modules` is False where no model was given, and no module was run.
     """
 
     checks: tuple[LocalCheck, ...]
@@ -64,6 +64,8 @@ class LocalProof:
     alike: str = ""
     weights: torch.Tensor | None = None
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
+    loss_scale: str = ""
+    of_modules: bool = True
 
     @property
     def wrong(self) -> list[LocalCheck]:
@@ -86,28 +88,26 @@ def prove(
     recorded = RecordedRun(run)
     steps = _provable_steps(recorded)
     checks: list[LocalCheck] = []
-    scales: dict[int, Scale] = {}
-    unseen: set[str] = set()
-    learned, losses, draws, spread = LearnedOrders(), LossChecks(), RepeatedDraws(), ""
+    reduced, losses, draws, spread = Reduced(), LossChecks(), RepeatedDraws(), ""
     statistics = StatisticsChecks(loss)
     for step in steps:
         if progress is not None:
             progress(f"step {step} of {steps[-1]}")
         state = RecordedStep(recorded, model, step)
-        checks += [LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, learned)]
+        checks += [
+            LocalCheck(step, None, c, rows) for c, rows in check_collectives(recorded, step, reduced.learned)
+        ]
         spread = spread or next(filter(None, map(state.spread_input, recorded.places(step))), "")
         checks += check_copies(state)
-        checks += [] if spread else _computed(state, loss, losses, scales, unseen, learned, draws, statistics)
-        checks += check_update(state, optimizer, unseen)
+        checks += [] if spread else _computed(state, loss, losses, reduced, draws, statistics)
+        checks += check_update(state, optimizer, reduced.unseen)
     grads = _gradients_of(RecordedStep(recorded, model, steps[0]))
     checks = [*losses.checks, *checks]
     if len(run.capture.environments) == 1:  # other machines may run other kernels
         checks = without_lone_ranks(checks)
-    found = LocalProof(
-        tuple(checks), scales, tuple(unseen), learned.said, steps[0], grads, losses.factors, spread
-    )
+    found = LocalProof(tuple(checks), first_step=steps[0], first_gradients=grads, spread=spread)
     found = replace(found, statistics=statistics.found, told=statistics.told)
-    return _completed(found, losses, check_rates(recorded, schedule), draws, recorded)
+    return _completed(found, reduced, losses, check_rates(recorded, schedule), draws, recorded)
 
 
 def _provable_steps(recorded: RecordedRun) -> list[int]:
@@ -120,18 +120,28 @@ def _provable_steps(recorded: RecordedRun) -> list[int]:
 
 
 def _completed(
-    proof: LocalProof, losses: LossChecks, rates: RateChecks, draws: RepeatedDraws, recorded: RecordedRun
+    proof: LocalProof,
+    reduced: Reduced,
+    losses: LossChecks,
+    rates: RateChecks,
+    draws: RepeatedDraws,
+    recorded: RecordedRun,
 ) -> LocalProof:
-    """Return a proof with what is known of the loss, the learning rates and random numbers that repeat."""
+    """Return a proof with what is known of gradients, the loss, the learning rates and random numbers that repeat."""
     return replace(
         proof,
         checks=(*rates.checks, *draws.checks(), *proof.checks),
-        unseen=tuple(sorted({*proof.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
+        scales=reduced.scales,
+        orders=reduced.learned.said,
+        loss_factors=losses.factors,
+        loss_scale=losses.common.scale,
+        unseen=tuple(sorted({*reduced.unseen, *losses.unseen, *losses.padding.unseen, *rates.unseen})),
         doubts=(
             *local_position_doubts(recorded),
             *losses.weights.doubts,
             *losses.padding.doubts,
             *losses.common.doubts,
+            *reduced.doubts,
             *rates.doubts,
             *draws.doubts(),
         ),
@@ -139,6 +149,7 @@ def _completed(
             *proof.told,
             *losses.weights.told,
             *losses.padding.told,
+            *reduced.told,
             *draws.told(),
             *(f"learning rates: {text}" for text in rates.told),
         ),
@@ -152,19 +163,17 @@ def _computed(
     state: RecordedStep,
     loss: Loss | None,
     losses: LossChecks,
-    scales: dict[int, Scale],
-    unseen: set[str],
-    learned: LearnedOrders,
+    reduced: Reduced,
     draws: RepeatedDraws,
     statistics: StatisticsChecks,
 ) -> list[LocalCheck]:
     """Check modules, loss and reduced gradients of a step."""
-    found, sums = _modules(state, unseen, draws, statistics)
+    found, sums = _modules(state, reduced.unseen, draws, statistics)
     if loss is not None:
         check_loss(state, loss, losses)
-    found += check_gradients(state, sums, scales, unseen, learned)
-    scale, weights = scales.get(state.step), weights_by_place(state)
-    losses.common.add(state, scale, weights)
+    found += check_gradients(state, sums, reduced)
+    scale, weights = reduced.scales.get(state.step), weights_by_place(state)
+    losses.common.add(state, scale, weights, losses.factors.get(state.step), reduced.norms.get(state.step))
     losses.padding.add(state, weights, declared=state.step in losses.factors)
     if state.step == state.recorded.steps[0]:
         losses.positions = weights_of_positions(state, scale, weights)
@@ -184,6 +193,9 @@ def _modules(
 ) -> tuple[list[LocalCheck], dict[str, Sum]]:
     """Check all modules of a step, forth and back, and add up the parameters' gradients."""
     held, checks = _weights(state)
+    with torch.no_grad():  # what is recomputed in the backward reads the model's own
+        for name, p in state.model.named_parameters():
+            p.copy_(held[name])
     if state.experts:
         unseen.add(
             f"inside of {state.experts[0]} and other modules of some data-parallel ranks, where tokens of all meet"

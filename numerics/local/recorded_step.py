@@ -40,7 +40,7 @@ class RecordedStep:
     ) -> torch.Tensor | None:
         """Return a parameter or state of the optimiser as it stood before the step (or `at` another)."""
         for kind in ("param", "optimizer"):
-            step, phase = at or (self.before if kind == "param" else self._last_update())
+            step, phase = at or (self.before if kind == "param" else self.last_update())
             rows = self._owned(self.recorded.rows(step, phase, kind, name), kind, name)
             found = self.recorded.whole(rows, shape, batch=False)
             if found:
@@ -58,7 +58,7 @@ class RecordedStep:
         mine = [row for row in rows if int(run["rank"][row]) in stepped]
         return mine if mine and len({int(run["boxes"][row]) for row in rows}) == 1 else rows
 
-    def _last_update(self) -> tuple[int, str]:
+    def last_update(self) -> tuple[int, str]:
         """Return the (step, phase) of the last update before this step, which a trainer may skip, or of the start."""
         steps = range(self._goes_on_from - 1, -1, -1)
         done = (s for s in steps if self.recorded.names(s, "step", "optimizer"))
@@ -89,9 +89,9 @@ class RecordedStep:
                     stack.enter_context(torch.autocast("cpu", dtype))
             yield
 
-    def gradient(self, name: str, shape: tuple[int, ...] | None) -> torch.Tensor | None:
-        """Return a parameter's gradient as the optimiser saw it."""
-        rows = self.recorded.rows(self.step, "reduce", "param_grad", name)
+    def gradient(self, name: str, shape: tuple[int, ...] | None, back: int = 0) -> torch.Tensor | None:
+        """Return a parameter's gradient as the optimiser saw it in this step, or `back` steps before."""
+        rows = self.recorded.rows(self.step - back, "reduce", "param_grad", name)
         found = self.recorded.whole(rows, shape, batch=False)
         return found[0].tensor if found else None
 

@@ -57,7 +57,7 @@ def _together(state: RecordedStep, held: Tensors, each: Passes) -> Passes:
     found: dict[Place, PlacePass] = {}
     for number in sorted({number for _, number in each}):
         try:
-            found[ALL, number] = judged_place(state, (ALL, number), held, repeated=False)
+            found[ALL, number] = judged_place(state, (ALL, number), held, asked=False)
         except InputError:
             return {}
         if _wrong(found[ALL, number]):

@@ -1,5 +1,6 @@
 """What a watched trainer holds around a step: parameters, gradients, moments, random numbers, casts by itself."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,35 @@ def moments(
         for key, value in sorted(optimizer.state.get(parameter, {}).items()):
             if isinstance(value, torch.Tensor) and (value.dim() or value.numel() == 1):
                 yield clean_name(name), key, layout.shared(value)
+
+
+def settings(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Return what an optimiser was told, (bytes,) uint8: JSON of its class, groups and what a gradient scaler left it.
+
+    A group holds the names of its parameters and its hyperparameters; "others" counts parameters that are not the
+    model's. `scale` divides the gradients within the step, and `skipped` says that it changes nothing.
+    """
+    names = {id(parameter): clean_name(name) for name, parameter in model.named_parameters()}
+    groups = []
+    for group in optimizer.param_groups:
+        own = [names[id(p)] for p in group["params"] if id(p) in names]
+        told = {key: _plain(value) for key, value in group.items() if key != "params"}
+        groups.append({**told, "params": own, "others": len(group["params"]) - len(own)})
+    kind, scale = type(optimizer), getattr(optimizer, "grad_scale", None)
+    found: dict[str, Any] = {"class": f"{kind.__module__}.{kind.__qualname__}", "groups": groups}
+    if isinstance(scale, torch.Tensor):
+        overflow = getattr(optimizer, "found_inf", None)
+        found |= {"scale": float(scale), "skipped": isinstance(overflow, torch.Tensor) and bool(overflow)}
+    return torch.frombuffer(bytearray(json.dumps(found).encode()), dtype=torch.uint8)
+
+
+def _plain(value: Any) -> Any:
+    """Return a hyperparameter as JSON can hold it; None for what is no number, truth, text, or tuple of these."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, (bool, int, float, str)) else None
 
 
 def on_added_gradients(model: nn.Module, layout: Layout, tell: Callable[[str, Placed], None]) -> list[Any]:

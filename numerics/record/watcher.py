@@ -22,11 +22,12 @@ from numerics.record.training_state import (
     moments,
     on_added_gradients,
     parameters,
+    settings,
     steps_any,
     surroundings,
 )
 from numerics.record.wrapped_models import clean_name, first_tensor, in_backward
-from numerics.schema import COMPLEX, LEARNING_RATE, TARGET, Kind, Phase
+from numerics.schema import COMPLEX, LEARNING_RATE, SETTINGS, TARGET, Kind, Phase
 
 
 class Watcher:
@@ -234,6 +235,9 @@ class Watcher:
         for number, group in enumerate(self._optimizer.param_groups):
             rate = torch.as_tensor(group["lr"], dtype=torch.float64)
             self.record(f"{LEARNING_RATE}{number}", rate, phase="step")
+        if self._to is not None:  # each rank's own: nothing says that ranks are told the same
+            told = settings(self._model, self._optimizer)
+            self.record(SETTINGS, told, phase="step", partial=f"rank={self._to.rank}")
 
     def _after_step(self, *_: object) -> None:
         if self._layout is None:

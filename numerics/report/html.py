@@ -6,7 +6,7 @@ from numerics.findings import Cell, CompareFinding
 from numerics.precision.beside import LadderBeside
 from numerics.report.ladder_html import sections, verdict_box
 from numerics.report.page import facts, field, listed, page, picture, strength, text
-from numerics.report.text import LADDER_TELLS, compare_text, first_words
+from numerics.report.text import LADDER_TELLS, compare_text, first_words, headline
 from numerics.thresholds.report import MODULES_DRAWN, RANKS_IN_PAGE, STEPS_DRAWN
 
 
@@ -15,7 +15,7 @@ def compare_html(finding: CompareFinding, ladder: LadderBeside | None = None) ->
     title = f"numerics: {finding.verdict.replace('_', ' ')}"
     parts = [
         f"<h1>{text(title)}</h1>",
-        f'<div class="verdict {finding.verdict}"><p>{text(finding.reason)}</p>{_facts(finding)}</div>',
+        f'<div class="verdict {finding.verdict}"><p>{text(headline(finding))}</p>{_facts(finding)}</div>',
         _picture(finding.cells),
         _largest(finding),
         *_ladder(finding, ladder),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from numerics.findings import CompareFinding, Divergence, TensorDifference
+from numerics.findings import NOT_CHECKED, CompareFinding, Divergence, TensorDifference
 from numerics.precision.beside import LadderBeside
 from numerics.report.ladder import ladder_text, shortened
 from numerics.thresholds.report import COLUMNS, LARGEST_SHOWN, LINES_SHOWN, RANKS_IN_TEXT
@@ -32,7 +32,7 @@ def compare_text(
     finding: CompareFinding, ladder: LadderBeside | None = None, *, verbose: bool = False
 ) -> str:
     """Return the finding as lines for a terminal, with the ladder where there is one, and a newline at the end."""
-    lines = [f"{_WORDS[finding.verdict]}: {finding.reason}"]
+    lines = [headline(finding)]
     if finding.proof != "none":
         lines.append(f"proof: {finding.proof.replace('_', ' ')}")
     if finding.first_divergence is not None:
@@ -52,6 +52,17 @@ def compare_text(
     if finding.next:
         lines.append(f"next: {finding.next}")
     return "".join(plain(line, "?") + "\n" for line in lines)
+
+
+def headline(finding: CompareFinding) -> str:
+    """Return the verdict and its reason in one sentence; what the verdict does not cover stands beside its word."""
+    word = _WORDS[finding.verdict]
+    reason, _, unseen = finding.reason.partition(NOT_CHECKED)
+    if not unseen:
+        return f"{word}: {reason}"
+    first, _, last = unseen.rpartition(", ")
+    listed = f"{first} and {last}" if first else last
+    return f"{word}{', ' if ',' in word else ' '}but for {listed}, which no evidence shows: {reason}"
 
 
 def _ladder(beside: LadderBeside | None) -> list[str]:

@@ -105,6 +105,13 @@ clipping follows the norm, which another batch moves by percents."""
 LEAST_STEADY: Final = 2
 """Steps from which a factor that stays is told: of one step alone, it may be that of clipping."""
 
+ORDER_ROUNDINGS: Final = 256
+"""Roundoffs of its format by which an order of sums may move a tensor's norm: FP32 gradients move by 1e-6, a fifteenth
+of that; the faintest bugs of benchmarks move them by 5e-4, thirty times it."""
+
+LEAST_LOSS_SCALE: Final = 16.0
+"""Scale of a loss from which it is one against underflow: scales start at thousands, and halve after overflows."""
+
 MASK_ELEMENTS: Final = 4096
 """Elements of a dropout layer's output whose mask is kept: no two draws agree on so many, and steps stay cheap."""
 
@@ -157,3 +164,6 @@ DRAWN_NUMBER: Final = -6.0
 ELEMENT_ROUNDOFFS: Final = 64
 """Roundings of its own size and of its tensor's by which an element of a gradient may miss a multiple of another run's:
 order moves it by a few for each layer that it came through."""
+
+LEAST_SHARE: Final = 0.01
+"""Share of the largest weight below which a rank adds nothing to a gradient: then the fit of weights tells no clip."""

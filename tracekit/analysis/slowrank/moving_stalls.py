@@ -126,9 +126,9 @@ def moving_stalls_answer(case: Case, found: MovingStalls) -> Answer:
     """The answer that hosts stall, with the price of all stalls, and the ranks that stall longest or the steps."""
     cause = _cause(case, found)
     if found.together:
-        struck = [n for n, hit in zip(case.steps.numbers, (found.over > 0).any(axis=0), strict=True) if hit]
+        late = [case.steps.numbers[c] for c in np.flatnonzero((found.over > 0).any(axis=0)).tolist()]
         reason = (
-            f"the data loaders of all ranks are late in step {listed(struck)}: {ms(found.gain):.1f} ms of "
+            f"the data loaders of all ranks are late in step {listed(late)}: {ms(found.gain):.1f} ms of "
             f"{ms(case.step_ns):.1f} ms a step; every rank waits for its own batch, so that no single rank is slow"
         )
         return Answer("imbalance", cause, reason, gain=found.gain)

@@ -210,11 +210,10 @@ class StepModel:
         """
         levels = self.levels[n]
         if levels is None:
-            told = self.instance, self.fixed, self.before, self.later
-            lines = self.runs[n][1]
             done = InTurn(
-                lines, begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
-                *(t.tolist() for t in told), causes=causes_of(self.caused),
+                self.runs[n][1], begins.tolist(), [g.tolist() for g in gaps], transfer.tolist(),
+                self.instance.tolist(), self.fixed.tolist(), self.before.tolist(), self.later.tolist(),
+                causes_of(self.caused),
             )  # fmt: skip
             ends = np.array(done.ends())
             return ends, np.array(list(done.stood), np.int64), np.array(list(done.stood.values()))
