@@ -10,7 +10,7 @@ import numpy as np
 
 from tracekit.dumps.fields import integer, p2p_ends
 from tracekit.dumps.rank_dump import DONE, P2P, STARTED, Messages, RankDump
-from tracekit.dumps.signatures import Signatures
+from tracekit.dumps.signatures import Signatures, Stacks
 from tracekit.dumps.tail import Coalesced
 from tracekit.thresholds.dumps import MAX_MESSAGE_NAME, MAX_OPEN_CALLS, MAX_OPEN_MESSAGES, TAIL_CALLS
 
@@ -20,7 +20,9 @@ _Name = tuple[int, str]
 """Group and name: messages of one name take the same channel."""
 
 
-def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signatures: Signatures) -> None:
+def fill_messages(
+    result: RankDump, rows: list[Row], coalesced: Coalesced, signatures: Signatures, stacks: Stacks
+) -> None:
     """Fill in the outstanding messages of a dump, and its last messages from before the first outstanding one.
 
     rows: all sends and receives in the order of the ring.
@@ -46,9 +48,8 @@ def fill_messages(result: RankDump, rows: list[Row], coalesced: Coalesced, signa
             send, me, peer = ends
             created = integer(entry.get("time_created_ns")) or 0
             call = signatures.one(entry)
-            result.p2p.append(
-                P2P(group, peer, me, send, now, seq, text[:MAX_MESSAGE_NAME], created, call, nth)
-            )
+            name, stack = text[:MAX_MESSAGE_NAME], stacks.of(entry)
+            result.p2p.append(P2P(group, peer, me, send, now, seq, name, created, call, nth, stack))
     begin = max(first - TAIL_CALLS, len(rows) - MAX_OPEN_CALLS, 0)
     result.messages = _log(rows[begin:], counts, signatures)
 

@@ -1,4 +1,4 @@
-"""Signatures of calls, one object for all that are equal: a job has few, its dumps repeat them thousands of times.
+"""Signatures and stacks of calls, one object for all that are equal: a job has few, its dumps repeat them often.
 
 Part of `entries`.
 """
@@ -6,8 +6,10 @@ Part of `entries`.
 from typing import Any
 
 from tracekit.dumps.calls import Signature
-from tracekit.dumps.fields import is_listed, listed
+from tracekit.dumps.fields import frame_text, is_listed, listed
+from tracekit.dumps.rank_dump import Stack
 from tracekit.thresholds.dumps import (
+    MAX_FRAMES,
     MAX_DTYPES_TEXT,
     MAX_OP_NAME,
     MAX_PARTS_SHOWN,
@@ -85,3 +87,37 @@ class Signatures:
             listed(entry.get("output_dtypes"), MAX_DTYPES_TEXT),
         )
         return self._signatures.setdefault(signature, signature)
+
+
+class Stacks:
+    """Makes the stacks of entries, and keeps those it has made."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[Stack, Stack] = {}
+        self._texts: dict[int, str] = {}
+        self._known: dict[tuple[int, ...], Stack] = {}
+
+    def of(self, entry: Any) -> Stack:
+        """Give the stack of an entry; an empty one where none is recorded."""
+        frames = entry.get("frames")
+        if not isinstance(frames, (list, tuple)) or not frames:
+            return ()
+        key = tuple(map(id, frames[:MAX_FRAMES]))  # a recorder writes each frame once, and refers to it
+        known = self._known.get(key)
+        if known is None:
+            texts = tuple([text for frame in frames[:MAX_FRAMES] if (text := self._text(frame))])
+            known = self._known[key] = self._stacks.setdefault(texts, texts)
+        return known
+
+    def next_dump(self) -> None:
+        """Forget which objects the last dump was made of: another dump's may lie at the same places."""
+        self._texts.clear()
+        self._known.clear()
+        if len(self._stacks) > MAX_SIGNATURES:
+            self._stacks.clear()
+
+    def _text(self, frame: Any) -> str:
+        text = self._texts.get(id(frame))
+        if text is None:
+            text = self._texts[id(frame)] = frame_text(frame)
+        return text
