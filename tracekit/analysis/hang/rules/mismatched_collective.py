@@ -34,8 +34,10 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
     culprits: dict[int, Accusation] = {}
     doubts: list[str] = []
     unsettled: set[int] = set()
+    open_: list[Mismatch] = []
     for mismatch in _mismatches(scene):
         if not mismatch.odd:
+            open_.append(mismatch)
             doubts.append(_doubt(scene, mismatch))
             unsettled.update(
                 r for side in mismatch.sides.values() for r in side if r in scene.groups[mismatch.group].ranks
@@ -44,7 +46,7 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
         for rank in mismatch.odd:
             culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
     disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
-    return Found(culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled))
+    return Found(culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_))
 
 
 def _doubt(scene: Scene, mismatch: Mismatch) -> str:

@@ -31,6 +31,8 @@ class Mismatch:
     expected: Signature | None
     calls: Mapping[int, Signature] = field(default_factory=dict)
     """Of a send that meets a receive: the call of either end, by rank."""
+    stacked: bool = False
+    """Whether the stacks tell the versions apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Accusation:
     mismatch: Mismatch | None = None
     call: Signature | None = None
     """The culprit's own send or receive, where that is the call."""
+    how: str | None = None
+    """What it did, where the kind alone says it badly: the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Found:
     """Assumptions on which a culprit rests."""
     candidates: frozenset[int] = frozenset()
     """Ranks of which one is the culprit, if the first doubt is right; empty where it tells none."""
+    open: tuple[Mismatch, ...] = ()
+    """Calls in several versions of which nothing tells the right one."""
 
     def and_then(self, later: "Found") -> "Found":
         """Give both together; of a rank that both accuse the accusation of the earlier rule stands."""
@@ -71,6 +77,7 @@ class Found:
             self.doubts + later.doubts,
             self.notes + later.notes,
             self.candidates if self.doubts else later.candidates,
+            self.open + later.open,
         )
 
 
