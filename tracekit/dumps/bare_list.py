@@ -1,7 +1,7 @@
 """Dumps of torch 2.1 and 2.2, which are a bare list of calls: made into the mapping that later versions write.
 
-Such a dump names neither its rank (the file's name does), nor the members of its groups, nor types. The first group that
-a process makes is that of all ranks, and has number 0. The others are numbered by each process for itself, so that one
+Such a dump names neither its rank (the file's name does), nor the members of its groups, nor types. The first group
+that a process makes is that of all ranks, and has number 0. Each process numbers the others for itself, so that one
 number may be of several groups: their members stay unknown. Source of the fields: torch/csrc/distributed/c10d/
 TraceUtils.h of these versions. Part of `transfer`.
 """

@@ -3,7 +3,8 @@
 NCCL's watchdog looks at the calls that are not done ten times a second, and retires those that have ended. A dump that
 is written asks the devices once more. A call that reads as completed and is not retired has therefore ended since the
 watchdog last looked. After a time-out the watchdog aborts what is outstanding, and such calls read as completed, too:
-they ended as long after they were issued as the time-out is, and the rank issued nothing in the meantime. Part of `entries`.
+they ended as long after they were issued as the time-out is, and the rank issued nothing in the meantime. Part of
+`entries`.
 """
 
 from collections.abc import Iterable, Sequence

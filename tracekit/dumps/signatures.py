@@ -9,8 +9,8 @@ from tracekit.dumps.calls import Signature
 from tracekit.dumps.fields import frame_text, is_listed, listed
 from tracekit.dumps.rank_dump import Stack
 from tracekit.thresholds.dumps import (
-    MAX_FRAMES,
     MAX_DTYPES_TEXT,
+    MAX_FRAMES,
     MAX_OP_NAME,
     MAX_PARTS_SHOWN,
     MAX_SIGNATURES,

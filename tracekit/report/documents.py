@@ -206,6 +206,15 @@ class SideDocument(TypedDict):
 
     ranks: list[int]
     call: str
+    stack: list[str]
+
+
+class OpenCallDocument(TypedDict):
+    """A call that members of a group made in several versions, where nothing tells the right one."""
+
+    group: GroupDocument
+    seq: int
+    sides: list[SideDocument]
 
 
 class CulpritDocument(TypedDict):
@@ -221,6 +230,7 @@ class CulpritDocument(TypedDict):
     last_completed: int | None
     stack: list[str]
     sides: NotRequired[list[SideDocument]]
+    how: NotRequired[str]
 
 
 class HangDocument(TypedDict):
@@ -237,3 +247,5 @@ class HangDocument(TypedDict):
     victims: list[int]
     candidates: list[int]
     to_decide: str | None
+    open_calls: list[OpenCallDocument]
+    waits: list[SideDocument]

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupRef, HangFinding
-from tracekit.report.documents import CulpritDocument, HangDocument
+from tracekit.findings.hang import CallRef, Culprit, CulpritKind, GroupRef, HangFinding, Side
+from tracekit.report.documents import CulpritDocument, GroupDocument, HangDocument, SideDocument
 from tracekit.report.shared_text import mesh_line
 from tracekit.report.slowrank_json import mesh_document, quality_document, ranks_document
-from tracekit.text import plain
+from tracekit.text import plain, ranges
 from tracekit.thresholds.report import (
     CULPRITS_SHOWN,
     FRAMES_SHOWN,
@@ -36,6 +36,13 @@ NEXT: Final[dict[CulpritKind, str]] = {
 """What to do about each kind of culprit."""
 
 
+NEXT_ORDER: Final = (
+    "look in the program for a branch, a loop or an order that this rank alone takes (a condition on the rank or on "
+    "data, a loop over a set)"
+)
+"""What to do about a rank that made other calls than its peers, or in another order."""
+
+
 def hang_document(finding: HangFinding) -> HangDocument:
     """Return the finding as a JSON-ready dict of the contract `tracekit.hang/1`."""
     mesh = finding.mesh
@@ -51,22 +58,30 @@ def hang_document(finding: HangFinding) -> HangDocument:
         "victims": list(finding.victims),
         "candidates": list(finding.candidates),
         "to_decide": finding.to_decide,
+        "open_calls": [
+            {"group": _group(o.group), "seq": o.seq, "sides": [_side(s) for s in o.sides]}
+            for o in finding.open_calls
+        ],
+        "waits": [_side(s) for s in finding.waits],
     }
 
 
+def _group(group: GroupRef) -> GroupDocument:
+    return {"name": group.name, "desc": group.desc, "dim": group.dim, "ranks": list(group.ranks)}
+
+
+def _side(side: Side) -> SideDocument:
+    return {"ranks": list(side.ranks), "call": side.text, "stack": list(side.stack)}
+
+
 def _culprit(culprit: Culprit) -> CulpritDocument:
-    """Return one culprit as a dict; `sides` is there only where members made a call in several versions."""
+    """Return one culprit as a dict; `sides` and `how` are there only where they say something."""
     call = culprit.collective
     document: CulpritDocument = {
         "rank": culprit.rank,
         "host": culprit.host,
         "kind": culprit.kind,
-        "group": {
-            "name": culprit.group.name,
-            "desc": culprit.group.desc,
-            "dim": culprit.group.dim,
-            "ranks": list(culprit.group.ranks),
-        },
+        "group": _group(culprit.group),
         "collective": {
             "op": call.op,
             "seq": call.seq,
@@ -79,7 +94,9 @@ def _culprit(culprit: Culprit) -> CulpritDocument:
         "stack": list(culprit.stack),
     }
     if culprit.sides:
-        document["sides"] = [{"ranks": list(s.ranks), "call": s.text} for s in culprit.sides]
+        document["sides"] = [_side(s) for s in culprit.sides]
+    if culprit.how:
+        document["how"] = culprit.how
     return document
 
 
@@ -90,9 +107,11 @@ def hang_text(finding: HangFinding, *, verbose: bool = False) -> str:
     """
     most_culprits, most_rejected = (None, None) if verbose else (CULPRITS_SHOWN, REJECTED_SHOWN)
     lines = [f"{TITLES[finding.verdict]}: {_clean(finding.reason)}"]
-    lines.extend(_culprit_line(c) for c in finding.culprits[:most_culprits])
-    if not verbose and len(finding.culprits) > CULPRITS_SHOWN:
-        lines.append(f"  … {len(finding.culprits) - CULPRITS_SHOWN} more culprits (--verbose)")
+    together = folded(finding.culprits)
+    lines.extend(_culprits_line(same) for same in together[:most_culprits])
+    if len(together) > (most_culprits or len(together)):
+        more = sum(len(same) for same in together[CULPRITS_SHOWN:])
+        lines.append(f"  … {more} more culprits (--verbose)")
     lines.extend(_open(finding))
     lines.extend(_sides(finding))
     lines.extend(_stacks(finding.culprits))
@@ -130,28 +149,47 @@ def _open(finding: HangFinding) -> list[str]:
 
 def _next(culprits: Sequence[Culprit]) -> list[str]:
     """Return what to look at, a line for each way in which ranks failed, with these ranks."""
-    ranks: dict[CulpritKind, list[int]] = defaultdict(list)
+    ranks: dict[str, list[int]] = defaultdict(list)
     for culprit in culprits:
-        ranks[culprit.kind].append(culprit.rank)
-    return [
-        f"next: {some_ranks('rank ' if len({*who}) == 1 else 'ranks ', sorted({*who}))}: {NEXT[kind]}"
-        for kind, who in ranks.items()
-    ]
+        ranks[NEXT_ORDER if culprit.how else NEXT[culprit.kind]].append(culprit.rank)
+    return [f"next: {ranks_text(sorted({*who}))}: {what}" for what, who in ranks.items()]
 
 
-def _culprit_line(culprit: Culprit) -> str:
-    """Return one line: rank and host, kind, call with sizes and dtype, group, and the rank's frontier in it."""
-    at = f" on {_clean(culprit.host)}" if culprit.host else ""
+def folded(culprits: Iterable[Culprit]) -> list[list[Culprit]]:
+    """Return the culprits put together that failed alike in one call: the ranks of one stage, host or of all replicas.
+
+    Of groups in the same place of several replicas the first is named; ranks of several hosts share a line where they
+    share a group.
+    """
+    found: dict[object, list[Culprit]] = defaultdict(list)
+    for c in culprits:
+        role = (c.group.desc, c.group.dim, len(c.group.ranks))
+        found[c.kind, c.how, role, c.collective, c.last_enqueued is None].append(c)
+    return list(found.values())
+
+
+def _culprits_line(same: Sequence[Culprit]) -> str:
+    """Return one line: ranks and hosts, kind, call with sizes and dtype, group, and the frontier in it."""
+    culprit = same[0]
+    hosts = list(dict.fromkeys(c.host for c in same if c.host))
+    at = f" on {_clean(hosts[0])}" if len(hosts) == 1 else f" on {len(hosts)} hosts" if hosts else ""
+    groups = list(dict.fromkeys(c.group for c in same))
+    others = f" and {len(groups) - 1} more in its place" if len(groups) > 1 else ""
     frontier = (
         "no frontier known"
         if culprit.last_enqueued is None
-        else f"enqueued {culprit.last_enqueued} of {culprit.group_enqueued}, "
-        f"completed {culprit.last_completed}"
+        else f"enqueued {_least_most(c.last_enqueued for c in same)} of {max(c.group_enqueued for c in same)}, "
+        f"completed {_least_most(c.last_completed for c in same)}"
     )
     return (
-        f"  rank {culprit.rank}{at}: {culprit.kind} at {call_text(culprit.collective)}, "
-        f"{group_text(culprit.group)}: {frontier}"
+        f"  {ranks_text([c.rank for c in same])}{at}: {culprit.kind} at {call_text(culprit.collective)}, "
+        f"{group_text(culprit.group)}{others}: {frontier}"
     )
+
+
+def _least_most(numbers: Iterable[int | None]) -> str:
+    known = [number for number in numbers if number is not None]
+    return span((min(known), max(known))) if known else "unknown"
 
 
 def call_text(call: CallRef) -> str:
@@ -182,10 +220,20 @@ def _sides(finding: HangFinding) -> list[str]:
             lines.append(
                 f"  call {culprit.collective.seq} of group {_clean(culprit.group.name)} as they made it:"
             )
-            for side in culprit.sides:
-                who = some_ranks("ranks ", side.ranks) or "other replicas"
-                lines.append(f"    {who}: {_clean(side.text)}")
+            lines.extend(side_line(side) for side in culprit.sides)
+    for call in finding.open_calls:
+        lines.append(f"  call {call.seq} of group {_clean(call.group.name)} as they made it:")
+        lines.extend(side_line(side) for side in call.sides)
+    if finding.waits:
+        lines.append("  the candidates wait in:")
+        lines.extend(side_line(side) for side in finding.waits)
     return lines
+
+
+def side_line(side: Side) -> str:
+    """Return one version of a call: the ranks that made it, the call, and the frame that tells it apart."""
+    place = f", at {_clean(side.place)}" if side.place else ""
+    return f"    {ranks_text(side.ranks) or 'other replicas'}: {_clean(side.text)}{place}"
 
 
 def stacks_of(culprits: Iterable[Culprit]) -> list[tuple[tuple[str, ...], list[int]]]:
@@ -238,18 +286,13 @@ def span(pair: tuple[int, int]) -> str:
 
 def some_ranks(prefix: str, ranks: Iterable[int]) -> str:
     """Return ranks as text, runs drawn together and cut after some; an empty text without ranks."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    if not runs:
-        return ""
-    shown = [
-        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs[:RANK_RUNS_SHOWN]
-    ]
-    return prefix + ", ".join(shown) + (", …" if len(runs) > RANK_RUNS_SHOWN else "")
+    text = ranges(ranks, RANK_RUNS_SHOWN)
+    return prefix + text if text else ""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Return ranks as text behind the word for one or several."""
+    return some_ranks("rank " if len(ranks) == 1 else "ranks ", ranks)
 
 
 def _clean(text: str | None) -> str:

@@ -14,8 +14,8 @@ MIN_ALIKE: Final = 2
 MAX_CALLS_MOVED: Final = 8
 """Calls that a rank makes more or fewer than its peers before both go on alike: a save or a log makes one to four."""
 
-MIN_MOVED_UNSTACKED: Final = 4
-"""Calls without stacks that must go on alike, moved by some: fewer fit by chance where few kinds of calls repeat."""
+MIN_MOVED_CALLS: Final = 4
+"""Calls that must go on alike, moved by some, where no stacks tell them apart: fewer fit by chance as kinds repeat."""
 
 PATTERN_CALLS: Final = 12
 """Calls compared to find a place in a repeating pattern: a layer makes about ten on one group."""

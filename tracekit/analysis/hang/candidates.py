@@ -53,6 +53,18 @@ def stuck_call(scene: Scene) -> CallId | None:
     return first_in_program(scene, in_flight) if in_flight else None
 
 
+def both_send_first(scene: Scene) -> tuple[int, int] | None:
+    """Give two ranks each of which waits first in a send to the other; None without such a pair."""
+    towards: set[tuple[int, int]] = set()
+    for rank in scene.graph.stuck & scene.dumps.keys():
+        dump = scene.dumps[rank]
+        first = {wait.at for wait in first_waits(scene, rank).waits if wait.message}
+        for op in dump.p2p:
+            ends = dump.groups[op.group].ranks[op.peer : op.peer + 1]
+            towards.update((rank, peer) for peer in ends if op.send and peer in first)
+    return min(((a, b) for a, b in towards if a < b and (b, a) in towards), default=None)
+
+
 def advice_on_device(scene: Scene) -> str:
     """Say what would tell about a call that nobody has finished."""
     return AGAIN if _timed(scene) else TIMED

@@ -7,8 +7,8 @@ are told apart by name. First step of `hang`: dumps → groups with frontiers.
 from bisect import bisect_left
 from collections import defaultdict
 
-from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.aborted_calls import undo_aborts
+from tracekit.analysis.hang.frontier import Frontier, Group
 from tracekit.analysis.hang.gloo import correct_frontiers
 from tracekit.dumps.bare_list import BARE_VERSION
 from tracekit.dumps.load import DumpSet

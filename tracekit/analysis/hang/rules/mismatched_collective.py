@@ -46,7 +46,9 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
         for rank in mismatch.odd:
             culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
     disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
-    return Found(culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_))
+    return Found(
+        culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_)
+    )
 
 
 def _doubt(scene: Scene, mismatch: Mismatch) -> str:

@@ -1,8 +1,9 @@
 """The rules that name culprits, in the order in which they are asked.
 
-Calls that do not match come first, with those made in other places of the program: they make every other sign unreliable. Stalled devices come before stalled hosts,
-since a host may wait for its own device. Then come jobs in which every rank waits, so that only an order of calls
-other than the peers' shows who left one out; and last the reasons that rest on gaps in the dumps.
+Calls that do not match come first, with those made in other places of the program: they make every other sign
+unreliable. Stalled devices come before stalled hosts, since a host may wait for its own device. Then come jobs in which
+every rank waits, so that only an order of calls other than the peers' shows who left one out; and last the reasons that
+rest on gaps in the dumps.
 """
 
 from typing import Final

@@ -12,6 +12,7 @@ from tracekit.analysis.hang.frontier import Group
 from tracekit.analysis.hang.rules.rule import Accusation, Found, Mismatch
 from tracekit.analysis.hang.scene import Scene
 from tracekit.analysis.hang.wait_chains import all_explained, unseen_waits
+from tracekit.findings.hang import CulpritKind
 from tracekit.thresholds.hang import MAX_WITNESSES
 
 
@@ -23,7 +24,7 @@ def parted_calls(scene: Scene, _known: Found) -> Found:
     from there on is one that the others ever made. Of a group without a majority its replicas tell.
     Excuses: everybody where the members disagreed alike before, or some waiting does not start from the minority; all
     other members of the group, which made nothing wrong; and both sides, with a doubt, where there is no majority.
-    Returns: `mismatched_call` at the first number, or `host_stalled` for calls left out; the versions with their stacks.
+    Returns: `mismatched_call` at the first number, or `host_stalled` for calls left out; the versions of that call.
     """
     found = Found()
     for number in sorted({call.group for call in scene.graph.pending}):
@@ -62,19 +63,20 @@ def _in_group(scene: Scene, number: int, group: Group) -> Found:
     )
     excused = frozenset(group.ranks)
     if not settled:
-        return Found(excused=excused, doubts=(_doubt(group, parting),), candidates=frozenset(odd), open=(mismatch,))
-    culprits = {rank: _accuse(mismatch, rank, move) for rank, move in odd.items()}
+        return Found(
+            excused=excused, doubts=(_doubt(group, parting),), candidates=frozenset(odd), open=(mismatch,)
+        )
+    culprits = {rank: _accuse(mismatch, move) for rank, move in odd.items()}
     return Found(culprits, excused, frozenset({(number, parting.seq)}))
 
 
-def _accuse(mismatch: Mismatch, rank: int, move: Move | None) -> Accusation:
-    left_out = move is not None and move.left_out > move.made
-    how = _left_out(move) if move is not None else "made a call that its peers do not make"
-    kind = "host_stalled" if left_out and move.made == 0 else "mismatched_call"
+def _accuse(mismatch: Mismatch, move: Move | None) -> Accusation:
+    how = "made a call that its peers do not make" if move is None else _moved_by(move)
+    kind: CulpritKind = "host_stalled" if move is not None and not move.made else "mismatched_call"
     return Accusation(kind, mismatch.group, mismatch.seq, mismatch, how=how)
 
 
-def _left_out(move: Move) -> str:
+def _moved_by(move: Move) -> str:
     """Say how a rank's calls go on as its peers' do."""
     made = f"made {_calls(move.made)} that its peers do not make" if move.made else ""
     left = f"left out {_calls(move.left_out)} that its peers make" if move.left_out else ""
@@ -88,8 +90,8 @@ def _calls(count: int) -> str:
 def _doubt(group: Group, parting: _Parting) -> str:
     names = " and ".join(str(rank) for rank in sorted(parting.odd))
     return (
-        f"ranks {names} made call {parting.seq} of group {group.name} in different places of the program and count apart "
-        "from then on: one of them made a call too many or left one out, and nothing tells which"
+        f"ranks {names} made call {parting.seq} of group {group.name} in different places of the program and "
+        "count apart from then on: one of them made a call too many or left one out, and nothing tells which"
     )
 
 
@@ -126,13 +128,17 @@ def _judge(
 ) -> _Parting | None:
     """Judge one number at which members differ."""
     known = sum(map(len, sides.values()))
-    right = next((origin for origin, ranks in sides.items() if 2 * len(ranks) > known and len(ranks) > 1), None)
+    right = next(
+        (origin for origin, ranks in sides.items() if 2 * len(ranks) > known and len(ranks) > 1), None
+    )
     usual = usual_of(logs[rank] for rank in sides[right]) if right is not None else None
     if usual is None:
         usual = _replicas(scene, number, seq, sides)
         right = None if usual is None else usual[seq]
     if usual is not None and right is not None:
-        odd = {rank: moved(logs[rank], usual, seq) for o, ranks in sides.items() if o != right for rank in ranks}
+        odd = {
+            rank: moved(logs[rank], usual, seq) for o, ranks in sides.items() if o != right for rank in ranks
+        }
         shown = all(odd.values()) or _alone(scene, number, logs, seq, usual, odd)
         return _Parting(seq, sides, odd, right) if shown else None
     if len(sides) != 2 or known != 2:
@@ -158,9 +164,12 @@ def _replicas(scene: Scene, number: int, seq: int, sides: Mapping[Origin, list[i
 def _alone(
     scene: Scene, number: int, logs: Mapping[int, Log], seq: int, usual: Log, odd: Mapping[int, object]
 ) -> bool:
-    """Whether only these ranks wait in the group, each since calls with stacks that the usual log does not hold."""
+    """Whether these ranks alone wait, since calls with stacks that the usual log does not hold; before, all were alike."""
     waiting = {r for call in scene.graph.pending if call.group == number for r in call.waiting}
     theirs = set(usual.values())
     since = [[origin for at, origin in logs[rank].items() if at >= seq] for rank in odd]
     strange = all(len(calls) > 1 and all(o[1] and o not in theirs for o in calls) for calls in since)
-    return waiting == odd.keys() and strange
+    went_together = all(
+        any(usual.get(at) == origin for at, origin in logs[rank].items() if at < seq) for rank in odd
+    )
+    return waiting == odd.keys() and strange and went_together

@@ -30,7 +30,10 @@ def skipped_collectives(scene: Scene, _known: Found) -> Found:
 
 def accuse_skipped(found: Mapping[int, CallId]) -> Found:
     """Accuse ranks of having left a call out."""
-    culprits = {rank: Accusation("host_stalled", call.group, call.seq) for rank, call in found.items()}
+    how = "passed a call that its peers make first (another order, or the call left out)"
+    culprits = {
+        rank: Accusation("host_stalled", call.group, call.seq, how=how) for rank, call in found.items()
+    }
     notes = [f"a circle of waiting: rank {rank} passed a call that its peers make first" for rank in found]
     return Found(culprits, notes=tuple(notes))
 
