@@ -67,6 +67,15 @@ def test_two_rank_mismatch_shows_both_calls(tmp_path):
     assert "rank 1: barrier" in text
 
 
+def test_a_call_of_a_branch_is_not_the_next_one(tmp_path):
+    both = [
+        row for s in (1, 3, 5) for row in [(s, "all_reduce", STEP, "done"), (s + 1, "barrier", END, "done")]
+    ]
+    odd = [*both, (7, "barrier", ("if_nan", 50), "open")]
+    finding = write(tmp_path, [odd, *[[*both, (7, "all_reduce", STEP, "open")]] * 3])
+    assert named(finding) == {0: "mismatched_call"}
+
+
 @pytest.mark.parametrize("stacks", [True, False])
 def test_few_ahead_of_many_accuse_nobody(tmp_path, stacks):
     saving = [*steps(5), (6, "barrier", SAVE, "open")]

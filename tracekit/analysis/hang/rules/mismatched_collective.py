@@ -44,7 +44,8 @@ def mismatched_collectives(scene: Scene, _known: Found) -> Found:
             )
         kind: CulpritKind = "host_stalled" if mismatch.skipped else "mismatched_call"
         for rank in mismatch.odd:
-            culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch))
+            how = "left the call out and made the next one under its number" if mismatch.skipped else None
+            culprits.setdefault(rank, Accusation(kind, mismatch.group, mismatch.seq, mismatch, how=how))
     disputed = frozenset((accused.group, accused.seq) for accused in culprits.values())
     return Found(
         culprits, disputed=disputed, doubts=tuple(doubts), candidates=frozenset(unsettled), open=tuple(open_)
@@ -108,7 +109,16 @@ def _judge(dispute: _Dispute) -> Mismatch:
     expected = group.frontiers[dispute.sides[right][0]].call(seq)
     wrong = [v for v in dispute.sides if v != right]
     skipped = all(is_followed(group, seq, right, v, dispute.replicas) for v in wrong)
+    skipped = skipped and not any(_of_new_place(group, rank, seq) for rank in odd)
     return Mismatch(dispute.number, seq, dispute.sides, odd, skipped, expected)
+
+
+def _of_new_place(group: Group, rank: int, seq: int) -> bool:
+    """Whether a rank made this call in a place of the program from which no member has called before."""
+    stack = group.frontiers[rank].stack(seq)
+    tails = [frontier.tail for frontier in group.frontiers.values()]
+    known = (s for tail in tails for at, s in zip(tail.seq.tolist(), tail.stacks, strict=False) if at < seq)
+    return bool(stack) and stack not in known
 
 
 def _by_history(dispute: _Dispute) -> Version | None:

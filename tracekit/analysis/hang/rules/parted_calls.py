@@ -164,7 +164,7 @@ def _replicas(scene: Scene, number: int, seq: int, sides: Mapping[Origin, list[i
 def _alone(
     scene: Scene, number: int, logs: Mapping[int, Log], seq: int, usual: Log, odd: Mapping[int, object]
 ) -> bool:
-    """Whether these ranks alone wait, since calls with stacks that the usual log does not hold; before, all were alike."""
+    """Whether these ranks alone wait, since calls in places that the usual log does not hold, and went along before."""
     waiting = {r for call in scene.graph.pending if call.group == number for r in call.waiting}
     theirs = set(usual.values())
     since = [[origin for at, origin in logs[rank].items() if at >= seq] for rank in odd]
