@@ -67,7 +67,7 @@ def test_two_rank_mismatch_shows_both_calls(tmp_path):
     assert "rank 1: barrier" in text
 
 
-def test_a_call_of_a_branch_is_not_the_next_one(tmp_path):
+def test_branch_call_is_not_the_next_one(tmp_path):
     both = [
         row for s in (1, 3, 5) for row in [(s, "all_reduce", STEP, "done"), (s + 1, "barrier", END, "done")]
     ]
@@ -110,7 +110,7 @@ def test_calls_ended_by_a_time_out_are_outstanding(tmp_path, before):
     assert named(write(tmp_path, [*rows, steps(5)])) == {3: "host_stalled"}
 
 
-def test_late_end_that_a_peer_saw_in_time_is_one(tmp_path):
+def test_late_end_seen_in_time_by_peers(tmp_path):
     stopped = [*steps(4), (5, "all_reduce", STEP, "late")]
     waiting = [*steps(5), (6, "all_reduce", STEP, "open")]
     assert named(write(tmp_path, [stopped, waiting, waiting])) == {0: "host_stalled"}
